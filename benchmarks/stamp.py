@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from parity.golden.versions import versions
+from parity.versions import versions
 
 FOLDER = Path(__file__).parent / "results"
 

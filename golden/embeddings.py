@@ -13,18 +13,15 @@ from pathlib import Path
 
 import torch
 
-from parity.models.registry import family_of, make_case, resolve_model
-from parity.models.spec import GenerationSpec
+from parity.models.registry import opened
 from parity.settings import parse
 
 
 def main(model: str, out: Path) -> None:
     """Encode the model's own prompt in float32 and write it to `out`."""
-    folder = resolve_model(model)
-    case = make_case(model, folder, GenerationSpec.load(folder))
+    family, case = opened(model)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with torch.no_grad():
-        family = family_of(folder)
         if not family.write_stage1(out, family.conditions(case, parse("torch", []), None, device)):
             sys.exit(f"ports of a {family.title} have no stage-1 file")
 

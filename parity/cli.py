@@ -1,32 +1,105 @@
-"""The command line: registers the commands, and maps how one ends to an exit code.
+"""The command line: the commands, what `parity --help` says of each and how help is laid out, and how one ends.
 
 0 same, 1 diverged, 2 wrong usage or bad input, 125 inconclusive or an internal error, 130 interrupted, 143
-terminated, 129 hung up. Nothing heavy is imported until a command runs, so `parity --help` answers at once.
+terminated, 129 hung up. A command is imported when it runs, and nothing heavy before, so `parity --help` answers at
+once.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib.metadata
+import importlib
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
-from typing import Annotated, cast
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, cast
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from parity.commands.help import EXAMPLES, Grouped, Lazy
 from parity.errors import ParityError, Terminated, UsageError
 from parity.redact import without_secrets
 from parity.report.output import show, tell
 from parity.signals import signalled, terminable
+from parity.versions import installed
 
 INTERNAL_ERROR, INTERRUPTED = 125, 130
 _WrongWords = typer.BadParameter.__bases__[0]
 """Typer's errors of usage; it names only this one of them."""
 _LONGEST_NAME = 200
 """Characters of a file's name in a message."""
+
+COMMANDS: dict[str, dict[str, str]] = {
+    "Compare": {
+        "run": "Run both sides, and report the first module that diverges.",
+        "explain": "Find the causes of a difference.",
+        "report": "Write a run or a comparison as an HTML page.",
+    },
+    "Across machines and in CI": {
+        "record": "Record one side to a golden: a model, a port, or your own script.",
+        "diff": "Compare a golden with another golden or with a port.",
+        "bisect": "Find the commit, or the settings, that make a comparison fail.",
+    },
+    "Set up": {
+        "init": "Write a port template to fill in, or a script to be recorded.",
+        "info": "Show versions and devices, models, settings, or what a golden holds.",
+        "compile": "Compile for a TPU you do not have, and check that it fits.",
+    },
+}
+"""Group -> command -> the first line of its help, in the order in which a person needs them."""
+
+EXAMPLES = """\b
+Examples:
+  parity run                                  # the built-in tiny model: passes in a minute
+  parity run -c attention.mask=none           # the same with a known bug: fails
+  parity explain                              # why the last run failed
+  parity run -m ./checkpoint -p my_port.py:build
+
+Exit codes: 0 match, 1 differ, 2 usage or input error, 125 inconclusive.
+"""
+
+
+class Panels(TyperCommand):
+    """A command whose help lists its options by panel."""
+
+    def format_options(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            row = parameter.get_help_record(ctx)
+            if row is not None:
+                kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                panels.setdefault(getattr(parameter, "rich_help_panel", None) or kind, []).append(row)
+        for title in sorted(panels, key=lambda title: (title != "Arguments", title == "Options")):
+            with formatter.section(title):
+                formatter.write_dl(panels[title])
+
+
+class Grouped(TyperGroup):
+    """The commands of parity, by what they are for."""
+
+    def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
+        for title, group in COMMANDS.items():
+            with formatter.section(title):
+                formatter.write_dl(list(group.items()))
+
+
+class Lazy(Mapping[str, Any]):
+    """The commands by name, each imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in tuple(self):
+            raise KeyError(name)
+        function = getattr(importlib.import_module(f"parity.commands.{name}"), name)
+        app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+        app.command(name, cls=Panels)(_exits(function))
+        return typer.main.get_command(app)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for group in COMMANDS.values() for name in group)
+
+    def __len__(self) -> int:
+        return sum(map(len, COMMANDS.values()))
 
 
 def main() -> None:
@@ -93,22 +166,15 @@ def _traceback(error: BaseException) -> str:
             "w", prefix="parity-", suffix=".txt", delete=False, encoding="utf-8", errors="backslashreplace"
         ) as file:
             trace = "".join(traceback.format_exception(error))
-            file.write(without_secrets(f"parity {_version()}: {sys.argv}\n{trace}"))
+            file.write(without_secrets(f"parity {installed('tpu-parity') or 'not installed'}: {sys.argv}\n{trace}"))
             return file.name
     except OSError as unwritable:
         return f"no file ({unwritable.strerror})"
 
 
-def _version() -> str:
-    try:
-        return importlib.metadata.version("tpu-parity")
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
-
-
 def _print_version(wanted: bool) -> None:
     if wanted:
-        show(f"parity {_version()}")
+        show(f"parity {installed('tpu-parity') or 'not installed'}")
         raise typer.Exit()
 
 
@@ -136,7 +202,7 @@ app = typer.Typer(
 )
 
 root = typer.main.get_command(app)
-vars(root)["commands"] = Lazy(_exits)
+vars(root)["commands"] = Lazy()
 
 if __name__ == "__main__":
     main()

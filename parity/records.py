@@ -7,8 +7,8 @@ only where that was asked for. Everything later (comparing, judging, explaining)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -77,6 +77,11 @@ class Key:
     @property
     def is_read(self) -> bool:
         return self.port.endswith("@" + READ)
+
+    @property
+    def read(self) -> Key:
+        """The key of what is made use of, beside this one of the whole."""
+        return replace(self, site=f"{self.site}@{READ}")
 
     @property
     def is_apart(self) -> bool:
@@ -171,6 +176,15 @@ class StepRecords:
     step: int
     records: Sequence[Record]
     floors: Mapping[Key, Floor] = field(default_factory=dict)
+
+    def where(self, kept: Callable[[Key], bool]) -> StepRecords:
+        """The step with the records, and the floors, of these keys alone."""
+        records = tuple(r for r in self.records if kept(r.key))
+        return StepRecords(self.step, records, {key: floor for key, floor in self.floors.items() if kept(key)})
+
+    def renamed(self, name: Callable[[Key], Key]) -> StepRecords:
+        """The step with its records under other keys; floors keep theirs."""
+        return replace(self, records=tuple(replace(r, key=name(r.key)) for r in self.records))
 
 
 @dataclass(frozen=True, slots=True)

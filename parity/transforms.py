@@ -35,29 +35,18 @@ def bfloat16(x: np.ndarray) -> np.ndarray:
 Made = Callable[[np.ndarray], np.ndarray]
 
 
-@dataclass(frozen=True, slots=True)
-class Transform:
-    """One that fits nothing.
-
-    Attributes:
-        words: what it did, of a value that "is the reference's ...". make: does it.
-    """
-
-    words: str
-    make: Made
-
-
-TRANSFORMS = (
-    Transform("rounded down to integers", np.floor),
-    Transform("rounded to integers", np.round),
-    Transform("rounded to bfloat16", bfloat16),
-    Transform("rounded to float16", lambda x: x.astype(np.float16).astype(np.float64)),
-    Transform("negated", np.negative),
-    Transform("times 1000", lambda x: 1000.0 * x),
-    Transform("divided by 1000", lambda x: x / 1000.0),
-    Transform("subtracted from 1", lambda x: 1.0 - x),
-    Transform("subtracted from 1000", lambda x: 1000.0 - x),
-)
+TRANSFORMS: dict[str, Made] = {
+    "rounded down to integers": np.floor,
+    "rounded to integers": np.round,
+    "rounded to bfloat16": bfloat16,
+    "rounded to float16": lambda x: x.astype(np.float16).astype(np.float64),
+    "negated": np.negative,
+    "times 1000": lambda x: 1000.0 * x,
+    "divided by 1000": lambda x: x / 1000.0,
+    "subtracted from 1": lambda x: 1.0 - x,
+    "subtracted from 1000": lambda x: 1000.0 - x,
+}
+"""Those that fit nothing: what each did, of a value that "is the reference's ..." -> does it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +54,7 @@ class Done:
     """What was done to one side's values.
 
     Attributes:
-        words: of `Transform`. inverse: whether the reference's are the candidate's, so made.
+        words: what, as of `TRANSFORMS`. inverse: whether the reference's are the candidate's, so made.
     """
 
     words: str
@@ -98,7 +87,7 @@ def _exactly(x: np.ndarray, y: np.ndarray) -> Iterator[str]:
         yield "set to zero"
         return
     with np.errstate(over="ignore"):
-        yield from (t.words for t in TRANSFORMS if _alike(t.make(x), y))
+        yield from (words for words, make in TRANSFORMS.items() if _alike(make(x), y))
     zero = _zero_rows(x, y)
     if zero:
         yield zero

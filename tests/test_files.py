@@ -10,7 +10,7 @@ import pytest
 
 from parity.errors import Terminated
 from parity.files import read_bytes, read_text, replacing
-from parity.golden.disk.store import LocalStore
+from parity.golden.disk.store import Store
 from tests.support.cli import cli
 
 
@@ -29,7 +29,7 @@ def test_pipes_folders_and_devices_are_refused_at_once(tmp_path: Path) -> None:
 
 
 def _part(folder: Path) -> None:
-    LocalStore(folder).put("step-0000.safetensors", lambda path: os.close(os.open(path, os.O_WRONLY | os.O_CREAT)))
+    Store(folder).put("step-0000.safetensors", lambda path: os.close(os.open(path, os.O_WRONLY | os.O_CREAT)))
 
 
 def _over(folder: Path) -> None:

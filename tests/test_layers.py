@@ -26,6 +26,7 @@ SHARED = {
     "files",
     "signals",
     "transforms",
+    "versions",
 }
 """Modules that every layer may import."""
 
@@ -42,6 +43,7 @@ BELOW: dict[str, set[str]] = {
     "sketch": {"records"},
     "floors": {"records", "sketch"},
     "transforms": set(),
+    "versions": set(),
     "golden": SHARED,
     "compare": SHARED | {"golden"},
     "hooks": SHARED | {"golden"},

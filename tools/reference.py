@@ -13,9 +13,8 @@ from typing import Any
 
 import parity
 from parity import port
-from parity.cli import root
-from parity.commands.help import COMMANDS as GROUPS
-from parity.commands.help import EXAMPLES
+from parity.cli import COMMANDS as GROUPS
+from parity.cli import EXAMPLES, root
 from parity.compare import result
 from parity.errors import InconclusiveError, ParityError, UsageError
 

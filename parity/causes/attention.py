@@ -1,14 +1,20 @@
-"""What an attention call shows on both sides: from the values that the goldens hold, or run again on this machine."""
+"""Phantom keys, or a mistaken mask, in the attention call where two sides part.
+
+What the call shows is read from the values that the goldens hold, or from both sides, run again on this machine.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from parity.causes.evidence import AttentionCall, Evidence
+from parity.causes.evidence import Evidence
 from parity.causes.request import own_settings
-from parity.compare.detect.phantoms import count_phantoms, mask_causes
+from parity.compare.attention import count_phantoms, mask_causes, phantom_cause
+from parity.compare.reason import Note
+from parity.compare.result import Cause
 from parity.errors import InconclusiveError, ParityError
 from parity.hooks.sites import plan_sites
 from parity.paths.plan import Plan
@@ -16,21 +22,26 @@ from parity.records import ATTENTION, PORT, Record
 from parity.runs.sides import modules_of
 
 
-def attention_call(evidence: Evidence) -> AttentionCall:
-    """Phantom keys, or else a mistaken mask, where the divergence is born in an attention call.
+def attention(evidence: Evidence) -> tuple[Cause | Note, ...]:
+    """What the values of the call show, or why they are not known."""
+    return evidence.attention
 
-    Nothing without the model, nor where the comparison has counted phantom keys from what the goldens hold.
+
+def attention_call(evidence: Evidence) -> Evidence:
+    """The evidence with phantom keys, or else a mistaken mask, where the divergence is born in an attention call.
+
+    Nothing more without the model, nor where the comparison has counted phantom keys from what the goldens hold.
     """
     module = evidence.request.looked_at(evidence.origin.key).module
     if evidence.model is None or evidence.counts_keys or module.rpartition(".")[2] != ATTENTION:
-        return AttentionCall()
+        return evidence
     try:
         reference, candidate = _values(evidence, module)
     except ParityError as error:
-        return AttentionCall(module=module, unknown=f"phantom keys are not counted: {error}")
+        return replace(evidence, attention=(Note(f"phantom keys are not counted: {error}"),))
     certain = tuple(p for p in count_phantoms(reference, candidate, module) if p.is_certain)
-    masks = () if certain else mask_causes(reference, candidate, module)
-    return AttentionCall(module=module, phantoms=certain, masks=masks)
+    told = tuple(phantom_cause(p, module) for p in certain) or mask_causes(reference, candidate, module)
+    return replace(evidence, phantoms=certain, attention=told)
 
 
 def _values(evidence: Evidence, module: str) -> tuple[Sequence[Record], Sequence[Record]]:

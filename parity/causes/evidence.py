@@ -1,35 +1,43 @@
-"""What a witness is shown: all that is known of a comparison that failed in the denoising loop."""
+"""What a witness is shown: all that is known of a comparison that failed in the denoising loop.
+
+With it the model of the golden on this machine, for the witnesses that run it again, and its known faults, each a
+setting that the reference path can take. A fault's run is kept in the cache folder as a golden, under a fingerprint of
+weights, inputs, settings, seed and versions, so that it is run once on a machine; a port's is not, whose code may be
+another the next time. Cost of one: a step of the reference. Imports neither torch nor jax.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Literal
 
-from parity.causes.machine import Machine
+from parity.bisect.settings import Plan as Swaps
+from parity.bisect.settings import plan
+from parity.cache import cache_dir
 from parity.causes.request import ExplainRequest
+from parity.compare.attention import Phantoms
 from parity.compare.comparable import of_script
-from parity.compare.detect.phantoms import Phantoms
+from parity.compare.reason import Note
 from parity.compare.result import Cause, Origin, Result
-from parity.records import Provenance, StepRecords
+from parity.errors import UsageError
+from parity.golden import Golden, GoldenWriter
+from parity.hooks.sites import plan_sites
+from parity.paths.plan import LOOP_STAGE, VAE_STAGE, Plan, changed
+from parity.paths.port.settings import PortInfo, typed
+from parity.paths.side import Openers, Side
+from parity.records import Facts, Provenance, StepRecords
+from parity.runs.given import Like, carried
+from parity.runs.request import Ports, Request, Say
+from parity.runs.sides import candidate_spec, modules_of, spec_of
+from parity.settings import SETTINGS, Settings, parse
 
 Need = Literal["reference", "candidate", "script"]
 """Beside the records, which there always are: the reference's model can be run on this machine; so can the candidate,
 whose settings are those of a kept run; or the reference was recorded in a script, and cannot be run."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionCall:
-    """What the attention call shows in which the two part.
-
-    Attributes:
-        module: of the call. phantoms: those that are certain. masks: a mistaken mask, where there are no phantoms.
-        unknown: why nothing was counted; empty where it was, or where they do not part in an attention call.
-    """
-
-    module: str = ""
-    phantoms: tuple[Phantoms, ...] = ()
-    masks: tuple[Cause, ...] = ()
-    unknown: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +49,8 @@ class Evidence:
         ours, theirs: the records of the step in which they part, reference and candidate.
         reference, declared: what the reference's golden says of itself, and the candidate's.
         model: the reference's model on this machine, None where it cannot be run; `machine` for who needs it.
-        attention: of the call in which they part. More than one witness reads it, and both sides may run for it.
+        phantoms: those that are certain, of the attention call in which they part. attention: what that call shows.
+            More than one witness reads them, and both sides may run for them.
         causes: found so far, by the witnesses that were asked before.
     """
 
@@ -53,7 +62,8 @@ class Evidence:
     reference: Provenance
     declared: Provenance
     model: Machine | None = None
-    attention: AttentionCall = AttentionCall()
+    phantoms: tuple[Phantoms, ...] = ()
+    attention: tuple[Cause | Note, ...] = ()
     causes: tuple[Cause, ...] = ()
 
     @property
@@ -64,7 +74,7 @@ class Evidence:
     @property
     def counts_keys(self) -> bool:
         """Whether phantom keys were counted: by the comparison, from what the goldens hold, or in the attention."""
-        return bool(self.attention.phantoms) or any("phantom keys" in c.cause for c in self.found.causes)
+        return bool(self.phantoms) or any("phantom keys" in c.cause for c in self.found.causes)
 
     @property
     def met(self) -> frozenset[Need]:
@@ -78,3 +88,263 @@ class Evidence:
         """The model on this machine, for a witness that needs `reference` and is not asked without it."""
         assert self.model is not None, "a witness that runs the reference declares the need"
         return self.model
+
+
+# --- the model on this machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """The model of a golden on this machine, and what was run of it: each run is made once.
+
+    Attributes:
+        openers: who loads its sides. request: of the pair, its candidate's settings left open. provenance: of the
+            reference golden. reference, facts: this machine's. settings: the reference's.
+    """
+
+    openers: Openers
+    request: Request
+    provenance: Provenance
+    reference: Side
+    facts: Facts
+    settings: Settings
+    say: Say
+    _simulated: dict[object, Simulated] = field(default_factory=dict)
+    _candidates: dict[object, StepRecords] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, request: ExplainRequest, golden: Provenance, openers: Openers, say: Say) -> Machine:
+        """Raises ParityError where the model, its weights or its inputs are not the golden's."""
+        if golden.backend != "torch":
+            raise UsageError("the reference golden was not recorded by a torch path of parity's")
+        if of_script(golden):
+            raise UsageError("the reference golden was recorded in a script, of whose model this machine knows nothing")
+        settings = typed(request.ports.reference, "torch", golden.settings)
+        pair = Request(
+            request.model or golden.model,
+            settings,
+            parse("torchax"),
+            max(golden.steps, 1),
+            golden.seed,
+            prompt=request.prompt,
+            inputs=request.inputs,
+            ports=request.ports,
+            like=_inputs(request, golden),
+        )
+        reference = openers.of("reference").open(spec_of(pair, "reference"))
+        facts = reference.facts()
+        own = {} if facts.provenance is None else facts.provenance.inputs
+        known = golden.inputs.items()
+        strange = [n for n, print_ in known if n != "noise" and own.get(n, print_) != print_]
+        if strange:
+            say(f"this machine encodes '{strange[0]}' otherwise than the golden's did")
+        return cls(
+            openers=openers,
+            request=pair,
+            provenance=golden,
+            reference=reference,
+            facts=facts,
+            settings=settings,
+            say=say,
+        )
+
+    @property
+    def ports(self) -> Ports:
+        """The ports of the pair."""
+        return self.request.ports
+
+    def candidate_settings(self, told: Provenance) -> Settings:
+        """The settings a candidate's golden names."""
+        return typed(self.ports.candidate or self.ports.reference, "torchax", told.settings)
+
+    def plan(self, candidate: Settings) -> Swaps:
+        """What can be swapped between the two sides; raises UsageError where nothing can."""
+        entry = self.ports.candidate or self.ports.reference
+        return plan(self.settings, candidate, entry)
+
+    def settings_on(self, candidate: Settings) -> Settings:
+        """The reference's choices on the candidate's backend."""
+        try:
+            return self.plan(candidate).with_only(())
+        except UsageError:
+            return candidate
+
+    def simulated(self, step: int, candidate: Mapping[str, str] = MappingProxyType({})) -> Simulated:
+        """The reference under known faults, looked at in this step.
+
+        Args:
+            candidate: settings that the candidate says it has, some of which change what a fault does.
+        """
+        port = self.ports.reference is not None
+        own = {} if port or "attention" in self.facts.lacks else beside(self.settings, candidate)
+        key = (step, *own.items())
+        if key not in self._simulated:
+            self._simulated[key] = Simulated(self.reference, self.settings, step, port, self.say, own)
+        return self._simulated[key]
+
+    def candidate_side(self, settings: Settings) -> Side:
+        """Parity's candidate path with these settings, or the port."""
+        request = replace(self.request, candidate=settings)
+        return self.openers.of("candidate").open(candidate_spec(request, self.facts))
+
+    def candidate(self, settings: Settings, step: int) -> StepRecords:
+        """The loop's own records of a step of the candidate with these settings."""
+        key = _run_of(settings, step)
+        if key not in self._candidates:
+            self._candidates[key] = self.again(settings, step)
+        return self._candidates[key]
+
+    def again(self, settings: Settings, step: int) -> StepRecords:
+        """The same, run now, whatever was recorded of it."""
+        self.say("candidate with swapped settings")
+        side = self.candidate_side(settings)
+        try:
+            *_, last = side.observe(Plan(), steps=(0, step + 1))
+        finally:
+            side.close()
+        return last
+
+    def hold(self, settings: Settings, ran: StepRecords) -> None:
+        """Take a step of the candidate with these settings that was recorded already, so that it is not run again."""
+        self._candidates[_run_of(settings, ran.step)] = ran
+
+
+def _run_of(settings: Settings, step: int) -> object:
+    return (step, *settings.as_text().items())
+
+
+def _inputs(request: ExplainRequest, golden: Provenance) -> Like | None:
+    """The embeddings and the noise that the reference's golden carries.
+
+    None where there are none, where a port brings its own, and where the candidate encodes the prompt in another dtype:
+    then both encode it here.
+    """
+    encoding = "text.byt5_dtype"
+    own = Golden.open(request.candidate).provenance.settings.get(encoding)
+    if request.ports.alone or own != golden.settings.get(encoding) or encoding in dict(request.rounding):
+        return None
+    return carried(request.reference)
+
+
+# --- known faults
+
+
+def known_faults(reference: Settings, facts: Facts, port: PortInfo | None, steps_left: int = 1) -> Iterator[str]:
+    """`setting=value` of each known fault of this model: what the reference can take and does not have.
+
+    Args:
+        facts: of the reference. port: that runs in its place, with settings of its own; None for parity's path.
+        steps_left: steps of the schedule after the one that is looked at, into which warm-up calls move the scheduler.
+    """
+    for setting in SETTINGS:
+        if setting.innocent or setting.name in facts.lacks or not setting.applies_in(LOOP_STAGE):
+            continue
+        if port is not None and not port.knows(setting.name):
+            continue
+        if setting.name == "scheduler.warmup_steps" and steps_left < 1:
+            continue
+        for value in (*setting.values, *setting.examples):
+            if setting.read(value) != reference[setting.name] and not _same(setting.name, value):
+                yield f"{setting.name}={value}"
+
+
+def decoder_faults(reference: Settings) -> Iterator[str]:
+    """`setting=value` of each known fault of a VAE: what belongs to it alone."""
+    for setting in SETTINGS:
+        if setting.places == (VAE_STAGE,) and not setting.innocent:
+            yield from (f"{setting.name}={v}" for v in setting.values if setting.read(v) != reference[setting.name])
+
+
+def beside(reference: Settings, candidate: Mapping[str, str]) -> dict[str, str]:
+    """What a candidate declares of its attention that is no fault and changes what one does: K-smooth, its blocks.
+
+    Args:
+        candidate: its settings as text, of which the reference takes those that it has code for.
+    """
+    found = {}
+    for setting in SETTINGS:
+        value = candidate.get(setting.name)
+        if not setting.innocent or value is None or "attention" not in setting.requires:
+            continue
+        if setting.name == "attention.kernel":  # which computes the same; the reference keeps its own
+            continue
+        try:
+            if setting.parse(value, "torch") != reference[setting.name]:
+                found[setting.name] = value
+        except UsageError:
+            continue  # a kernel that torch has not
+    return found
+
+
+def _same(name: str, value: str) -> bool:
+    """Values that only spell the default of a float32 path."""
+    return value == "float32" and name != "dtype"
+
+
+@dataclass
+class Simulated:
+    """The reference of this machine under known faults.
+
+    Attributes:
+        reference: this machine's. settings: its own. step: the one that is looked at. port: whether it is one.
+        beside: settings of the candidate's that are no faults and change what a fault does, which every fault is run
+            with.
+        place: `3 of 22`: which of the known faults is run, where they are run one after the other.
+    """
+
+    reference: Side
+    settings: Settings
+    step: int
+    port: bool
+    say: Say
+    beside: Mapping[str, str] = field(default_factory=dict)
+    place: str = ""
+    _steps: dict[str, StepRecords] = field(default_factory=dict)
+
+    def run(self, fault: str = "") -> StepRecords:
+        """The records of the step under a fault, or none; from the cache where it was run before."""
+        if fault not in self._steps:
+            self._steps[fault] = self._kept(fault)
+        return self._steps[fault]
+
+    def _kept(self, fault: str) -> StepRecords:
+        settings = self._with(fault)
+        # The encoders' dtype stays the reference's: what a fault changes is what it names.
+        encode = {"dtype": self.settings.text("dtype"), "text.byt5_dtype": settings.text("text.byt5_dtype")}
+        side = self.reference.patched(changed(self.reference.spec, settings=settings.as_text(), encode=encode))
+        try:
+            facts = side.facts()
+            assert facts.provenance is not None
+            if self.port:
+                return self._run(fault, side, facts)
+            where = cache_dir() / "known_faults" / _digest(facts.provenance, settings, self.step)
+            if (where / "golden.json").exists():
+                golden = Golden.open(where)
+                if golden.complete:
+                    return golden.read_step(self.step)
+            with GoldenWriter(where, facts.provenance, overwrite=True) as writer:
+                return self._run(fault, side, facts, writer)
+        finally:
+            side.close()
+
+    def _run(self, fault: str, side: Side, facts: Facts, writer: GoldenWriter | None = None) -> StepRecords:
+        place = f" {self.place}" if self.place else ""
+        self.say(f"known fault{place}: {fault or 'none'}")
+        plan = Plan(sites=plan_sites(["", *modules_of(facts)], "blocks"))
+        for step in side.observe(plan, steps=(0, self.step + 1)):
+            if writer is not None:
+                writer.write_step(step)
+            last = step
+        return last
+
+    def _with(self, fault: str) -> Settings:
+        name, _, value = fault.partition("=")
+        given = {**self.beside, name: value} if fault else {}
+        typed = parse("torch", [f"{name}={value}" for name, value in given.items()])
+        return self.settings.with_({name: typed[name] for name in given})
+
+
+def _digest(provenance: Provenance, settings: Settings, step: int) -> str:
+    p = provenance
+    what = [dict(p.weights), dict(p.inputs), dict(p.versions), settings.as_text(), p.steps, p.seed, step]
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:32]

@@ -9,38 +9,36 @@
 What differs in a stage outside the loop is looked for there (`parity.causes.stages`).
 
 Each is asked with the same `Evidence`. One that lacks what it needs is not asked; where the model cannot be run on this
-machine, the kinds that this leaves out are said.
+machine, the kinds that this leaves out are said. A kept run's closer look counts, with its place and its records, so
+that `explain` is never coarser than the run was.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
-from parity.causes.attention import attention_call
-from parity.causes.closer import looked_closer
-from parity.causes.evidence import Evidence, Need
-from parity.causes.machine import Machine
+from parity.causes.attention import attention, attention_call
+from parity.causes.evidence import Evidence, Machine, Need
 from parity.causes.match import UNKNOWN
-from parity.causes.request import ExplainRequest, of_run, outside_of
-from parity.causes.witnesses.attention import attention
-from parity.causes.witnesses.counterfactuals import counterfactuals
-from parity.causes.witnesses.dtype import dtype
-from parity.causes.witnesses.recorded import of_recording, recorded
-from parity.causes.witnesses.schedule import schedule
-from parity.causes.witnesses.signatures import signatures
-from parity.causes.witnesses.values import arguments_alone, values, values_reordered
+from parity.causes.request import FOLDER, ExplainRequest, of_run, outside_of
+from parity.causes.signatures import of_recording, recorded, signatures
+from parity.causes.swaps import counterfactuals
+from parity.causes.values import arguments_alone, dtype, schedule, values, values_reordered
+from parity.compare.births import excuses
+from parity.compare.conclude import divergence
 from parity.compare.diff import TO_COUNT, diff
-from parity.compare.pairs.branches import Branches
-from parity.compare.pairs.lone import met
+from parity.compare.judge import Judge
+from parity.compare.pairs import Branches, met
 from parity.compare.reason import Note
-from parity.compare.result import EVIDENCE, Cause, Result
+from parity.compare.result import EVIDENCE, Cause, Origin, Result
 from parity.errors import ParityError
 from parity.golden import Golden
 from parity.paths.side import Openers
 from parity.paths.worker.extras import check_extras
-from parity.records import PORT
+from parity.records import LOOP, PORT, StepRecords
 from parity.runs.request import Request, Say
 
 __all__ = ["ExplainRequest", "explain", "of_run"]
@@ -126,7 +124,7 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
         evidence = replace(evidence, model=machine or Machine.of(request, reference.provenance, openers, say))
     except ParityError as error:
         found = found.noted(f"no {' and no '.join(EVIDENCE[kind] for kind in _unasked(evidence))}: {error}")
-    return _asked(found, replace(evidence, attention=attention_call(evidence)))
+    return _asked(found, attention_call(evidence))
 
 
 def _recorded(found: Result, request: ExplainRequest, reference: Golden, candidate: Golden, why: str) -> Result:
@@ -139,10 +137,8 @@ def _recorded(found: Result, request: ExplainRequest, reference: Golden, candida
     key = found.origin.key
     ours, theirs = reference.read_step(key.step), candidate.read_step(key.step)
     told = tuple(of_recording(request.reference, key, ours, theirs, reference.provenance.settings))
-    causes = tuple(t for t in told if isinstance(t, Cause))
-    skipped = () if causes else (Note(f"the {key.stage} stage is not run again: {why}"),)
-    notes = tuple(t for t in told if isinstance(t, Note))
-    return replace(found, causes=(*causes, *found.causes), notes=(*found.notes, *skipped, *notes))
+    skipped = () if any(isinstance(t, Cause) for t in told) else (f"the {key.stage} stage is not run again: {why}",)
+    return found.noted(*skipped).told(told)
 
 
 def _outside(pair: Request, openers: Openers, say: Say) -> Result:
@@ -165,9 +161,8 @@ def _asked(found: Result, evidence: Evidence) -> Result:
     known = {c.setting for c in causes["measured"]} - {""}
     measured = (*causes["measured"], *(c for c in found.causes if c.setting not in known))
     # How to have phantom keys counted is no news where they were.
-    held = (n for n in found.notes if not (evidence.attention.phantoms and n.text.startswith(TO_COUNT)))
-    merged = _merged(causes["swap"], causes["fault"])
-    named = _beside(merged, measured)
+    held = (n for n in found.notes if not (evidence.phantoms and n.text.startswith(TO_COUNT)))
+    named = tuple(_joined((*_merged(causes["swap"], causes["fault"]), *measured)))
     return replace(found, causes=named, notes=(*held, *(_beside_a_cause(n) if _guilty(named) else n for n in notes)))
 
 
@@ -187,38 +182,71 @@ def _unasked(evidence: Evidence) -> list[Kind]:
     return [kind for kind in KINDS if kind not in asked]
 
 
-def _beside(merged: Sequence[Cause], measured: Sequence[Cause]) -> tuple[Cause, ...]:
-    """Gauges that name a setting bear witness for the cause that names it too; the others stand by themselves."""
-    known = {(c.setting, c.candidate): c for c in merged}
-    for gauge in measured:
-        at = (gauge.setting, gauge.candidate)
-        if gauge.setting and at in known:
-            known[at] = replace(known[at], evidence=(*known[at].evidence, *gauge.evidence))
-    rest = (m for m in measured if not m.setting or (m.setting, m.candidate) not in known)
-    return _by_fix((*known.values(), *rest))
+def _merged(swapped: Sequence[Cause], faults: Sequence[Cause]) -> list[Cause]:
+    """What was swapped and what has the error of a known fault; the harmless last."""
+    known = {(c.setting, c.candidate) for c in swapped}
+    # Where a setting that was swapped explains the error another name for the same error is no second cause.
+    explained = any(c.share >= 1.0 - UNKNOWN for c in swapped)
+    rest = (c for c in faults if not explained or (c.setting, c.candidate) in known)
+    return sorted(_joined((*swapped, *rest)), key=lambda c: c.harmless)
 
 
-def _by_fix(causes: Sequence[Cause]) -> tuple[Cause, ...]:
-    """Causes that one change mends, as one: what is measured is further evidence for what is named."""
+def _joined(causes: Iterable[Cause]) -> list[Cause]:
+    """One cause a setting and value, or where it names no setting one a fix, with all its evidence."""
     found: list[Cause] = []
     for cause in causes:
-        same = next((i for i, c in enumerate(found) if cause.fix and c.fix == cause.fix and not cause.setting), None)
+        same = next((i for i, c in enumerate(found) if _is_one(c, cause)), None)
         if same is None:
             found.append(cause)
         else:
             found[same] = replace(found[same], evidence=(*found[same].evidence, *cause.evidence))
-    return tuple(found)
+    return found
 
 
-def _merged(swapped: Sequence[Cause], named: Sequence[Cause]) -> list[Cause]:
-    """One cause a setting, with all its witnesses; what only one kind of witness names stands by itself."""
-    merged = []
-    for cause in swapped:
-        same = [c for c in named if (c.setting, c.candidate) == (cause.setting, cause.candidate)]
-        witnesses = (*cause.evidence, *(w for c in same for w in c.evidence))
-        merged.append(replace(cause, evidence=witnesses))
-    known = {(c.setting, c.candidate) for c in swapped}
-    # Where a setting that was swapped explains the error another name for the same error is no second cause.
-    explained = any(c.share >= 1.0 - UNKNOWN for c in swapped)
-    rest = [] if explained else [c for c in named if (c.setting, c.candidate) not in known]
-    return sorted([*merged, *rest], key=lambda c: c.harmless)
+def _is_one(known: Cause, cause: Cause) -> bool:
+    if cause.setting:
+        return (known.setting, known.candidate) == (cause.setting, cause.candidate)
+    return bool(cause.fix) and known.fix == cause.fix
+
+
+# --- the closer look of a kept run
+
+
+def looked_closer(
+    request: ExplainRequest, found: Result, ours: StepRecords, theirs: StepRecords
+) -> tuple[Result, StepRecords, StepRecords]:
+    """The comparison with the place that a kept run came to, and both sides' records with those of its closer look.
+
+    Args:
+        found: of the records that the run kept first. ours, theirs: of the step of its origin.
+
+    Raises:
+        UsageError: a golden of the closer look is damaged.
+    """
+    assert found.origin is not None
+    folder, told = Path(request.reference).parent / FOLDER, request.looked_at(found.origin.key)
+    if request.kept is None or not (folder / "candidate").is_dir() or told == found.origin.key:
+        return found, ours, theirs
+    inside, other = Golden.open(folder / "reference"), Golden.open(folder / "candidate")
+    if ours.step not in inside.steps or ours.step not in other.steps:
+        return found, ours, theirs
+    is_port = other.provenance.backend == PORT
+    near, far = inside.read_step(ours.step), other.read_step(ours.step)
+    far = met(near, far) if is_port else far
+    judge = Judge(excuses(found.differing_settings), port=is_port)
+    sites = tuple(d for d in judge.step(near, far) if d.key.module != LOOP)
+    at = next((d for d in sites if d.key == told), None)
+    if at is None:
+        return found, ours, theirs
+    birth = at.birth or "module"
+    why = divergence(at, birth, outputs_match=found.why.outputs_match, sites=sites)
+    placed = replace(found, origin=Origin(at.key, birth), why=why, closer=sites)
+    return placed, _with(ours, near), _with(theirs, far)
+
+
+def _with(step: StepRecords, closer: StepRecords) -> StepRecords:
+    """A step with the records of a closer look that it has not."""
+    held = {r.key for r in step.records}
+    more = tuple(r for r in closer.records if r.key not in held)
+    floors = {r.key: closer.floors[r.key] for r in more if r.key in closer.floors}
+    return StepRecords(step.step, (*step.records, *more), {**step.floors, **floors})

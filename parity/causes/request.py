@@ -20,6 +20,8 @@ from parity.runs.ports import ports_of
 from parity.runs.request import NO_PORTS, Ports, Request, RunSpec, replaced, texts_of
 from parity.settings import BY_NAME, NEUTRAL, Backend, Settings
 
+FOLDER = "closer"
+"""Of the records of a check's closer look, with one golden a side."""
 _MOST_BYTES = 1 << 30
 """Of a document of a kept run; a site takes about a kilobyte."""
 _NOT_TOLD = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)

@@ -1,29 +1,34 @@
 """Why two sides differ in a stage outside the loop: the text encoders, the VAE.
 
 How. The stage is compared again by itself. Then the candidate's stage runs with one of its differing settings at a
-time, as in the loop (`parity.causes.swap_test`). What only rounds takes no part where the logic check failed. Where no
-setting differs, or a port decodes, the known faults of a VAE are simulated in the reference (`parity.causes.decoding`);
-those of the text stage are not, and what differs there is in the code, as a note says.
+time, as in the loop (`parity.causes.swaps`). What only rounds takes no part where the logic check failed. Where
+no setting of the text stage differs, what differs is in its code, as a note says.
 
-Cost: a comparison of the stage, two runs of it for each differing setting, or one for each known fault.
+Where no setting of a VAE differs, or a port decodes, nothing is known of its code. The reference then decodes the same
+latents with one known fault at a time (`vae.attention=by_frame`, `vae.norm=by_frame`, ...;
+`parity.hooks.faults`), and the candidate's error of the frames is looked for among theirs, as an error of the
+loop is (`parity.causes.match`). Each is tried on latents that were not divided too: a port that forgets the division
+often has another fault. A fault of something that this VAE has not is left out: its code is never reached.
+
+Cost: a comparison of the stage, two runs of it for each differing setting, or two for each known fault.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from parity.bisect.swaps import plan
-from parity.causes.decoding import decoding
-from parity.causes.errors import as_read, error_vector, noise_norm
-from parity.causes.swap_test import swap_test
-from parity.causes.witnesses.counterfactuals import told_by
+from parity.bisect.settings import plan
+from parity.causes.evidence import decoder_faults
+from parity.causes.match import Faults, Known, Vector, as_read, error_vector, matched, noise_norm, norm
+from parity.causes.swaps import swap_test, told_by
+from parity.compare.births import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Result
-from parity.errors import UsageError
+from parity.errors import ParityError, UsageError
 from parity.floors import Floors
 from parity.hooks.sites import SitePlan
 from parity.models.text import TEXT
@@ -35,7 +40,9 @@ from parity.runs.precision import coarse_settings
 from parity.runs.request import Request, RunSpec, Say
 from parity.runs.sides import source_of
 from parity.runs.stages.chain import reference_latents, run_chain
-from parity.settings import Settings, differences
+from parity.settings import BY_NAME, Settings, differences
+
+NOT_DIVIDED = "vae.scaling=none"
 
 
 def explain_stage(request: Request, openers: Openers, say: Say) -> Result:
@@ -60,18 +67,12 @@ def explain_stage(request: Request, openers: Openers, say: Say) -> Result:
         request = replace(request, reference=request.reference.neutral, candidate=request.candidate.neutral)
     again = _Again(request, openers, say)
     if request.stage == VAE_STAGE and (request.ports.any or not differences(request.reference, request.candidate)):
-        return _with(found, tuple(decoding(again)))
+        return found.told(_decoding(again))
     try:
-        causes = tuple(_causes(again))
+        return found.told(_causes(again))
     except UsageError as error:
         why = f"no cause is named in the {request.stage} stage: {error}; what differs is in its code"
         return found.noted(why)
-    return _with(found, causes)
-
-
-def _with(found: Result, told: Sequence[Cause | Note]) -> Result:
-    named, notes = (t for t in told if isinstance(t, Cause)), (t for t in told if isinstance(t, Note))
-    return replace(found, causes=(*named, *found.causes), notes=(*found.notes, *notes))
 
 
 def _causes(again: _Again) -> Iterator[Cause | Note]:
@@ -88,6 +89,43 @@ def _causes(again: _Again) -> Iterator[Cause | Note]:
     what = ", ".join(dict.fromkeys(key.port for key in keys))
     tested = swap_test(searched, run, noise_norm(ours, keys))
     yield from told_by(tested, what, spec)
+
+
+def _decoding(again: _Again) -> Iterator[Cause | Note]:
+    """Causes for the known faults that have the error of the candidate's frames."""
+    request = again.request
+    ours, theirs = again.reference(), again.run("candidate", request.candidate)
+    keys = tuple(r.key for r in ours.records)
+    error, noise = error_vector(ours, theirs, keys), noise_norm(ours, keys)
+    if norm(error) <= L2_LIMIT * noise:
+        yield Note("signatures: the frames, together, are within what rounding gives: no known fault is looked for")
+        return
+    singles = tuple(decoder_faults(request.reference))
+    beside = [frozenset({name, NOT_DIVIDED}) for name in singles if not name.startswith("vae.scaling=")]
+    runs = {faults: _faulty(again, ours, faults) for faults in (*(frozenset({name}) for name in singles), *beside)}
+    spec = RunSpec.of(request)
+    known = Known(
+        error=error,
+        faults={faults: run for faults, run in runs.items() if run is not None},
+        noise=noise,
+        told=request.reference.as_text(),
+        confirm=lambda fault: spec.with_settings(reference=[fault]).command(),
+    )
+    yield from matched(known)
+
+
+def _faulty(again: _Again, ours: StepRecords, faults: Faults) -> Vector | None:
+    """The error of the reference's frames under faults; None where this VAE has nothing that they change."""
+    changes = {name: BY_NAME[name].read(value) for name, _, value in (fault.partition("=") for fault in faults)}
+    try:
+        run = again.run("reference", again.request.reference.neutral.with_(changes))
+    except ParityError:
+        return None
+    keys = tuple(r.key for r in ours.records)
+    shapes = {r.key: r.shape for r in run.records}
+    if any(shapes.get(r.key) != r.shape for r in ours.records):  # another number of frames
+        return None
+    return error_vector(ours, run, keys)
 
 
 @dataclass

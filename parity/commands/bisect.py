@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from parity.commands.parts.choices import CHECKS, ISOLATIONS, choose, one_of
+from parity.commands.parts.choices import CHECKS, ISOLATIONS, one_of
 from parity.commands.parts.options import Generation, Output, Sides, Start
 from parity.commands.parts.unfold import command
 from parity.errors import UsageError
@@ -46,8 +46,6 @@ def bisect(
     A commit is found by `git bisect run`: the command runs at the top of a temporary checkout; your own is not touched.
     The other options are those of the run with --settings.
     """
-    choose("--isolate", isolate, ISOLATIONS)
-    choose("--checks", checks, CHECKS)
     if settings and good is not None:
         raise UsageError("--settings searches the settings of a run: it takes no commits")
     if settings:
@@ -61,8 +59,7 @@ def bisect(
 
 def _settings(start: Start, sides: Sides, checks: str, isolate: str, output: Output) -> int:
     """The fewest settings of the candidate that make the run fail."""
-    from parity.bisect.settings import OUTCOMES, Probe, by_run, fewest
-    from parity.bisect.swaps import plan
+    from parity.bisect.settings import OUTCOMES, Probe, by_run, fewest, plan
     from parity.report.progress import progress
 
     require_one_process()

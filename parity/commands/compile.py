@@ -2,62 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Annotated
 
 import typer
 
-from parity.commands.parts.options import Candidate, Model, Output, Port
+from parity.commands.parts.choices import settings_of
+from parity.commands.parts.options import Model, Output, Port
 from parity.commands.parts.unfold import command
 from parity.errors import UsageError
 from parity.models.registry import DEFAULT_MODEL
 from parity.paths.worker.extras import check_extras
 from parity.report.document import Facts, Listing, Section, Table
 from parity.settings import parse
-from parity.tpu.chips import topology
 from parity.tpu.compiler import Answer, Request, compile_candidate
-
-
-@dataclass(frozen=True, kw_only=True)
-class Target:
-    """What is compiled, and for what; see `parity.tpu.compiler.Request`.
-
-    Raises:
-        UsageError: a size below one, or a setting that the candidate does not take.
-    """
-
-    topology: Annotated[str, typer.Option(metavar="CHIP:AxB", help="TPU topology: v6e:2x4, v5e:2x2, v5p:2x2x1, ...")]
-    model: Model = None
-    candidate: Candidate = field(default_factory=list)
-    port: Port = None
-    height: Annotated[int | None, typer.Option(help="Height of the video, pixels; default: the model's.")] = None
-    width: Annotated[int | None, typer.Option(help="Width of the video, pixels; default: the model's.")] = None
-    frames: Annotated[int | None, typer.Option(help="Frames of the video; default: the model's.")] = None
-
-    def __post_init__(self) -> None:
-        for name, value in (("height", self.height), ("width", self.width), ("frames", self.frames)):
-            if value is not None and value < 1:
-                raise UsageError(f"--{name} must be at least 1, found {value}")
-        # A port's settings are known once its file is imported.
-        if self.port is None and parse("torchax", self.candidate).backend != "torchax":
-            raise UsageError("parity compile compiles the torchax program, and device=... is torch's: leave it out")
-
-    @property
-    def request(self) -> Request:
-        return Request(
-            model=self.model or DEFAULT_MODEL,
-            topology=self.topology,
-            candidate=tuple(self.candidate),
-            height=self.height,
-            width=self.width,
-            frames=self.frames,
-            port=self.port,
-        )
+from parity.tpu.compiler import topology as topology_of
 
 
 @command
 def compile(
-    target: Target,
+    *,
+    topology: Annotated[str, typer.Option(metavar="CHIP:AxB", help="TPU topology: v6e:2x4, v5e:2x2, v5p:2x2x1, ...")],
+    model: Model = None,
+    candidate: Annotated[list[str] | None, settings_of("candidate", "-c")] = None,
+    port: Port = None,
+    height: Annotated[int | None, typer.Option(help="Height of the video, pixels; default: the model's.")] = None,
+    width: Annotated[int | None, typer.Option(help="Width of the video, pixels; default: the model's.")] = None,
+    frames: Annotated[int | None, typer.Option(help="Frames of the video; default: the model's.")] = None,
     output: Output,
     timeout: Annotated[float, typer.Option(help="Seconds that the compiler may take.")] = 1800.0,
 ) -> int:
@@ -66,18 +36,27 @@ def compile(
     Also told: how exactly it multiplies. From configs alone; no weights are read. Exit code 0: it compiles, 1: the
     compiler refuses it, 2: bad input, 125: it could not be told.
     """
+    sizes = {"height": height, "width": width, "frames": frames}
+    for name, value in sizes.items():
+        if value is not None and value < 1:
+            raise UsageError(f"--{name} must be at least 1, found {value}")
+    settings = tuple(candidate or ())
+    # A port's settings are known once its file is imported.
+    if port is None and parse("torchax", settings).backend != "torchax":
+        raise UsageError("parity compile compiles the torchax program, and device=... is torch's: leave it out")
     if not timeout > 0:
         raise UsageError(f"--timeout must be above 0, found {timeout:g}")
     check_extras()
-    with output.working(f"compiling for {target.topology}"):
-        answer = compile_candidate(target.request, timeout)
-    output.show(listing(target.request, answer))
+    request = Request(model=model or DEFAULT_MODEL, topology=topology, candidate=settings, port=port, **sizes)
+    with output.working(f"compiling for {topology}"):
+        answer = compile_candidate(request, timeout)
+    output.show(listing(request, answer))
     return int(bool(answer.refusal))
 
 
 def listing(request: Request, answer: Answer) -> Listing:
     """The document of `parity compile`."""
-    limit = topology(request.topology).memory
+    _, limit = topology_of(request.topology)
     document = {
         "format": 1,
         "compiles": not answer.refusal,

@@ -1,24 +1,46 @@
-"""`parity diff`: two goldens where there is no model; or a golden and a port, which is recorded first.
+"""`parity diff`: two goldens where there is no model; or a golden and a port, which is first recorded as that was.
+
+On GitHub's machines the verdict on a port is annotated: a line that GitHub shows at a place of a file, among a pull
+request's changes.
+
+    ::error file=my_port.py,line=12,title=parity%3A fail::first divergence: ...
+
+The runner reads such lines on stdout and stderr alike. They go to stderr here, so that stdout stays the result alone.
 
 Cost. Starting: numpy and typer; rich is imported to print, fsspec for URLs.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from parity.commands.github import annotate, errors_at
-from parity.commands.parts.judged import saved, shown
-from parity.commands.parts.options import Judgement, Output, is_port
+from parity.commands.parts.options import (
+    Candidate,
+    Generation,
+    GoldensModel,
+    Judgement,
+    Observed,
+    Output,
+    ReferencePort,
+    Sides,
+    is_port,
+    saved,
+    shown,
+)
 from parity.commands.parts.unfold import command
-from parity.commands.ported import Ported
-from parity.errors import UsageError
+from parity.commands.record import recorded
+from parity.errors import ParityError, UsageError
+from parity.golden import Golden
 from parity.redact import typed_command
 from parity.report.comparison import Comparison
 from parity.report.formats import render
@@ -72,6 +94,82 @@ class Reports:
     markdown: Annotated[
         Path | None, typer.Option("--markdown", metavar="FILE", help="Write a summary for a pull request.")
     ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ported(Observed):
+    """The options of a port.
+
+    Attributes:
+        model: None for the golden's. settings: `NAME=VALUE` of the port. reference_port: of a golden that is of a
+            port. out: where the port's golden is kept; None for nowhere. The others are those of `Observed`.
+
+    Raises:
+        UsageError: a kept golden is to be replaced, and none is named.
+    """
+
+    panel: ClassVar[str] = "Port"
+
+    model: GoldensModel = None
+    settings: Candidate = field(default_factory=list)
+    reference_port: ReferencePort = None
+    out: Annotated[str | None, typer.Option(metavar="DIR", help="Keep what is recorded of a port.")] = None
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what --out holds.")] = False
+
+    def __post_init__(self) -> None:
+        if self.overwrite and self.out is None:
+            raise UsageError("--overwrite replaces what --out holds: give both")
+
+    def words(self) -> list[str]:
+        """Its options as they are typed, without the folder."""
+        given = [
+            ("-m", self.model),
+            *(("-c", text) for text in self.settings),
+            ("--reference-port", self.reference_port),
+        ]
+        given += [("--sites", None if self.sites == "blocks" else self.sites), *(("--values", x) for x in self.values)]
+        return [word for option, value in given if value is not None for word in (option, value)]
+
+    @contextlib.contextmanager
+    def recorded(self, port: str, golden: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """The folder of the port's golden, without `--out` there until the block ends; and why a comparison would not
+        rest on what the port installed.
+
+        Raises:
+            ParityError: the port cannot be recorded as the golden was.
+        """
+        if self.out is not None and _same(self.out, golden):
+            raise UsageError(f"--out: '{self.out}' is the golden itself; name another folder")
+        sides = Sides(candidate=self.settings, port=port, reference_port=self.reference_port)
+        start = self._generation(golden).read()
+        with contextlib.ExitStack() as stack:
+            kept = self.out
+            if kept is None:
+                kept = str(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="parity-")), "candidate"))
+            made = recorded(kept, start, sides, "candidate", self, overwrite=self.overwrite)
+            yield kept, made.idle
+
+    def _generation(self, golden: str) -> Generation:
+        """What the golden's run generated, from what it carries unless it is of a port that has its own inputs.
+
+        Raises:
+            UsageError: there is no golden; it is of a port that is not named.
+        """
+        made = Golden.open(golden).provenance
+        if self.model is not None or not is_port(made.model):
+            return Generation(model=self.model, inputs=golden)
+        if self.reference_port is None:  # a golden may come from anybody: no file is imported because it says so
+            raise UsageError(
+                f"'{golden}' is of the port '{made.model}', whose inputs are its own: name it with --reference-port "
+                "FILE.py:FUNCTION, or with --model the model that it is of"
+            )
+        return Generation(steps=made.steps, seed=made.seed)
+
+
+def _same(one: str, other: str) -> bool:
+    if "://" in one or "://" in other:
+        return one.rstrip("/") == other.rstrip("/")
+    return Path(one).resolve() == Path(other).resolve()
 
 
 @command
@@ -176,3 +274,53 @@ def _following(golden: str, port: str, ported: Ported) -> tuple[str, ...]:
     if ported.out is not None:
         return (explain,)
     return (f"{typed_command('parity', 'diff', golden, port, *ported.words(), '--out', kept)}; {explain}",)
+
+
+_IN_MESSAGES = {"%": "%25", "\r": "%0D", "\n": "%0A"}
+_IN_PROPERTIES = {**_IN_MESSAGES, ":": "%3A", ",": "%2C"}
+
+
+def annotate(port: str, title: str, message: str) -> None:
+    """Show a message at a port's function, `FILE.py:FUNCTION`; on GitHub's machines only."""
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        name, _, function = port.rpartition(":")
+        tell(error_line(_in_repository(Path(name)), _line(Path(name), function), title, message))
+
+
+@contextlib.contextmanager
+def errors_at(port: str) -> Iterator[None]:
+    """Annotate an error that ends the block, and let it go on."""
+    try:
+        yield
+    except ParityError as error:
+        annotate(port, "parity: inconclusive", str(error))
+        raise
+
+
+def error_line(file: str, line: int, title: str, message: str) -> str:
+    """One error as a workflow command, escaped as its format asks."""
+    where = f"file={_escaped(file, _IN_PROPERTIES)},line={line},title={_escaped(title, _IN_PROPERTIES)}"
+    return f"::error {where}::{_escaped(message, _IN_MESSAGES)}"
+
+
+def _in_repository(file: Path) -> str:
+    """The file as GitHub names it: from the repository's root, where it lies in it."""
+    root = Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd()).resolve()
+    whole = file.resolve()
+    return str(whole.relative_to(root) if whole.is_relative_to(root) else file)
+
+
+def _line(file: Path, function: str) -> int:
+    """The line where the file last defines the function, read and not imported; 1 where it is not seen."""
+    try:
+        lines = file.read_text(errors="replace").splitlines()
+    except OSError:
+        return 1
+    defined = re.compile(
+        rf"(async )?def {re.escape(function)}\b|class {re.escape(function)}\b|{re.escape(function)} *[:=]"
+    )
+    return max((i for i, line in enumerate(lines, 1) if defined.match(line)), default=1)
+
+
+def _escaped(text: str, table: dict[str, str]) -> str:
+    return "".join(table.get(char, char) for char in text)

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from parity.commands.parts.judged import saved, shown
 from parity.commands.parts.keep import last_run
-from parity.commands.parts.options import GoldensModel, Judgement, Port, Prompt, ReferencePort
+from parity.commands.parts.options import GoldensModel, Judgement, Port, Prompt, ReferencePort, saved, shown
 from parity.commands.parts.unfold import command
 from parity.errors import UsageError
 from parity.paths.worker.process import Workers

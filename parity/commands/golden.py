@@ -10,12 +10,12 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+from rich.filesize import decimal as size
 
 from parity.golden import Golden, Problem, fingerprint_bytes, verify
 from parity.golden.fingerprint import WeightPrint
 from parity.records import Record, StepRecords
-from parity.report.cells import counted, size
-from parity.report.document import Cells, Facts, Listing, Section, Table, finite
+from parity.report.document import Cells, Facts, Listing, Section, Table, counted, finite
 
 
 def listing(where: str, step: int | None, check: bool) -> tuple[Listing, int]:

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Annotated, get_args
 
 import typer
+from rich.filesize import decimal as size
 
 from parity.cache import cache_dir
 from parity.commands.parts.options import Output
 from parity.commands.parts.unfold import command
 from parity.errors import UsageError
 from parity.models.registry import DEFAULT_MODEL, FAMILIES, tiny_names
-from parity.report.cells import size
 from parity.report.document import Document, Facts, Listing, Table, listed
 from parity.report.output import tell
 from parity.settings import SETTINGS, Backend, render

@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass
 from packaging.requirements import Requirement
 
 from parity.report.document import Facts, Listing, Section
+from parity.versions import installed
 
 DISTRIBUTION = "tpu-parity"
 EXTRAS = ("torch", "torchax", "tpu", "remote")
@@ -112,14 +113,6 @@ def examine() -> Findings:
         probe_all(PROBES),
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
     )
-
-
-def installed(package: str) -> str | None:
-    """The installed version of a package."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def check_extra(extra: str) -> Extra:

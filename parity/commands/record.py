@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from parity.commands.parts.choices import SIDES, STAGES, choose, some_of
+from parity.commands.parts.choices import STAGES, some_of
 from parity.commands.parts.options import Generation, Observed, Output, SideName, Sides, Start
 from parity.commands.parts.unfold import command
 from parity.errors import UsageError
 from parity.paths.plan import Role
 from parity.redact import typed_command
-from parity.report.cells import counted
+from parity.report.document import counted
 from parity.report.output import tell
 
 if TYPE_CHECKING:
@@ -65,7 +65,13 @@ def record(
                 "--script runs a script that has its own model, settings and steps: it takes only --inputs, --sites, "
                 "--values, --floors, --causes and --overwrite, and the script's own arguments behind --"
             )
-        return _script(where, script, arguments or [], observed, generation.inputs, floors, causes, overwrite)
+        if floors not in ("default", "rounding", "none"):
+            raise UsageError(f"--floors of a script are 'rounding' or 'none': it is run again; found '{floors}'")
+        from parity.recorder.rerun import RUNS
+        from parity.recorder.script import Script, run_script
+
+        asked = Script(script, arguments or [], observed.sites, observed.values, causes, generation.inputs)
+        return run_script(where, asked, 0 if floors == "none" else RUNS, overwrite=overwrite)
     if causes:
         raise UsageError("--causes is for --script FILE: of parity's own models `parity explain` runs the known faults")
     if arguments:
@@ -103,7 +109,7 @@ def recorded(
         UsageError: options of the side that is not recorded.
         ParityError: see `Sides.load` and `parity.runs.record.record`.
     """
-    role = role_of(side)
+    role = cast(Role, side)
     if role == "reference" and (sides.candidate or sides.port is not None):
         raise UsageError("--candidate and --port are of the candidate: --side candidate records it")
     if role == "candidate" and sides.reference:
@@ -122,35 +128,6 @@ def recorded(
             command=command_line(),
         )
         return record_side(request, say)
-
-
-def role_of(side: str) -> Role:
-    """The side that `--side` names.
-
-    Raises:
-        UsageError: it is none.
-    """
-    return cast(Role, choose("--side", side, SIDES))
-
-
-def _script(
-    where: str,
-    script: Path,
-    arguments: list[str],
-    observed: Observed,
-    golden: str | None,
-    floors: str,
-    causes: bool,
-    overwrite: bool,
-) -> None:
-    """Record a script of somebody's own."""
-    from parity.recorder.rerun import RUNS
-    from parity.recorder.script import Script, run_script
-
-    if floors not in ("default", "rounding", "none"):
-        raise UsageError(f"--floors of a script are 'rounding' or 'none': it is run again; found '{floors}'")
-    asked = Script(script, arguments, observed.sites, observed.values, causes, golden)
-    run_script(where, asked, 0 if floors == "none" else RUNS, overwrite=overwrite)
 
 
 def command_line() -> str:

@@ -1,26 +1,36 @@
-"""`parity report`: a kept run, or the JSON of a comparison, as one HTML page."""
+"""`parity report`: a kept run, or the JSON of a comparison, as one HTML page.
+
+Its pictures are the decoded frames of a kept run in which the two sides differ most. `parity run --stages ...,vae
+--out DIR` keeps three videos: the reference's, the candidate's decoder on the reference's latents (`candidate`), and
+the candidate's own (`candidate_in_chain`). What a viewer of the candidate sees is the last.
+"""
 
 from __future__ import annotations
 
-import importlib.metadata
+import base64
 import json
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from parity.commands.parts.keep import last_run
-from parity.commands.parts.pictures import pictures
 from parity.commands.parts.unfold import command
 from parity.errors import ParityError, UsageError
-from parity.files import read_text
+from parity.files import read_bytes, read_text
 from parity.golden import Golden
 from parity.records import Provenance
+from parity.report.formats.html import DocumentError, Picture, Shown, Side, build
 from parity.report.output import show, write
-from parity.report.page.build import DocumentError, Shown, Side, build
+from parity.versions import installed
 
 MOST_BYTES = 1 << 30
 """Of a document; a site takes about a kilobyte."""
+MOST_PICTURE_BYTES = 1 << 23
+MOST_PAGE_BYTES = 1 << 21
+"""Of all pictures together; the first pair is shown whatever its size."""
+PICTURES = 4
 
 
 @command
@@ -48,7 +58,7 @@ def report(
     else:
         where = html or (run / "report.html" if run.is_dir() else run.with_suffix(".html"))
     try:
-        page = build(_shown(run), _version())
+        page = build(_shown(run), installed("tpu-parity") or "")
     except (DocumentError, LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise UsageError(f"'{run}' cannot be shown, its documents are damaged: {error}") from None
     write(where, page, "--html")
@@ -69,15 +79,8 @@ def _shown(run: Path) -> Shown:
     if alone:
         return Shown(document=document, causes=document["causes"] or None)
     explained = read_document(run / "explain.json")
-    frames = pictures(run, document)
-    return Shown(
-        document=document,
-        causes=None if explained is None else explained["causes"],
-        pictures=frames.shown,
-        pictures_are=frames.what,
-        pictures_missing=frames.missing,
-        sides=_sides(run),
-    )
+    causes = None if explained is None else explained["causes"]
+    return Shown(document=document, causes=causes, sides=_sides(run), **pictures(run, document))
 
 
 def read_document(where: Path) -> dict[str, Any] | None:
@@ -124,8 +127,66 @@ def _side(role: str, facts: Provenance) -> Side:
     return Side(role, {name: text or "–" for name, text in told.items()}, facts.settings)
 
 
-def _version() -> str:
+def pictures(run: Path, document: dict[str, Any]) -> dict[str, Any]:
+    """The frames that a page shows, as fields of `Shown`: those with the lowest PSNR that are not the same file on both
+    sides.
+
+    Raises:
+        LookupError, TypeError, ValueError: the document has no such frames.
+    """
+    frames = document["frames"]
+    if not frames:
+        return {}
+    chain = all(frame["in_chain"] for frame in frames) and (run / "frames" / "candidate_in_chain").is_dir()
+    side = "candidate_in_chain" if chain else "candidate"
+
+    def numbers(frame: dict[str, Any]) -> dict[str, Any]:
+        return dict(frame["in_chain"] if chain else frame)
+
+    def psnr(frame: dict[str, Any]) -> float:
+        value = float(numbers(frame)["psnr"])
+        return -math.inf if math.isnan(value) else value  # a frame that holds NaN is the worst
+
+    shown: list[Picture] = []
+    size = equal = 0
+    for frame in sorted(frames, key=psnr):
+        number = int(frame["frame"])
+        pair = [_picture(run, run / "frames" / name / f"{number:04d}.png") for name in ("reference", side)]
+        if not all(pair):
+            continue
+        if pair[0] == pair[1]:
+            equal += 1
+            continue
+        size += sum(map(len, pair))
+        if shown and size > MOST_PAGE_BYTES:
+            break
+        shown.append(Picture(number, pair[0], pair[1], caption=_caption(numbers(frame))))
+        if len(shown) == PICTURES:
+            break
+    what = (
+        "Each side's own latents, decoded by its own decoder" if chain else "The reference's latents, by each decoder"
+    )
+    if not shown:
+        why = "its pictures are equal on both sides" if equal else "no pictures are kept beside the run"
+        return {"pictures_missing": f"{len(frames)} frames were compared; {why}."}
+    ordered = sorted(shown, key=lambda picture: picture.frame)
+    return {"pictures": ordered, "pictures_are": f"{what}; the frames that differ most."}
+
+
+def _caption(numbers: dict[str, Any]) -> str:
+    psnr, ssim, ratio = (float(numbers[name]) for name in ("psnr", "ssim", "ratio"))
+    texts = [f"PSNR {psnr:.1f} dB" if math.isfinite(psnr) else "", f"SSIM {ssim:.4f}" if math.isfinite(ssim) else ""]
+    return ", ".join([text for text in texts if text] + [f"{ratio:.3g}x its floor"] * (not math.isnan(ratio)))
+
+
+def _picture(run: Path, where: Path) -> str:
+    """A PNG as a `data:` URL; empty where there is none in the run's own folder, or none of a size for a page."""
     try:
-        return importlib.metadata.version("tpu-parity")
-    except importlib.metadata.PackageNotFoundError:
+        if not where.resolve().is_relative_to(run.resolve()):
+            return ""
+        content = read_bytes(where, MOST_PICTURE_BYTES)
+    except (OSError, ValueError):
         return ""
+    if not content.startswith(b"\x89PNG"):
+        return ""
+    return "data:image/png;base64," + base64.b64encode(content).decode("ascii")

@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 from msgspec.structs import replace
 
-from parity.commands.parts.choices import CHECKS, ISOLATIONS, STAGES, choose, one_of, some_of
-from parity.commands.parts.judged import shown
-from parity.commands.parts.options import Generation, Judgement, Observed, Sides
+from parity.commands.parts.choices import CHECKS, ISOLATIONS, STAGES, one_of, some_of
+from parity.commands.parts.options import Generation, Judgement, Observed, Sides, shown
 from parity.commands.parts.unfold import command
 from parity.compare.result import Result
 from parity.errors import UsageError
@@ -55,8 +54,6 @@ def run(
 
     Settings are listed by `parity info settings`. Exit code 0: same, 1: diverged, 2: bad input, 125: inconclusive.
     """
-    choose("--isolate", isolate, ISOLATIONS)
-    choose("--checks", checks, CHECKS)
     start = generation.read(stages)
     with output.sides(torchax=sides.torchax) as say:
         from parity.commands.parts.keep import KeepLast, KeepRun

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,9 +63,9 @@ class _Module:
     outputs: tuple[Record, ...]
     inputs: tuple[Record, ...]
 
-    @property
-    def signature(self) -> Signature:
-        return tuple((r.key.branch, r.key.call, r.key.port, r.rows, r.frame) for r in self.outputs)
+
+def _signature(module: _Module) -> Signature:
+    return tuple((r.key.branch, r.key.call, r.key.port, r.rows, r.frame) for r in module.outputs)
 
 
 def propose(reference: StepRecords, candidate: StepRecords) -> Proposal:
@@ -77,7 +77,7 @@ def propose(reference: StepRecords, candidate: StepRecords) -> Proposal:
         return Proposal(Rename(), {}, ())
     pairs: dict[str, str] = {}
     ambiguous: dict[str, list[str]] = {}
-    for signature, (a, b) in _grouped(only_ours.values(), only_theirs.values()).items():
+    for signature, (a, b) in _grouped(only_ours.values(), only_theirs.values(), _signature).items():
         if signature and a and b:
             _match(a, b, pairs, ambiguous)
     modules = _generalised(pairs, theirs.keys())
@@ -119,12 +119,12 @@ def _modules(records: Iterable[Record]) -> dict[str, _Module]:
 
 
 def _grouped(
-    ours: Iterable[_Module], theirs: Iterable[_Module]
+    ours: Iterable[_Module], theirs: Iterable[_Module], by: Callable[[_Module], Signature]
 ) -> dict[Signature, tuple[list[_Module], list[_Module]]]:
     groups: dict[Signature, tuple[list[_Module], list[_Module]]] = defaultdict(lambda: ([], []))
     for side, modules in enumerate((ours, theirs)):
         for module in modules:
-            groups[module.signature][side].append(module)
+            groups[by(module)][side].append(module)
     return groups
 
 
@@ -252,33 +252,20 @@ def _ports(ours: Mapping[str, _Module], theirs: Mapping[str, _Module], rename: R
         target = rename.module(name)
         if target == name or target not in ours:
             continue
-        known = {r.key.port for r in ours[target].inputs}
-        own = {r.key.port for r in module.inputs}
-        mine = [r for r in ours[target].inputs if r.key.port not in own]
-        rest = [r for r in module.inputs if r.key.port not in known]
-        for record in rest:
-            port = _nearest_port(record, mine, rest)
-            if port is not None:
-                found[f"{target}:{_bare(record)}"] = f"{target}:{port}"
+        sides = ((ours[target], module), (module, ours[target]))
+        mine, rest = (list(_inputs_alone(one, other)) for one, other in sides)
+        pairs: dict[str, str] = {}
+        for a, b in _grouped(mine, rest, lambda port: _place(port.outputs[0])).values():
+            if a and b:
+                _match(a, b, pairs, {})
+        found |= {f"{target}:{their}": f"{target}:{our}" for their, our in pairs.items()}
     return _generalised(found, found)
 
 
-def _bare(record: Record) -> str:
-    return record.key.port.partition("@")[0]
-
-
-def _nearest_port(record: Record, ours: Sequence[Record], theirs: Sequence[Record]) -> str | None:
-    """The reference's name of an input, where one is clearly nearest, and this input to it."""
-    same = [r for r in ours if _place(r) == _place(record)]
-    rivals = [r for r in theirs if _place(r) == _place(record)]
-    if not same:
-        return None
-    line = _distances([[record]], [[r] for r in same])[0]
-    best = int(np.argmin(line))
-    back = _distances([[same[best]]], [[r] for r in rivals])[0]
-    if rivals[int(np.argmin(back))] is not record or not _clear(line) or not _clear(back):
-        return None
-    return _bare(same[best])
+def _inputs_alone(module: _Module, other: _Module) -> Iterator[_Module]:
+    """Inputs whose name the other module has not, each as a module of one output, to be matched as modules are."""
+    names = {r.key.port for r in other.inputs}
+    return (_Module(r.key.port.partition("@")[0], (r,), ()) for r in module.inputs if r.key.port not in names)
 
 
 def _clear(line: Iterable[float]) -> bool:

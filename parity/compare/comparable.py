@@ -13,41 +13,22 @@ Cost. One pass over the fingerprints.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import cast, get_args
 
 from parity.compare.preflight import ABSENT, compare_tensors, compare_weights, few, unknown
 from parity.compare.result import Check
 from parity.errors import shown
+from parity.golden import Golden
 from parity.records import PORT, Provenance
 from parity.settings import BY_NAME, Backend, Difference, changed_by, render
 from parity.settings.chips import CHIPS, NO_CHIP, chip_of
 
 _BACKENDS = get_args(Backend)
 
-_EXPLAINS = {
-    "hidden_states": changed_by("embeddings"),
-    "attention_mask": changed_by("masks"),
-    "image_embeds": changed_by("image embeddings"),
-    "noise": changed_by("noise"),
-}
-"""Part of an input's name -> settings that may change it; the first that fits."""
 
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """What is known of a golden without reading its parts.
-
-    Attributes:
-        provenance: of the run. steps: those held, rising. complete: whether the recording ended by itself.
-    """
-
-    provenance: Provenance
-    steps: tuple[int, ...]
-    complete: bool = True
-
-
-def comparable(reference: Side, candidate: Side, *, rename: Callable[[str], str] | None = None) -> tuple[Check, ...]:
+def comparable(
+    reference: Golden, candidate: Golden, *, rename: Callable[[str], str] | None = None
+) -> tuple[Check, ...]:
     """What differs between two runs, checks that fail among them: then nothing is comparable.
 
     Args:
@@ -144,6 +125,8 @@ def _shards(a: Provenance, b: Provenance) -> list[Check]:
 def _number(what: str, a: int, b: int, means: str) -> Check:
     if a == b:
         return Check(what, "pass", f"{a}")
+    if what != "seed" and not (a and b):
+        return Check(what, "explained", "not known where no scheduler was recorded")
     return Check(what, "fail", f"{a} against {b}: {means}")
 
 
@@ -165,31 +148,32 @@ def _last(name: str) -> str:
     return name.rstrip("/").rpartition("/")[2]
 
 
-_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("prompt embeddings", ("hidden_states", "image_embeds")),
-    ("prompt masks", ("attention_mask",)),
-    ("prompt tokens", ("input_ids",)),
-    ("initial noise", ("noise",)),
-    ("other inputs", ("",)),
-)
-"""Check -> parts of the names of its inputs; an input belongs to the first that fits."""
+_GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "prompt embeddings": {
+        "hidden_states": changed_by("embeddings"),
+        "image_embeds": changed_by("image embeddings"),
+    },
+    "prompt masks": {"attention_mask": changed_by("masks")},
+    "prompt tokens": {"input_ids": ()},
+    "initial noise": {"noise": changed_by("noise")},
+    "other inputs": {"": ()},
+}
+"""Check -> parts of the names of its inputs, with the settings that may change these; an input belongs to the first
+that fits."""
 
 
 def _inputs(ours: Mapping[str, str], theirs: Mapping[str, str], declared: set[str]) -> list[Check]:
     if not ours or not theirs:
         return [Check("inputs", "explained", unknown("inputs were", ours, theirs))]
     checks = []
-    for check, parts in _GROUPS:
+    for check, parts in _GROUPS.items():
         names = {n for n in ours.keys() | theirs.keys() if any(part in n for part in parts)}
         a, b = ({n: v for n, v in side.items() if n in names} for side in (ours, theirs))
         ours, theirs = ({n: v for n, v in side.items() if n not in names} for side in (ours, theirs))
         if names:
-            checks.append(compare_tensors(check, a, b, _brings, declared))
+            changes = {n: next(settings for part, settings in parts.items() if part in n) for n in names}
+            checks.append(compare_tensors(check, a, b, changes.__getitem__, declared))
     return checks
-
-
-def _brings(name: str) -> tuple[str, ...]:
-    return next((settings for part, settings in _EXPLAINS.items() if part in name), ())
 
 
 def _weights(a: Provenance, b: Provenance, declared: set[str], rename: Callable[[str], str] | None) -> Check:
@@ -226,7 +210,7 @@ def _parameter(name: str, rename: Callable[[str], str]) -> str:
     return f"{renamed}.{parameter}" if renamed else parameter
 
 
-def _held(reference: Side, candidate: Side) -> list[Check]:
+def _held(reference: Golden, candidate: Golden) -> list[Check]:
     """Which steps there are: a killed recording is compared up to the last common one, anything else must match."""
     common = common_steps(reference.steps, candidate.steps)
     if not common:
@@ -259,11 +243,11 @@ OUTSIDE = -1
 """The step of the stages outside the loop, which a script's recording may not see."""
 
 
-def _in_loop(side: Side) -> tuple[int, ...]:
+def _in_loop(side: Golden) -> tuple[int, ...]:
     return tuple(step for step in side.steps if step != OUTSIDE)
 
 
-def _listed(side: Side) -> str:
+def _listed(side: Golden) -> str:
     if not side.steps:
         return "none"
     few = ", ".join(map(str, side.steps[:4]))

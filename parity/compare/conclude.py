@@ -4,21 +4,26 @@ A run fails if noise_pred or latents leave their floors at any step, whatever ex
 at a site that no declared differing setting explains, even where noise_pred is still within its floor: a wrong
 weight barely moves a bfloat16 output, and an end-to-end gate cannot see it. Fail closed: nothing in common, or a
 reference that is not finite itself, is `inconclusive`.
+
+What a comparison gathers for its verdict, step by step, are the loop's own values and the judged sites.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from parity.compare.births import L2_LIMIT, LINF_LIMIT, SCHEDULE, beyond, call_of, peak, unknown
-from parity.compare.collected import Collected
-from parity.compare.detect.findings import Grid, findings
+from parity.compare.findings import findings
 from parity.compare.judge import Common
 from parity.compare.reason import Note, Output, Reason, worst_of
 from parity.compare.result import (
     NAN,
+    UNKNOWN,
     Birth,
     Check,
     Distance,
@@ -31,10 +36,74 @@ from parity.compare.result import (
     StepDiff,
     Verdict,
 )
-from parity.compare.sites import BORN, FAILED, INTRODUCED, NOT_COMPARED, Place, among, count
-from parity.records import AFTER, LOOP, Key
-from parity.settings import BY_NAME
+from parity.compare.sites import BORN, FAILED, INTRODUCED, NOT_COMPARED, Columns, Sites, among, count
+from parity.records import AFTER, LOOP, Record, StepRecords
+from parity.settings import BITS, BY_NAME
 from parity.settings.chips import NO_CHIP
+
+
+@dataclass
+class Collected:
+    """What a comparison has gathered, step by step.
+
+    Attributes:
+        steps, sites: of the steps so far, in execution order. lean: whether row bins of what passes are left out; only
+            a run that follows the candidate may find later that it does not.
+    """
+
+    steps: list[StepDiff] = field(default_factory=list)
+    sites: Sites = field(default_factory=Sites)
+    lean: bool = False
+
+    def add(self, reference: StepRecords, candidate: StepRecords, sites: Sequence[SiteDiff]) -> None:
+        """Take in one judged step; steps without the loop's values (step -1) give sites alone."""
+        columns = sites if isinstance(sites, Columns) else Columns.of(sites)
+        self.sites.add(columns.kept(lean=self.lean))
+        step = step_diff(reference, candidate, columns.loop)
+        if step is not None:
+            self.steps.append(step)
+
+
+def step_diff(reference: StepRecords, candidate: StepRecords, sites: Sequence[SiteDiff]) -> StepDiff | None:
+    """The loop's values of one step; None where a side did not record them."""
+    ours, theirs = _scalars(reference.records), _scalars(candidate.records)
+    by_port = {(d.key.branch, d.key.port): d.distance for d in sites if d.key.module == LOOP}
+    if ("", "noise_pred") not in by_port:
+        return None
+
+    def pair(name: str) -> tuple[float, float]:
+        return ours.get(name, NAN), theirs.get(name, NAN)
+
+    predicted = next(d for d in sites if (d.key.module, d.key.branch, d.key.port) == (LOOP, "", "noise_pred"))
+    of = min(BITS.get(dtype, 0) for dtype in predicted.dtypes)
+    return StepDiff(
+        reference.step,
+        pair("timestep"),
+        pair("sigma"),
+        pair("dt"),
+        by_port["", "noise_pred"],
+        by_port.get(("", "latents.after"), UNKNOWN),
+        by_port.get(("", "latents.before"), UNKNOWN),
+        {branch: d for (branch, port), d in by_port.items() if port == "noise_pred" and branch},
+        bits_of_agreement(predicted.distance.rel_l2, of),
+        of,
+    )
+
+
+def bits_of_agreement(rel_l2: float, of: int) -> float:
+    """Leading bits in which two values agree: -log2 of their relative L2, at most those that the dtype has."""
+    if math.isnan(rel_l2):
+        return NAN
+    return float(of) if rel_l2 <= 2.0**-of else max(0.0, -math.log2(rel_l2)) if math.isfinite(rel_l2) else 0.0
+
+
+def _scalars(records: Sequence[Record]) -> dict[str, float]:
+    """The loop's own numbers; a golden from elsewhere may hold anything under these names."""
+    held = ((r.key.port, np.asarray(r.value)) for r in records if r.key.module == LOOP and r.shape == ())
+    return {port: float(value.item()) for port, value in held if value.size == 1 and value.dtype.kind in "biuf"}
+
+
+# --- the verdict
 
 BEFORE = "text"
 """The stage before the loop, recorded at step -1 as the one after it is."""
@@ -66,14 +135,14 @@ def conclude(
     preflight: Sequence[Check],
     notes: Sequence[Note] = (),
     failing: Failed = "logic",
-    grid: Grid | None = None,
+    grid: tuple[int, int, int] | None = None,
     widest: float | None = None,
     seen: Common | None = None,
 ) -> Result:
     """The verdict over all steps.
 
     Args:
-        failing: which check these steps belong to. grid: how the model's image tokens lie, for the findings.
+        failing: which check these steps belong to. grid: of the image tokens, for the findings.
         widest: floor at the first noise_pred above which nothing is judged; None for `WIDEST` in the logic check,
             and for none in another, which the logic check has gone before.
         seen: what both sides had in common, to be said where the candidate is built otherwise.
@@ -93,7 +162,7 @@ def conclude(
     )
     if not any(_compared(d) for d in sites):
         return nothing
-    loop = [d for d in among(sites, which=_is_loop) if d.verdict != "ignored"]
+    loop = [d for d in among(sites, which=lambda d: d.key.module == LOOP) if d.verdict != "ignored"]
     broken = next((d for d in loop if d.nonfinite[0]), None)
     # What was judged before the reference broke stands.
     outputs = [d for d in loop if (broken is None or _before(d, broken)) and beyond(d) and not unknown(d)]
@@ -135,14 +204,6 @@ def _wide_floor(sites: Sequence[SiteDiff], steps: Sequence[StepDiff], widest: fl
         distance=steps[0].noise_pred,
         detail=f"{widest:.0e}".replace("e-0", "e-"),
     )
-
-
-def _is_loop(d: Place | SiteDiff) -> bool:
-    return d.key.module == LOOP
-
-
-def _of_stage(name: str) -> Callable[[Place | SiteDiff], bool]:
-    return lambda d: d.key.stage == name
 
 
 def _before(d: SiteDiff, broken: SiteDiff) -> bool:
@@ -226,14 +287,12 @@ def _coverage(seen: Common, sites: Sequence[SiteDiff]) -> Iterator[Note]:
     yield Note(text)
 
 
-def _unpaired_before(sites: Sequence[SiteDiff], first: SiteDiff) -> Mapping[str, str]:
+def _unpaired(before: Sequence[SiteDiff], first: SiteDiff) -> Mapping[str, str]:
     """What could not be compared before the first that differs, with how it does not line up on both sides: inputs of
     its own call, and modules since the last site seen to agree."""
     inputs: dict[str, str] = {}
     modules: dict[str, str] = {}
-    for d in among(sites, step=first.key.step):
-        if d.key == first.key:
-            break
+    for d in before:
         if d.key.branch != first.key.branch or d.key.is_apart:
             continue
         if d.verdict != "not compared":
@@ -262,16 +321,21 @@ def divergence(
     alone = math.isnan(at.distance.rel_l2) and not math.isnan(at.local.rel_l2)
     local = alone or not math.isnan(at.local.ratio)
     within_norm = not local and at.distance.ratio <= L2_LIMIT
-    unpaired = _unpaired_before(sites, at)
+    before = list(itertools.takewhile(lambda d: d.key != at.key, among(sites, step=at.key.step)))
+    agreeing = [d for d in before if d.verdict == "pass"]
+    inputs = [d for d in agreeing if d.key.is_input and call_of(d.key) == call_of(at.key)]
+    # The last that were seen to agree: the inputs of its call, else what came before it.
+    after = inputs or [d for d in agreeing if d.key.branch in (at.key.branch, "")][-1:]
+    unpaired = _unpaired(before, at)
     element = at.linf_ratio if within_norm and at.linf_ratio > LINF_LIMIT else NAN
     return Reason(
         kind="first_divergence",
         first=at.key,
         birth=birth,
-        after=_agreeing(sites, at),
+        after=tuple(d.key for d in after),
         not_compared=tuple(unpaired),
         unlike=next(iter(unpaired.values()), ""),
-        called=_called(sites, at),
+        called=tuple(dict.fromkeys(d.called for d in ([at] if at.key.is_input else inputs) if d.called)),
         distance=at.local if local else at.distance,
         element=element,
         part=peak(at) if within_norm and math.isnan(element) else NAN,
@@ -281,36 +345,13 @@ def divergence(
     )
 
 
-def _agreeing(sites: Sequence[SiteDiff], first: SiteDiff) -> tuple[Key, ...]:
-    """The last sites seen to agree before the first that differs: the inputs of its call, else what came before it."""
-    same = list(among(sites, step=first.key.step))
-    at = next((i for i, d in enumerate(same) if d is first), None)
-    if at is None:  # read anew
-        at = next((i for i, d in enumerate(same) if d.key == first.key), None)
-    if at is None:
-        return ()
-    before = [d for d in same[:at] if d.verdict == "pass"]
-    inputs = [d.key for d in before if d.key.is_input and call_of(d.key) == call_of(first.key)]
-    branches = (first.key.branch, "")
-    return tuple(inputs or [d.key for d in before if d.key.branch in branches][-1:])
-
-
-def _called(sites: Sequence[SiteDiff], first: SiteDiff) -> tuple[str, ...]:
-    """The candidate's names of what was compared under the reference's: of this value, or of inputs of its call."""
-    if first.key.is_input:
-        return (first.called,) if first.called else ()
-    named = (d for d in among(sites, step=first.key.step) if d.called and d.key.is_input and d.verdict == "pass")
-    return tuple(dict.fromkeys(d.called for d in named if call_of(d.key) == call_of(first.key)))
-
-
 def stage_diff(judged: Result, name: str, in_chain: Distance | None = None) -> StageDiff:
     """The line of a stage, for its worst output."""
-    outputs = [d for d in among(judged.sites, which=_is_loop) if d.key.stage == name and not d.key.is_apart]
-    worst = max(outputs, key=lambda d: d.distance.ratio, default=None)
-    nothing = Distance(NAN, NAN, NAN)
-    by_itself = nothing if worst is None else worst.distance
+    loop = among(judged.sites, which=lambda d: (d.key.stage, d.key.module) == (name, LOOP) and not d.key.is_apart)
+    worst = max(loop, key=lambda d: d.distance.ratio, default=None)
+    by_itself = UNKNOWN if worst is None else worst.distance
     output = "" if worst is None else worst.key.port
-    return StageDiff(name, output, by_itself, in_chain or nothing, judged.verdict, judged.why)
+    return StageDiff(name, output, by_itself, in_chain or UNKNOWN, judged.verdict, judged.why)
 
 
 def recorded_stages(result: Result) -> tuple[StageDiff, ...]:
@@ -318,7 +359,7 @@ def recorded_stages(result: Result) -> tuple[StageDiff, ...]:
     of its own loop."""
     found = []
     for name in (BEFORE, AFTER):
-        sites = list(among(result.sites, which=_of_stage(name)))
+        sites = list(among(result.sites, which=lambda d, name=name: d.key.stage == name))  # type: ignore[misc]
         if not sites:
             continue
         failed = _failed(sites)

@@ -22,26 +22,22 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from parity.compare.attention import count_phantoms, phantom_cause
 from parity.compare.automap import Proposal, propose
 from parity.compare.births import excuses
-from parity.compare.collected import Collected
-from parity.compare.comparable import Side, common_steps, comparable, settings_differences
-from parity.compare.conclude import conclude, recorded_stages, widest_of
-from parity.compare.detect.configs import config_cause
-from parity.compare.detect.detectors import Detectors
-from parity.compare.detect.phantoms import count_phantoms, phantom_cause
+from parity.compare.comparable import common_steps, comparable, settings_differences
+from parity.compare.conclude import Collected, conclude, recorded_stages, widest_of
+from parity.compare.detectors import Detectors, config_cause
 from parity.compare.judge import Judge
-from parity.compare.pairs.branches import Branches
-from parity.compare.pairs.meet import Lean
-from parity.compare.pairs.parts import in_common, of_stage
+from parity.compare.pairs import Branches, lean
 from parity.compare.preflight import failed
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Cause, Check, Failed, Result
-from parity.compare.sites import FAILED, VERDICTS, Sites, among
+from parity.compare.sites import FAILED, VERDICTS, among, inconclusive
 from parity.errors import UsageError
 from parity.golden import Golden
 from parity.golden.rename import NONE, Rename, Renamer
-from parity.records import PORT, Provenance, StepRecords
+from parity.records import AFTER, PORT, Key, Provenance, StepRecords
 from parity.settings import NEUTRAL
 from parity.settings.chips import NO_CHIP
 
@@ -97,8 +93,7 @@ def diff(
         if not failed(rest):
             say("matching the modules")
             step = next((s for s in sides.steps if s >= 0), sides.steps[0])
-            with ThreadPoolExecutor(2) as pool:
-                rename.proposal = propose(*sides.read(step, pool))
+            rename.proposal = propose(*sides.read(step))
             notes = tuple(map(Note, rename.proposal.notes))
             findings = sides.findings(rename.proposal.rename)
         rename = rename.proposal.rename if rename.proposal else NONE
@@ -149,29 +144,23 @@ class Sides:
         return ended or (step < 0 and not self.as_long)
 
     def findings(self, rename: Rename) -> tuple[Check, ...]:
-        a, b = (Side(g.provenance, g.steps, g.complete) for g in (self.reference, self.candidate))
-        return comparable(a, b, rename=rename.module if rename else None)
+        return comparable(self.reference, self.candidate, rename=rename.module if rename else None)
 
-    def read(self, step: int, pool: ThreadPoolExecutor) -> tuple[StepRecords, StepRecords]:
-        """Both sides' records of a step; hashing lets the other thread run."""
-        ours = pool.submit(self.reference.read_step, step)
-        theirs = pool.submit(self.candidate.read_step, step)
-        return ours.result(), theirs.result()
+    def read(self, step: int) -> tuple[StepRecords, StepRecords]:
+        """Both sides' records of a step."""
+        return self.reference.read_step(step), self.candidate.read_step(step)
 
     def read_all(self) -> Iterator[tuple[StepRecords, StepRecords]]:
-        """Both sides' records of every common step, read while the step before is judged."""
-        with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:  # a side's parts are read in order
+        """Both sides' records of every common step, read while the step before is judged; hashing lets the other
+        threads run."""
+        goldens = (self.reference, self.candidate)
+        with ThreadPoolExecutor(2) as pool:
             reading: list[Future[StepRecords]] = []
-            for step in self.steps:
-                read = reading
-                reading = [
-                    one.submit(self.reference.read_step, step),
-                    other.submit(self.candidate.read_step, step),
-                ]
+            for step in (*self.steps, None):
+                read = [future.result() for future in reading]  # a side's parts are read one after the other
+                reading = [] if step is None else [pool.submit(golden.read_step, step) for golden in goldens]
                 if read:
-                    yield _taken(read)
-            if reading:
-                yield _taken(reading)
+                    yield read.pop(0), read.pop()  # held by nobody but who takes it
 
     def incomparable(self, findings: Sequence[Check], notes: Sequence[Note]) -> Result:
         a, b = self.reference.provenance, self.candidate.provenance
@@ -186,13 +175,6 @@ class Sides:
             preflight=tuple(findings),
             notes=tuple(notes),
         )
-
-
-def _taken(read: list[Future[StepRecords]]) -> tuple[StepRecords, StepRecords]:
-    """What was read of both sides, held by nobody but who takes it: the step after the next is read meanwhile."""
-    reference, candidate = (future.result() for future in read)
-    read.clear()
-    return reference, candidate
 
 
 def _with_weights(result: Result) -> Result:
@@ -252,33 +234,27 @@ def _phantoms(sides: Sides, renamer: Renamer, result: Result) -> tuple[tuple[Cau
     if not here and not unpaired:
         return (), ()
     module = origin.module if here else unpaired[-1]
-    with ThreadPoolExecutor(2) as pool:
-        reference, candidate = sides.read(origin.step, pool)
+    reference, candidate = sides.read(origin.step)
     found = count_phantoms(reference.records, renamer.step(candidate).records, module)
     if not found:
         return (), (Note(f"{TO_COUNT}, record both with the values of {module}"),)
     return tuple(phantom_cause(p, module) for p in found if p.is_certain), ()
 
 
-def judge_streams(
-    steps: Iterable[tuple[StepRecords, StepRecords]], judge: Judge, detectors: Detectors | None = None
-) -> Collected:
+def judge_streams(steps: Iterable[tuple[StepRecords, StepRecords]], judge: Judge, detectors: Detectors) -> Collected:
     """Judge two streams of records step by step.
 
     Args:
         detectors: looks for causes around the model, from the first step that differs on.
         steps: the reference's, with floors, and the candidate's; of two streams `zip(a, b, strict=True)`.
     """
-    collected, lean = Collected(), (Lean(), Lean())
+    collected = Collected(lean=True)
     for reference, candidate in steps:
-        if detectors is not None:
-            reference = detectors.by_own_latents(reference, candidate)
-        own = reference if detectors is None else detectors.by_own_branches(reference, candidate)
+        reference, own = detectors.as_judged(reference, candidate)
         judged = judge.step(own, candidate)
-        own, candidate = lean[0].of(own), lean[1].of(candidate)
+        reference, own, candidate = (lean(side) for side in (reference, own, candidate))
         collected.add(own, candidate, judged)
-        if detectors is not None:
-            detectors.add(reference, candidate, differs=bool((judged.verdicts == VERDICTS.index("fail")).any()))
+        detectors.add(reference, candidate, differs=bool((judged.verdicts == VERDICTS.index("fail")).any()))
         del reference, own, candidate  # before the next is waited for: both sides' next are read already
     return collected
 
@@ -294,13 +270,22 @@ def _steps(
         say("comparing", next(done), len(sides.steps))
         candidate = branches.step(reference, renamer.step(candidate))
         if strict and sides.in_part(reference.step):
-            reference, candidate = in_common(reference, candidate)
+            both = {r.key for r in reference.records} & {r.key for r in candidate.records}
+            reference, candidate = reference.where(both.__contains__), candidate.where(both.__contains__)
         if reference.step < 0:
-            last = [(of_stage(reference, after=True), of_stage(candidate, after=True))]
-            reference, candidate = of_stage(reference, after=False), of_stage(candidate, after=False)
+            last = [(reference.where(_after), candidate.where(_after))]
+            reference, candidate = reference.where(_not_after), candidate.where(_not_after)
         yield reference, candidate
         del reference, candidate
     yield from last
+
+
+def _after(key: Key) -> bool:
+    return key.stage == AFTER
+
+
+def _not_after(key: Key) -> bool:
+    return key.stage != AFTER
 
 
 def _round(a: Provenance, b: Provenance) -> Failed:
@@ -318,5 +303,5 @@ def without_floors(result: Result) -> Result:
     if first is None:
         return result
     why = Reason(kind="inconclusive", problem="no_floors", first=first.key, note=first.note, distance=first.distance)
-    sites = Sites.of(result.sites).inconclusive()
+    sites = inconclusive(result.sites)
     return replace(result, verdict="inconclusive", failed=None, why=why, sites=sites, origin=None)

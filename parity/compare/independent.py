@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from parity.compare.births import SCHEDULE
 from parity.compare.result import Result, SiteDiff
-from parity.compare.sites import FAILED, INTRODUCED, NOT_COMPARED, Place, among
+from parity.compare.sites import FAILED, INTRODUCED, NOT_COMPARED, among
 from parity.records import ATTENTION, LOOP
 
 _RELATIONS = (f"{LOOP}:noise_pred", f"{LOOP}:latents.after", "decode:in.z", "decode:frames")
@@ -71,7 +71,7 @@ def differences(result: Result) -> tuple[Difference, ...]:
     return tuple(sorted(found.values(), key=lambda d: behind.get(d.place, 0)))
 
 
-def _is_argument(d: Place | SiteDiff) -> bool:
+def _is_argument(d: SiteDiff) -> bool:
     return (
         d.key.is_input and d.key.module == "" and "mask" not in d.key.port and min(len(shape) for shape in d.shapes) > 1
     )

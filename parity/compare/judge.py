@@ -30,12 +30,10 @@ from parity.compare.births import (
     peak,
 )
 from parity.compare.metrics import between, ratios
-from parity.compare.pairs.align import Pair
-from parity.compare.pairs.meet import Group, Meeting, meet
+from parity.compare.pairs import Group, Meeting, Pair, meet
 from parity.compare.result import NAN, SiteDiff
-from parity.compare.single import compared
+from parity.compare.single import compared, unread
 from parity.compare.sites import BIRTHS, VERDICTS, Columns
-from parity.compare.unlike import unread
 from parity.golden.disk.part import FloorTable, Table, tabled
 from parity.records import LOOP, StepRecords
 
@@ -144,13 +142,12 @@ class _Step:
         moments = self.meeting.moments[at]
         counts = [np.append(side.counts[:, 1:], [[-1, -1]], axis=0) for side in (self.ours, self.theirs)]
         alike = (moments >= 0).all(axis=1) & (counts[0][moments[:, 0]] == counts[1][moments[:, 1]]).all(axis=1)
-        found = between(x, y, group.view, alike)
-        scale = np.where(moments[:, 0] >= 0, np.append(self.ours.numbers[:, 3], NAN)[moments[:, 0]], found.scale)
+        l2, own, cosine, apart = between(x, y, group.view, alike)
+        scale = np.where(moments[:, 0] >= 0, np.append(self.ours.numbers[:, 3], NAN)[moments[:, 0]], own)
         size = np.where(scale > 0, scale, 1.0)
         floor = np.append(self.floors.numbers[:, 0], NAN)[group.floors[part]]
-        distances = (found.l2 / size, floor / size, ratios(found.l2, floor))
-        self.made.numbers[at, :4] = np.stack([*distances, found.cosine], axis=1)
-        bins = ratios(found.bins, limits)
+        self.made.numbers[at, :4] = np.stack([l2 / size, floor / size, ratios(l2, floor), cosine], axis=1)
+        bins = ratios(apart, limits)
         self.peaks[at] = np.fmax.reduce(bins, axis=1, initial=0.0)
         held = group.bins[part] >= 0
         for i, row, has in zip(at.tolist(), bins, held.tolist(), strict=True):
@@ -183,14 +180,12 @@ class _Step:
         unpaired = np.flatnonzero(self.made.verdicts == VERDICTS.index("not compared"))
         severities[unpaired] = 0.0
         uncompared = {call_of(p.key) for p in (self.meeting.places[i] for i in unpaired.tolist()) if p.key.is_input}
-        worst = np.zeros(len(self.meeting.numbers))
-        np.maximum.at(worst, self.meeting.calls, severities[self.meeting.inputs])
-        found = [self.made[i] for i in at]
         inputs = input_severities(loop)
-        for d in found:
-            number = self.meeting.numbers.get(call_of(d.key))
-            if number is not None:
-                inputs[call_of(d.key)] = float(worst[number])
+        for place, worst in zip(self.meeting.places, severities.tolist(), strict=True):
+            if place.key.is_input and place.key.module != LOOP and not place.key.is_apart:
+                call = call_of(place.key)
+                inputs[call] = max(inputs.get(call, 0.0), worst)
+        found = [self.made[i] for i in at]
         for i, d in zip(at, self.judge.births.of(found, inputs, uncompared), strict=True):
             self.made.verdicts[i], self.made.births[i] = VERDICTS.index(d.verdict), BIRTHS.index(d.birth)
 

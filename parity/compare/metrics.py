@@ -2,11 +2,9 @@
 
 numpy only, in float64. Distances between sketches are estimates (`parity.sketch`: 2 % typically); where both
 sides hold the value they are exact. A golden's values are mapped files larger than memory, so they are walked in blocks
-that stay in the processor's cache: a block of float32 is summed in float32 (relative error of a distance below 1e-5,
-typically 1e-7), unless a sum overflows, underflows or is NaN: then it is done again in float64, where infinities that
-both hold, and NaNs that both hold, count as no difference. Other dtypes are always widened.
+that stay in the processor's cache. Infinities that both hold, and NaNs that both hold, count as no difference.
 
-Cost. One read of both values, about the time of numpy's `norm(y - x) / norm(x)` in memory.
+Cost. One read of both values, some three times the time of numpy's `norm(y - x) / norm(x)` in memory.
 """
 
 from __future__ import annotations
@@ -17,64 +15,31 @@ from dataclasses import dataclass
 import numpy as np
 
 from parity.compare.result import NAN, Distance
-from parity.records import AFTER, LOOP, Floor, Record
+from parity.records import AFTER, LOOP, Floor, Key, Record
 from parity.sketch import TOTAL, Geometry, bin_norms
 
 BLOCK = 1 << 13
 """Elements: small enough that BLAS does not wake its threads (from 10,000 on), which costs more than it gains."""
 
-_SAFE = 2.0**-60
-"""Least sum of squares of a float32 block that is trusted: squares of what is 1e-9 of its root still do not vanish."""
 
+def compare_values(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float, float]:
+    """Compare two arrays of one shape; memory maps are read block by block.
 
-@dataclass(frozen=True, slots=True)
-class Sums:
-    """What was summed up over two values x and y.
-
-    Attributes:
-        l2: ||y - x||. scale: ||x||. other: ||y||. dot: their inner product. largest: largest |y - x|.
+    Returns:
+        ||y - x||, ||x||, their cosine, and the largest |y - x|.
     """
-
-    l2: float
-    scale: float
-    other: float
-    dot: float
-    largest: float
-
-
-def compare_values(x: np.ndarray, y: np.ndarray) -> Sums:
-    """Compare two arrays of one shape; memory maps are read block by block."""
     x, y = x.reshape(-1), y.reshape(-1)
-    quick = x.dtype == y.dtype == np.float32
-    total = np.zeros(4)
-    largest = 0.0
+    total, largest = np.zeros(4), 0.0
     with np.errstate(all="ignore"):
         for start in range(0, x.size, BLOCK):
-            a, b = x[start : start + BLOCK], y[start : start + BLOCK]
-            sums, most = _sums(a, b, b - a) if quick else ((), math.nan)
-            if not quick or not _trusted(sums, most):
-                sums, most = _wide(a, b)
-            total += sums
-            # A NaN stays: max() would drop it.
-            largest = most if math.isnan(most) or most > largest else largest
+            a, b = (z[start : start + BLOCK].astype(np.float64) for z in (x, y))
+            apart = b - a
+            if not np.isfinite(apart.sum()):
+                apart[(np.isnan(a) & np.isnan(b)) | (np.isinf(a) & (a == b))] = 0.0
+            total += apart @ apart, a @ a, b @ b, a @ b
+            largest = float(np.maximum(largest, np.abs(apart).max()))  # which keeps a NaN
         l2, scale, other = (float(root) for root in np.sqrt(total[:3]))
-    return Sums(l2, scale, other, float(total[3]), largest)
-
-
-def _sums(a: np.ndarray, b: np.ndarray, apart: np.ndarray) -> tuple[tuple[float, ...], float]:
-    sums = (float(apart @ apart), float(a @ a), float(b @ b), float(a @ b))
-    return sums, max(float(apart.max()), -float(apart.min()))
-
-
-def _trusted(sums: tuple[float, ...], most: float) -> bool:
-    """Whether float32 was wide enough: all finite, and no square vanished that matters."""
-    return math.isfinite(sum(sums)) and (sums[0] > _SAFE or most == 0.0) and min(sums[1:3]) > _SAFE
-
-
-def _wide(a: np.ndarray, b: np.ndarray) -> tuple[tuple[float, ...], float]:
-    x, y = a.astype(np.float64), b.astype(np.float64)
-    same = (np.isnan(x) & np.isnan(y)) | (np.isinf(x) & (x == y))
-    return _sums(x, y, np.where(same, 0.0, y - x))
+    return l2, scale, _cosine(float(total[3]), scale, other), largest
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +96,14 @@ def comparable_shapes(reference: Record, candidate: Record) -> bool:
         return False
     if reference.rows or key.is_part:
         return True
-    if key.module == LOOP or key.stage == AFTER:
+    if is_contract(key):
         return reference.shape == candidate.shape and not other_pictures(reference, candidate)
     return one_shape(reference.shape, candidate.shape)
+
+
+def is_contract(key: Key) -> bool:
+    """Whether shapes and rows must line up here, whoever made the model."""
+    return key.module == LOOP or key.stage == AFTER
 
 
 def other_pictures(reference: Record, candidate: Record) -> bool:
@@ -156,38 +126,31 @@ def _from_values(reference: Record, candidate: Record) -> Measure | None:
     a, b = np.asarray(reference.value), np.asarray(candidate.value)
     if not one_shape(a.shape, b.shape):
         return None
-    found = compare_values(a, b)
+    l2, scale, cosine, largest = compare_values(a, b)
     bins = np.zeros(0)
     if reference.sketch is not None and candidate.sketch is not None:
-        bins = _between(reference, candidate).bins[0]
-    return Measure(found.l2, found.scale, _cosine(found.dot, found.scale, found.other), found.largest, bins)
+        bins = _between(reference, candidate)[3][0]
+    return Measure(l2, scale, cosine, largest, bins)
 
 
 def _from_sketches(reference: Record, candidate: Record) -> Measure:
-    found = _between(reference, candidate)
-    own = float(found.scale[0])
-    scale = own if reference.moments is None else reference.moments.l2
-    return Measure(float(found.l2[0]), scale, float(found.cosine[0]), NAN, found.bins[0])
+    l2, own, cosine, bins = _between(reference, candidate)
+    scale = float(own[0]) if reference.moments is None else reference.moments.l2
+    return Measure(float(l2[0]), scale, float(cosine[0]), NAN, bins[0])
 
 
-def _between(reference: Record, candidate: Record) -> Between:
+def _between(reference: Record, candidate: Record) -> Compared:
     x, y = (np.asarray(r.sketch, np.float64)[None] for r in (reference, candidate))
     a, b = reference.moments, candidate.moments
     alike = a is not None and b is not None and (a.nan, a.inf) == (b.nan, b.inf)
     return between(x, y, Geometry(*reference.frame), np.array([alike]))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Between:
-    """What the sketches of many pairs say, float64: as of `Measure`, [pairs], and of bins [pairs, bins]."""
-
-    l2: np.ndarray
-    scale: np.ndarray
-    cosine: np.ndarray
-    bins: np.ndarray
+Compared = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+"""l2, scale and cosine as of `Measure`, float64 [pairs]; of bins [pairs, bins]."""
 
 
-def between(x: np.ndarray, y: np.ndarray, view: Geometry, alike: np.ndarray) -> Between:
+def between(x: np.ndarray, y: np.ndarray, view: Geometry, alike: np.ndarray) -> Compared:
     """Compare many sketches at once.
 
     Args:
@@ -204,7 +167,7 @@ def between(x: np.ndarray, y: np.ndarray, view: Geometry, alike: np.ndarray) -> 
         l2, own, other = (np.sqrt(np.einsum("ij,ij->i", v[:, whole], v[:, whole])) for v in (apart, x, y))
         # |x - y|^2 = |x|^2 + |y|^2 - 2 xy, all three from the same counters
         cosine = np.where((own > 0) & (other > 0), (own**2 + other**2 - l2**2) / 2 / (own * other), NAN)
-        return Between(l2, own, cosine, bin_norms(apart, view))
+        return l2, own, cosine, bin_norms(apart, view)
 
 
 def _cosine(dot: float, a: float, b: float) -> float:

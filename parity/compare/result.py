@@ -5,11 +5,11 @@ The fields are those of the JSON document, which `parity.report.result_json` wri
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from parity.compare.reason import NAN, UNKNOWN, Birth, Distance, Note, Reason, inputs_compared, sentence
+from parity.compare.reason import NAN, UNKNOWN, Birth, Distance, Note, Reason, sentence
 from parity.records import Key
 from parity.settings import Difference as SettingDifference
 
@@ -166,22 +166,23 @@ class Cause:
 
 def measured(
     text: str,
-    value: float,
-    detail: str = "",
-    *,
     setting: str = "",
-    reference: str = "",
-    candidate: str = "",
+    reference: float | str = "",
+    candidate: float | str = "",
+    value: float = 1.0,
+    *,
+    detail: str = "",
     fix: str = "",
     at: str = "",
 ) -> Cause:
     """A cause that a number shows, without a share.
 
     Args:
-        text: what it is. value: the number. detail: that in words; by default `text`. The others: see `Cause`.
+        text: what it is. reference, candidate: what each side has; numbers as four digits. value: the number that
+            shows it. detail: that in words; by default `text`. The others: see `Cause`.
     """
-    evidence = (Witness("measured", value, detail or text),)
-    return Cause(text, setting, reference, candidate, NAN, evidence, fix=fix, at=at)
+    ours, theirs = (x if isinstance(x, str) else f"{x:.4g}" for x in (reference, candidate))
+    return Cause(text, setting, ours, theirs, NAN, (Witness("measured", value, detail or text),), fix=fix, at=at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,11 +306,6 @@ class Result:
     notes: tuple[Note, ...] = ()
 
     @property
-    def inputs_compared(self) -> bool:
-        """Whether the inputs of the call that differs first were seen to agree."""
-        return inputs_compared(self.why)
-
-    @property
     def reason(self) -> str:
         """`why` as one sentence for a tired person."""
         return sentence(self.why)
@@ -321,6 +317,12 @@ class Result:
             texts: a sentence each, without a full stop.
         """
         return replace(self, notes=(*self.notes, *map(Note, texts)))
+
+    def told(self, found: Iterable[Cause | Note]) -> Result:
+        """With causes before its own, and notes behind them."""
+        found = tuple(found)
+        causes, notes = (t for t in found if isinstance(t, Cause)), (t for t in found if isinstance(t, Note))
+        return replace(self, causes=(*causes, *self.causes), notes=(*self.notes, *notes))
 
     def resting_on(self, idle: Sequence[str]) -> Result:
         """The result, inconclusive where it passed although what a port installed did not run.

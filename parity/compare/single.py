@@ -12,14 +12,25 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from parity.compare.births import L2_LIMIT, ONE_SIDED
-from parity.compare.metrics import bin_ratios, comparable_shapes, distance, linf_ratio, measure, norm_ratio
-from parity.compare.pairs.align import Pair
-from parity.compare.result import NAN, Distance, SiteDiff
-from parity.compare.unlike import MASKS, PICTURES, is_mask, is_zero, nothing, same_mask, unlike, what
-from parity.records import AFTER, LOOP, Floor, Key, Record
+import numpy as np
 
-_UNKNOWN = Distance(NAN, NAN, NAN)
+from parity.compare.births import L2_LIMIT, ONE_SIDED
+from parity.compare.metrics import (
+    bin_ratios,
+    comparable_shapes,
+    distance,
+    is_contract,
+    linf_ratio,
+    measure,
+    norm_ratio,
+    one_shape,
+    other_pictures,
+)
+from parity.compare.pairs import Pair
+from parity.compare.result import NAN, UNKNOWN, Distance, SiteDiff
+from parity.records import Floor, Key, Record
+from parity.sketch import Geometry
+
 _UNLIKE = Distance(NAN, NAN, math.inf)
 
 
@@ -38,7 +49,7 @@ def compared(pair: Pair, floor: Floor | None, *, own: bool) -> SiteDiff:
     if equal or (nothing(a) and nothing(b)):
         return SiteDiff(pair.key, Distance(0.0, 0.0, 0.0))
     inside = own and (_is_zero_for_none(a, b) if pair.key.module == "" else not (is_mask(a) or is_mask(b)))
-    return _unlike(SiteDiff(pair.key, _UNKNOWN, note=f"{what(a)} against {what(b)}"), inside)
+    return _unlike(SiteDiff(pair.key, UNKNOWN, note=f"{what(a)} against {what(b)}"), inside)
 
 
 def _unlike(diff: SiteDiff, inside: bool) -> SiteDiff:
@@ -51,16 +62,11 @@ def _is_zero_for_none(a: Record, b: Record) -> bool:
     return {a.kind, b.kind} == {"none", "tensor"} and is_zero(a if a.kind == "tensor" else b)
 
 
-def _lines_up_by_contract(key: Key) -> bool:
-    """Whether shapes and rows must line up here, whoever made the model."""
-    return key.module == LOOP or key.stage == AFTER
-
-
 def _tensors(a: Record, b: Record, floor: Floor | None, *, own: bool) -> SiteDiff:
     found = measure(a, b)
     diff = SiteDiff(
         a.key,
-        _UNKNOWN,
+        UNKNOWN,
         shapes=(a.shape, b.shape),
         dtypes=(a.dtype, b.dtype),
         nonfinite=(_nonfinite(a), _nonfinite(b)),
@@ -88,8 +94,121 @@ def _tensors(a: Record, b: Record, floor: Floor | None, *, own: bool) -> SiteDif
         note = "their norms differ; no sketch is held" if far else "only moments are held"
         return _unlike(replace(diff, note=note), not far)
     note = unlike(a, b)
-    return _unlike(replace(diff, note=note), note == PICTURES or (own and not _lines_up_by_contract(a.key)))
+    return _unlike(replace(diff, note=note), note == PICTURES or (own and not is_contract(a.key)))
 
 
 def _nonfinite(record: Record) -> int:
     return 0 if record.moments is None else record.moments.nan + record.moments.inf
+
+
+# --- records that do not line up
+
+UNREAD = "differs in padded rows alone, which no query reads"
+"""The note of a joint sequence whose figures are those of the rows that are read."""
+UNSEEN = "differs beyond -1 to 1 alone, which no picture shows"
+"""The note of frames whose figures are those of what is shown."""
+_PICTURES = "vae"
+"""The stage whose outputs are pictures."""
+
+
+def unread(key: Key) -> str:
+    """The note of a site whose figures are those of what is read of it."""
+    return UNSEEN if key.stage == _PICTURES else UNREAD
+
+
+def what(record: Record) -> str:
+    """A record in a word or two."""
+    return "None" if record.kind == "none" else "a tensor" if record.kind == "tensor" else f"{record.value!r}"
+
+
+def nothing(record: Record) -> bool:
+    """Whether a record is of None, or of rows that a mask lets none of through: what is behind it is nobody's."""
+    if record.kind != "tensor":
+        return record.kind == "none"
+    return record.rows != "" and is_zero(record)
+
+
+def is_zero(record: Record) -> bool:
+    """Whether every element is zero; moments are those of finite elements alone."""
+    m = record.moments
+    return m is not None and m.l2 == 0.0 and not m.nan and not m.inf
+
+
+MASKS = "masks of other forms that let as many keys through"
+PICTURES = "pictures of 8 bits against floats"
+
+
+def is_mask(record: Record) -> bool:
+    """Whether it says which keys are read, by its name or by its dtype."""
+    return "mask" in record.key.port or (record.kind == "tensor" and "bool" in record.dtype)
+
+
+ALIKE = 1e-5
+"""Relative difference of the moments of one mask in two forms: that of float32."""
+
+
+def same_mask(a: Record, b: Record) -> tuple[bool, bool]:
+    """Whether two masks let the same keys through: ones and zeros, or numbers that are added to the scores.
+
+    Returns:
+        Whether they do, where the sketches hold which keys; whether they let as many through, where nothing else of
+        masks of other shapes or dtypes can be compared.
+    """
+    if "mask" not in a.key.port:
+        return False, False
+    lines_up = one_shape(a.shape, b.shape) and not a.rows and not b.rows
+    if lines_up and Geometry(*a.frame).exact and a.sketch is not None and b.sketch is not None:
+        return any(np.array_equal(x, y) for x in _keys(a) for y in _keys(b)), False
+    return False, not (lines_up and a.dtype == b.dtype) and bool(keys_through(a) & keys_through(b))
+
+
+def _forms(record: Record) -> tuple[bool, bool]:
+    """Whether a mask can be one of ones and zeros, and one that is added: 0, or a number far below or -inf."""
+    m = record.moments
+    if m is None or m.nan or not m.count:
+        return False, False
+    added = "float" in record.dtype and m.max == 0.0 and (m.min <= FAR or bool(m.inf) or m.min == 0.0)
+    within = not m.inf and m.min >= 0.0 and m.max <= 1.0
+    # Of numbers from 0 to 1 squares add up to what they do themselves where all are 0 or 1; a soft mask is none.
+    whole = within and abs(m.l2**2 - m.mean * m.count) <= ALIKE * max(m.l2**2, 1.0)
+    return whole and not added, added
+
+
+FAR = -1e3
+"""What a mask that is added holds at most where a key is left out; -10000 in many implementations."""
+
+
+def keys_through(record: Record) -> frozenset[int]:
+    """How many keys a mask lets through in each row, in each form that it can be of; empty where it is no mask."""
+    m = record.moments
+    if m is None or not record.shape or not record.shape[-1]:
+        return frozenset()
+    ones, added = _forms(record)
+    rows = m.count / record.shape[-1]
+    far = m.l2 / m.min if m.min else 0.0
+    out = m.inf if m.inf else far * far
+    found = [m.mean * m.count] if ones else []
+    found += [m.count - out] if added else []
+    return frozenset(round(n / rows) for n in found if math.isfinite(n))
+
+
+def _keys(record: Record) -> list[np.ndarray]:
+    """Where a mask lets a key through, in each form that it can be of."""
+    if record.sketch is None:
+        return []
+    ones, added = _forms(record)
+    s = record.sketch
+    added = added and bool((np.isnan(s) | (s == 0.0) | (s <= FAR)).all())  # a bias of distances is none
+    return ([s > 0.0] if ones else []) + ([s == 0.0] if added else [])
+
+
+def unlike(a: Record, b: Record) -> str:
+    """How two tensors do not line up."""
+    if other_pictures(a, b):
+        return PICTURES
+    if a.shape != b.shape:
+        return f"shape {list(a.shape)} against {list(b.shape)}"
+    if bool(a.rows) != bool(b.rows):
+        known, other = ("reference", "candidate") if a.rows else ("candidate", "reference")
+        return f"the {known}'s padded rows are known from a mask, the {other}'s are not"
+    return f"rows of '{a.rows}', {a.frame} of them, against rows of '{b.rows}', {b.frame}"

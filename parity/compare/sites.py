@@ -1,69 +1,38 @@
-"""The judged sites of many steps in little memory: columns, spilled to a temporary file.
+"""The judged sites of many steps in little memory: columns of numbers, and a `SiteDiff` made when it is asked for.
 
 Problem. Two goldens of 5,000 sites and 50 steps give 250,000 `SiteDiff`s of 2.8 KB each, and a report reads a handful.
 
-How. What a site is called and how its tensors lie is the same at every step and is held once (`Places`). Its numbers
-become columns of a file without a name, in memory while that is small. A byte each for verdict, birth and what is
-asked for most stays in memory, so that `among` finds the sites that a reader wants without reading the others. Who
-iterates over all of them gets the same `SiteDiff`s as were added, in their order.
+How. What a site is called and how its tensors lie is the same at every step and is held once. Who iterates over all of
+them gets the same `SiteDiff`s as were added, in their order; `among` makes only those that a reader wants.
 
-Cost. 4 bytes of memory a site and step; some 100 bytes, and 8 a row bin, in the file.
+Cost. Some 100 bytes a site and step, and 8 a row bin of what does not pass. A live run keeps those of what passes too,
+at 4 a bin: following the candidate may show that it does not.
 """
 
 from __future__ import annotations
 
 import itertools
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import IO, overload
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import overload
 
 import numpy as np
 
 from parity.compare.reason import Birth
 from parity.compare.result import NAN, Distance, SiteDiff, SiteVerdict
-from parity.golden.disk.store import explained
-from parity.records import LOOP, Key
+from parity.records import LOOP
 
-IN_MEMORY = 32 << 20
-"""Bytes of columns that are held in memory before they go to the temporary folder."""
 VERDICTS: tuple[SiteVerdict, ...] = ("pass", "fail", "harmless", "ignored", "inconclusive", "not compared")
 BIRTHS: tuple[Birth | None, ...] = (None, "input", "module", "propagated")
 NUMBERS = 9
 """rel_l2, floor and ratio; cosine, max_abs and linf_ratio; the local rel_l2, floor and ratio."""
-_WORSE, _APART, _NOTED = 1, 2, 4
-_BLOCK, _SHOWN = 512, 20
 
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What a site is at every step.
-
-    Attributes:
-        key: of step 0. shapes, dtypes, frame, rows, called: as a `SiteDiff` has them.
-    """
-
-    key: Key
-    shapes: tuple[tuple[int, ...], tuple[int, ...]]
-    dtypes: tuple[str, str]
-    frame: tuple[int, int]
-    rows: str
-    called: str = ""
-
-
-Places = tuple[Place, ...]
-Which = Callable[[Place | SiteDiff], bool]
+Which = Callable[[SiteDiff], bool]
 """Asks for what does not depend on the step: `key` but for its step, shapes, dtypes, frame, rows, called."""
-
-
-def place_of(d: SiteDiff) -> Place:
-    return Place(replace(d.key, step=0), d.shapes, d.dtypes, d.frame, d.rows, d.called)
 
 
 class _Made(Sequence[SiteDiff]):
     """Sites that are made when they are asked for."""
-
-    __slots__ = ()
 
     def at(self, index: int) -> SiteDiff:
         """The site at a position from 0."""
@@ -74,23 +43,22 @@ class _Made(Sequence[SiteDiff]):
     @overload
     def __getitem__(self, index: slice) -> tuple[SiteDiff, ...]: ...
     def __getitem__(self, index: int | slice) -> SiteDiff | tuple[SiteDiff, ...]:
-        if isinstance(index, slice):
-            return tuple(map(self.at, range(*index.indices(len(self)))))
-        return self.at(range(len(self))[index])
+        at = range(len(self))[index]
+        return tuple(map(self.at, at)) if isinstance(at, range) else self.at(at)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False)
 class Columns(_Made):
-    """Judged sites of one step, each made when it is asked for.
+    """Judged sites of one step.
 
     Attributes:
-        step: of them. places: one a site. verdicts, births: uint8 [sites], indices into VERDICTS and BIRTHS.
-        numbers: float64 [sites, 9]. nonfinite: int64 [sites, 2]. bins: float64, the row bins of each.
-        notes: by position, where there is one.
+        step: of them. places: one a site, of which what does not depend on the step counts. verdicts, births: uint8
+            [sites], indices into VERDICTS and BIRTHS. numbers: float64 [sites, 9]. nonfinite: int64 [sites, 2].
+        bins: float64, the row bins of each. notes: by position, where there is one.
     """
 
     step: int
-    places: Places
+    places: Sequence[SiteDiff]
     verdicts: np.ndarray
     births: np.ndarray
     numbers: np.ndarray
@@ -99,20 +67,18 @@ class Columns(_Made):
     notes: dict[int, str]
 
     @classmethod
-    def empty(cls, step: int, places: Places) -> Columns:
+    def empty(cls, step: int, places: Sequence[SiteDiff]) -> Columns:
         """Of sites that pass, and of which nothing was measured so far."""
-        count = len(places)
-        bytes_ = (np.zeros(count, np.uint8), np.zeros(count, np.uint8))
-        bins = [np.zeros(0)] * count
+        n = len(places)
         return cls(
-            step=step, places=places, verdicts=bytes_[0], births=bytes_[1], numbers=np.full((count, NUMBERS), NAN),
-            nonfinite=np.zeros((count, 2), np.int64), bins=bins, notes={},
+            step=step, places=places, verdicts=np.zeros(n, np.uint8), births=np.zeros(n, np.uint8), notes={},
+            numbers=np.full((n, NUMBERS), NAN), nonfinite=np.zeros((n, 2), np.int64), bins=[np.zeros(0)] * n,
         )  # fmt: skip
 
     @classmethod
     def of(cls, diffs: Sequence[SiteDiff]) -> Columns:
         """Sites of one step as columns."""
-        made = cls.empty(diffs[0].key.step if diffs else 0, tuple(map(place_of, diffs)))
+        made = cls.empty(diffs[0].key.step if diffs else 0, diffs)
         for i, d in enumerate(diffs):
             made.put(i, d)
         return made
@@ -129,12 +95,34 @@ class Columns(_Made):
             self.notes[i] = d.note
 
     def at(self, index: int) -> SiteDiff:
-        found, row = (self.verdicts[index], self.births[index]), self.numbers[index].tolist()
-        bad, bins, note = self.nonfinite[index].tolist(), self.bins[index].tolist(), self.notes.get(index, "")
-        return _made(self.places[index], self.step, found, row, bad, bins, note)
+        place, row, bad = self.places[index], self.numbers[index].tolist(), self.nonfinite[index].tolist()
+        return replace(
+            place, key=replace(place.key, step=self.step), distance=Distance(*row[:3]), local=Distance(*row[6:]),
+            cosine=row[3], max_abs=row[4], linf_ratio=row[5], nonfinite=(bad[0], bad[1]),
+            bins=tuple(self.bins[index].tolist()), birth=BIRTHS[self.births[index]],
+            verdict=VERDICTS[self.verdicts[index]], note=self.notes.get(index, ""),
+        )  # fmt: skip
 
     def __len__(self) -> int:
         return len(self.places)
+
+    def kept(self, *, lean: bool) -> Columns:
+        """The same with the row bins of what passes in float32 or, where they are not asked for any more, without."""
+        passing, none = self.where(frozenset({"pass"})).tolist(), np.zeros(0)
+        small = (
+            (none if lean else row.astype(np.float32)) if within else row.copy()
+            for within, row in zip(passing, self.bins, strict=True)
+        )
+        return replace(self, bins=list(small))
+
+    def where(self, verdicts: frozenset[str] | None, births: frozenset[str | None] | None = None) -> np.ndarray:
+        """bool [sites]: which have one of these verdicts and of these births; None for any."""
+        mask = np.ones(len(self), bool)
+        if verdicts is not None:
+            mask &= np.isin(self.verdicts, [i for i, v in enumerate(VERDICTS) if v in verdicts])
+        if births is not None:
+            mask &= np.isin(self.births, [i for i, b in enumerate(BIRTHS) if b in births])
+        return mask
 
     @property
     def loop(self) -> tuple[SiteDiff, ...]:
@@ -142,41 +130,11 @@ class Columns(_Made):
         return tuple(self[i] for i, place in enumerate(self.places) if place.key.module == LOOP)
 
 
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    """Sites of one step, in the file from `start` on."""
-
-    step: int
-    places: Places
-    verdicts: np.ndarray
-    births: np.ndarray
-    flags: np.ndarray
-    notes: Mapping[int, str]
-    start: int
-
-    def positions(self, verdicts: frozenset[str] | None, births: frozenset[str | None] | None, flag: int) -> np.ndarray:
-        mask = np.ones(len(self.places), bool)
-        if verdicts is not None:
-            mask &= np.isin(self.verdicts, [i for i, v in enumerate(VERDICTS) if v in verdicts])
-        if births is not None:
-            mask &= np.isin(self.births, [i for i, b in enumerate(BIRTHS) if b in births])
-        if flag:
-            mask &= (self.flags & flag) == flag
-        return np.flatnonzero(mask)
-
-
-def _spool() -> IO[bytes]:
-    return tempfile.SpooledTemporaryFile(IN_MEMORY, prefix="parity-")
-
-
-@dataclass(eq=False, repr=False)
 class Sites(_Made):
-    """Judged sites, step by step, as a sequence that is not held."""
+    """Judged sites, step by step."""
 
-    _file: IO[bytes] = field(default_factory=_spool)
-    _chunks: list[_Chunk] = field(default_factory=list)
-    _known: dict[Places, Places] = field(default_factory=dict)
-    _end: int = 0
+    def __init__(self) -> None:
+        self.parts: list[Columns] = []
 
     @classmethod
     def of(cls, diffs: Iterable[SiteDiff]) -> Sites:
@@ -184,153 +142,25 @@ class Sites(_Made):
         if isinstance(diffs, Sites):
             return diffs
         made = cls()
-        for _, step in itertools.groupby(diffs, key=lambda d: d.key.step):
-            made.add(Columns.of(tuple(step)))
+        made.parts = [Columns.of(tuple(step)) for _, step in itertools.groupby(diffs, key=lambda d: d.key.step)]
         return made
 
     def add(self, step: Columns) -> None:
-        """Take in the sites of one step.
-
-        Raises:
-            UsageError: the temporary folder is full.
-        """
-        if not step.places:
-            return
-        ends = np.cumsum([0, *(bins.size for bins in step.bins)], dtype=np.int64)
-        parts = (step.numbers, step.nonfinite, ends, np.concatenate(step.bins))
-        with explained(f"{tempfile.gettempdir()}: keeping what was found"):
-            self._file.seek(self._end)
-            for part in parts:
-                self._file.write(np.ascontiguousarray(part).tobytes())
-        flags = _WORSE * (step.nonfinite[:, 1] > step.nonfinite[:, 0]) + _APART * (step.numbers[:, 0] != 0.0)
-        notes = dict(step.notes)
-        flags[list(notes)] += _NOTED
-        places = self._shared(step.places)
-        chunk = _Chunk(step.step, places, step.verdicts, step.births, flags.astype(np.uint8), notes, self._end)
-        self._chunks.append(chunk)
-        self._end = self._file.tell()
-
-    def _shared(self, places: Places) -> Places:
-        """The equal one that is held already, so that it is held once."""
-        if self._chunks and self._chunks[-1].places is places:
-            return places
-        return self._known.setdefault(places, places)
-
-    def select(
-        self,
-        *,
-        verdicts: frozenset[str] | None = None,
-        births: frozenset[str | None] | None = None,
-        step: int | None = None,
-        which: Which | None = None,
-        flag: int = 0,
-    ) -> Iterator[SiteDiff]:
-        """See `among`."""
-        asked: dict[int, np.ndarray] = {}
-        for chunk in self._chunks:
-            if step is not None and chunk.step != step:
-                continue
-            at = chunk.positions(verdicts, births, flag)
-            if which is not None and at.size:
-                if id(chunk.places) not in asked:
-                    asked[id(chunk.places)] = np.fromiter(map(which, chunk.places), bool, len(chunk.places))
-                at = at[asked[id(chunk.places)][at]]
-            for start in range(0, at.size, _BLOCK):
-                yield from self._read(chunk, at[start : start + _BLOCK])
-
-    def count(self, verdicts: frozenset[str], births: frozenset[str | None] | None = None) -> int:
-        return sum(chunk.positions(verdicts, births, 0).size for chunk in self._chunks)
-
-    def steps(self, verdicts: frozenset[str] | None = None) -> Iterator[int]:
-        """The steps with such a site."""
-        return (chunk.step for chunk in self._chunks if chunk.positions(verdicts, None, 0).size)
-
-    def by_step(self) -> Iterator[Sequence[SiteDiff]]:
-        """Sites that stand together, at most those of one step at a time."""
-        for chunk in self._chunks:
-            yield self._read(chunk, np.arange(len(chunk.places)))
-
-    def inconclusive(self) -> Sites:
-        """The same with those that failed inconclusive, and without a birth."""
-        changed = []
-        for chunk in self._chunks:
-            verdicts, births = chunk.verdicts.copy(), chunk.births.copy()
-            at = chunk.positions(FAILED, None, 0)
-            verdicts[at], births[at] = VERDICTS.index("inconclusive"), 0
-            changed.append(replace(chunk, verdicts=verdicts, births=births))
-        return Sites(self._file, changed, self._known, self._end)
-
-    def _array(self, start: int, count: int, dtype: str) -> np.ndarray:
-        self._file.seek(start)
-        return np.frombuffer(self._file.read(8 * count), dtype)
-
-    def _read(self, chunk: _Chunk, at: np.ndarray) -> list[SiteDiff]:
-        """The sites at rising positions of a chunk."""
-        if not at.size:
-            return []
-        every, first, last = len(chunk.places), int(at[0]), int(at[-1]) + 1
-        nonfinite = chunk.start + 8 * NUMBERS * every
-        ends = nonfinite + 8 * 2 * every
-        numbers = self._array(chunk.start + 8 * NUMBERS * first, NUMBERS * (last - first), "f8")
-        found = self._array(nonfinite + 16 * first, 2 * (last - first), "i8")
-        edges = self._array(ends + 8 * first, last - first + 1, "i8")
-        bins = self._array(ends + 8 * (every + 1) + 8 * int(edges[0]), int(edges[-1] - edges[0]), "f8").tolist()
-        rows, held = numbers.reshape(-1, NUMBERS)[at - first].tolist(), found.reshape(-1, 2)[at - first].tolist()
-        spans = (edges - edges[0]).tolist()
-        return [
-            _made(
-                chunk.places[i],
-                chunk.step,
-                (chunk.verdicts[i], chunk.births[i]),
-                row,
-                bad,
-                bins[spans[i - first] : spans[i - first + 1]],
-                chunk.notes.get(i, ""),
-            )
-            for i, row, bad in zip(at.tolist(), rows, held, strict=True)
-        ]
+        """Take in the sites of one step."""
+        self.parts.append(step)
 
     def at(self, index: int) -> SiteDiff:
-        for chunk in self._chunks:
-            if index < len(chunk.places):
-                return self._read(chunk, np.array([index]))[0]
-            index -= len(chunk.places)
+        for part in self.parts:
+            if index < len(part):
+                return part.at(index)
+            index -= len(part)
         raise IndexError(index)
 
     def __iter__(self) -> Iterator[SiteDiff]:
-        return self.select()
-
-    def __repr__(self) -> str:
-        more = f" and {len(self) - _SHOWN} more" if len(self) > _SHOWN else ""
-        return f"{self[:_SHOWN]!r}{more}"
+        return itertools.chain.from_iterable(self.parts)
 
     def __len__(self) -> int:
-        return sum(len(chunk.places) for chunk in self._chunks)
-
-
-def _made(
-    place: Place, step: int, found: tuple[int, int], row: list[float], bad: list[int], bins: list[float], note: str
-) -> SiteDiff:
-    """A site of its place and its numbers; of `found` the indices of its verdict and its birth."""
-    key = place.key
-    return SiteDiff(
-        Key(key.stage, step, key.branch, key.site, key.call),
-        Distance(row[0], row[1], row[2]),
-        cosine=row[3],
-        max_abs=row[4],
-        linf_ratio=row[5],
-        shapes=place.shapes,
-        dtypes=place.dtypes,
-        nonfinite=(bad[0], bad[1]),
-        bins=tuple(bins),
-        frame=place.frame,
-        rows=place.rows,
-        local=Distance(row[6], row[7], row[8]),
-        birth=BIRTHS[found[1]],
-        verdict=VERDICTS[found[0]],
-        note=note,
-        called=place.called,
-    )
+        return sum(map(len, self.parts))
 
 
 FAILED, NOT_COMPARED = frozenset({"fail"}), frozenset({"not compared"})
@@ -349,26 +179,41 @@ def among(
     apart: bool = False,
     noted: bool = False,
 ) -> Iterator[SiteDiff]:
-    """The sites that are asked for, in execution order; only those are read.
+    """The sites that are asked for, in execution order; only those are made.
 
     Args:
         verdicts, births: any of these. step: of this step. which: what holds at every step.
         worse: with more NaN and Inf on the candidate. apart: whose distance is not 0, or unknown. noted: with a note.
     """
-    flag = _WORSE * worse + _APART * apart + _NOTED * noted
-    return Sites.of(sites).select(verdicts=verdicts, births=births, step=step, which=which, flag=flag)
+    for part in Sites.of(sites).parts:
+        if step in (None, part.step):
+            mask = part.where(verdicts, births)
+            mask &= (part.nonfinite[:, 1] > part.nonfinite[:, 0]) | (not worse)
+            mask &= (part.numbers[:, 0] != 0.0) | (not apart)
+            at = (i for i in np.flatnonzero(mask).tolist() if i in part.notes or not noted)
+            yield from (part.at(i) for i in at if which is None or which(part.places[i]))
 
 
 def count(sites: Iterable[SiteDiff], verdicts: frozenset[str], births: frozenset[str | None] | None = None) -> int:
     """How many sites have one of these verdicts, and of these births."""
-    return Sites.of(sites).count(verdicts, births)
+    return sum(int(part.where(verdicts, births).sum()) for part in Sites.of(sites).parts)
 
 
 def steps_of(sites: Iterable[SiteDiff], verdicts: frozenset[str] | None = None) -> Iterator[int]:
     """The steps of sites with one of these verdicts."""
-    return Sites.of(sites).steps(verdicts)
+    return (part.step for part in Sites.of(sites).parts if part.where(verdicts).any())
 
 
-def by_step(sites: Iterable[SiteDiff]) -> Iterator[Sequence[SiteDiff]]:
-    """Sites in order, at most those of one step at a time."""
-    return Sites.of(sites).by_step()
+def by_step(sites: Iterable[SiteDiff]) -> Sequence[Sequence[SiteDiff]]:
+    """Sites in order, those of one step at a time."""
+    return Sites.of(sites).parts
+
+
+def inconclusive(sites: Iterable[SiteDiff]) -> Sites:
+    """The same with those that failed inconclusive, and without a birth."""
+    found = Sites()
+    for part in Sites.of(sites).parts:
+        failed = part.where(FAILED)
+        verdicts = np.where(failed, VERDICTS.index("inconclusive"), part.verdicts)
+        found.parts.append(replace(part, verdicts=verdicts, births=np.where(failed, 0, part.births)))
+    return found

@@ -113,20 +113,13 @@ class JaxFunction(torch.nn.Module):
         """Its arrays as torch tensors on the CPU, a tuple where there are several."""
         import jax
 
+        from parity.hooks.reduce.transfer_jax import array_of
+
         with jax.enable_x64(True) if self.wanted == torch.float64 else contextlib.nullcontext():
-            out = self.call(*mapped(_to_jax, args), **mapped(_to_jax, kwargs))
+            out = self.call(*mapped(array_of, args), **mapped(array_of, kwargs))
             found = tuple(to_torch(x) for _, x in leaves(out))
         return found[0] if len(found) == 1 else found
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
         self.wanted = fn(torch.zeros(1)).dtype
         return self
-
-
-def _to_jax(x: torch.Tensor) -> Any:
-    import jax.numpy as jnp
-
-    x = x.detach().cpu().contiguous()
-    if x.dtype == torch.bfloat16:
-        return jnp.asarray(x.view(torch.int16).numpy().view(jnp.bfloat16.dtype))
-    return jnp.asarray(x.numpy())

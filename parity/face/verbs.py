@@ -6,7 +6,7 @@ Each side runs in a process of its own, as on the command line. Progress is not 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -14,15 +14,23 @@ from parity.compare.diff import Auto
 from parity.compare.diff import diff as diff_goldens
 from parity.errors import UsageError
 from parity.face.result import Result
-from parity.face.texts import Settings, texts
 from parity.golden.rename import NONE, load_rename
 from parity.paths.worker.extras import check_extras
 from parity.paths.worker.process import Workers
 
 Where = str | os.PathLike[str]
+Settings = Mapping[str, object]
+"""Values by name: `{"attention.mask": "none", "jit": False}`."""
 
 
-def _quiet(text: str, done: int | None = None, total: int | None = None) -> None:
+def texts(settings: Settings | None) -> list[str]:
+    """`NAME=VALUE` of each, as the command line takes it."""
+    spelled = {name: str(x).lower() if isinstance(x, bool) else str(x) for name, x in (settings or {}).items()}
+    return [f"{name}={text}" for name, text in spelled.items()]
+
+
+def quiet(text: str, done: int | None = None, total: int | None = None) -> None:
+    """In place of progress."""
     del text, done, total
 
 
@@ -74,7 +82,7 @@ def run(
             checks=checks,
         )
         kept = None if out is None else KeepRun(Path(out), request)
-        result = run_stages(request, _quiet, kept)
+        result = run_stages(request, quiet, kept)
         if kept is not None:
             kept.result(result)
             result = result.noted(*kept.problems)
@@ -131,7 +139,7 @@ def explain(
                 model=model,
                 prompt=prompt,
             )
-        return Result.of(find_causes(request, openers, _quiet))
+        return Result.of(find_causes(request, openers, quiet))
 
 
 def _text(where: Where | None) -> str | None:

@@ -28,19 +28,17 @@ import numpy as np
 DIGITS = 16
 
 
-def fingerprint(array: np.ndarray, dtype: str = "") -> str:
+def fingerprint(array: np.ndarray) -> str:
     """The fingerprint of an array's dtype, shape and contents.
 
     Args:
         array: any shape and strides; not of Python objects.
-        dtype: the name to use instead of the array's own, for raw bits: a bfloat16 tensor from torch, viewed as
-            uint16, with `dtype="bfloat16"`, has the fingerprint of the same tensor from jax.
 
     Returns:
         16 hexadecimal digits.
     """
-    name = dtype or array.dtype.name
-    if array.dtype.name == "bfloat16":
+    name = array.dtype.name
+    if name == "bfloat16":
         array = array.view(np.uint16)
     laid_out = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
     return fingerprint_bytes(name, array.shape, (laid_out.reshape(-1).view(np.uint8),))

@@ -21,7 +21,7 @@ from parity.models.folder import load_part
 from parity.models.patches import DTYPES
 from parity.models.sampler import Sampler
 from parity.models.spec import Case, GenerationSpec
-from parity.models.stage1 import Conditions, Stream, read_stage1, write_stage1
+from parity.models.stage_files import Conditions, Stream, read_stage1, write_stage1
 from parity.models.text import TextStage
 from parity.reached import Reached
 from parity.settings import Capability, Settings, meaningless

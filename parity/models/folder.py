@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ def load_part(folder: Path, part: str, **options: Any) -> Any:
             import torch
 
             from parity.models.patches import as_loaded
-            from parity.models.tiny.weights import draw
+            from parity.models.tiny.make import draw
 
             _require_room(folder, part)
             drawn = draw(kind.from_config(read_config(folder, part)), part)
@@ -161,14 +162,13 @@ def load_component(kind: Any, folder: Path, subfolder: str, **options: Any) -> A
     return made
 
 
-def bare_component(kind: Any, folder: Path, subfolder: str, dtype: Any = None) -> Any:
+def bare_component(kind: Any, folder: Path, subfolder: str) -> Any:
     """One component of transformers made of its config alone: without weights, on torch's meta device."""
     import torch
 
     config = kind.config_class.from_pretrained(folder, subfolder=subfolder, local_files_only=True)
     with torch.device("meta"):
-        made = kind(config)
-    return made if dtype is None else made.to(dtype)
+        return kind(config)
 
 
 def _loaded(kind: Any, folder: Path, **options: Any) -> tuple[Any, dict[str, Any]]:
@@ -191,3 +191,38 @@ def _require_all(kind: Any, place: Path, found: dict[str, Any], which: tuple[str
                 f"'{place}': {problem} in its weights for a {kind.__name__}: {shown}; download or convert it again, "
                 "or use the diffusers or transformers version it was made for"
             )
+
+
+DIVIDES: Mapping[str, bool] = {"AutoencoderKLHunyuanVideo15": True, "AutoencoderKLCogVideoX": False}
+"""Class -> whether its pipeline divides the latents by the scaling factor, or multiplies by its inverse."""
+
+
+def vae_config(folder: Path) -> dict[str, Any]:
+    """The config of a checkpoint's VAE.
+
+    Raises:
+        UsageError: its class is not known, or its config has what the pipelines do not do.
+    """
+    config = read_config(folder, "vae")
+    name = str(config.get("_class_name", ""))
+    if name not in DIVIDES:
+        known = ", ".join(DIVIDES)
+        raise UsageError(
+            f"'{folder}' holds a VAE '{name}', which no stage decodes yet (known: {known}); give both decoders as "
+            "ports, with latents as the reference's inputs (--reference-port, --port)"
+        )
+    other = [k for k in ("shift_factor", "latents_mean", "latents_std", "use_post_quant_conv") if config.get(k)]
+    if other:
+        raise UsageError(f"the VAE of '{folder}' has a {other[0]}, which its pipeline leaves out; not decoded yet")
+    return config
+
+
+def expected_frames(config: Mapping[str, Any], latent_frames: int) -> int:
+    """How many frames a VAE makes of so many latent ones.
+
+    The first latent frame holds one. CogVideoX decodes pairs, and treats a first frame apart only where the number is
+    odd; its published sizes are all odd.
+    """
+    time = int(config["temporal_compression_ratio"])
+    paired = config.get("_class_name") == "AutoencoderKLCogVideoX" and latent_frames % 2 == 0
+    return latent_frames * time if paired else (latent_frames - 1) * time + 1

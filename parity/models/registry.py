@@ -6,6 +6,7 @@ To add a family: a folder `parity/models/<name>/`, and an entry in `FAMILIES`. W
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import pkgutil
 import re
@@ -98,10 +99,22 @@ def family_of(folder: Path, inputs: Path | None = None) -> Family:
     return found
 
 
-def make_case(name: str, folder: Path, spec: GenerationSpec, inputs: Path | None = None) -> Case:
-    """Gather what both sides agree on."""
-    config = read_config(folder, "transformer")
-    return Case(name, folder, config, spec, family_of(folder, inputs).latent_shape(folder, spec))
+def opened(
+    name: str, inputs: Path | None = None, prompt: str | None = None, **sizes: int | None
+) -> tuple[Family, Case]:
+    """The family of a model, and what both sides agree on.
+
+    Args:
+        name: see `resolve_model`. inputs: see `family_of`. prompt, sizes: in place of the model's own; None to keep it.
+
+    Raises:
+        UsageError: there is no such model, or its folder or the inputs do not fit.
+    """
+    folder = resolve_model(name)
+    given = {field: value for field, value in {"prompt": prompt, **sizes}.items() if value is not None}
+    spec = dataclasses.replace(GenerationSpec.load(folder), **given)  # type: ignore[arg-type]
+    family = family_of(folder, inputs)
+    return family, Case(name, folder, read_config(folder, "transformer"), spec, family.latent_shape(folder, spec))
 
 
 def resolve_model(name: str) -> Path:

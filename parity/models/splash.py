@@ -29,7 +29,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ma
 from jax.sharding import Mesh, PartitionSpec
 from torchax import interop
 
-from parity.models.attention_kernels import Result, Visible, splash_block
+from parity.models.attention import Result, Visible, splash_block
 
 _MESH: ContextVar[Mesh | None] = ContextVar("parity_splash_mesh", default=None)
 
@@ -57,7 +57,7 @@ def attention(
     block_kv: int = 0,
     lse: bool = False,
 ) -> Result:
-    """Splash on torchax tensors; arguments and results as in `attention_kernels`.
+    """Splash on torchax tensors; arguments and results as those of `parity.models.attention`.
 
     Args:
         block_q, block_kv: rows of a block, 0 for `splash_block` of the keys; keys in multiples of 128.

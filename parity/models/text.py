@@ -8,8 +8,8 @@ the encoder itself is the checkpoint's, of its own class. A family says which en
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from parity.hooks.rows import WHOLE, NoRows, Part, RowFrame, RowRule
 from parity.models.folder import bare_component, load_component, read_config
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
-from parity.models.stage1 import Conditions, Stream, read_stage1
+from parity.models.stage_files import Conditions, Stream
 from parity.reached import Reached
 from parity.records import ATTENTION, PADDING
 from parity.settings import Settings
@@ -62,33 +62,13 @@ class Encoder:
     crop: int = 0
 
     @property
-    def argument(self) -> str:
-        return self.stream.argument
-
-    @property
-    def mask_argument(self) -> str:
-        return self.stream.mask_argument
-
-    @property
-    def output(self) -> str:
-        return self.stream.name
-
-    @property
-    def masked(self) -> bool:
-        return self.stream.masked
-
-    @property
-    def byt5(self) -> bool:
-        return self.stream.byt5
-
-    @property
     def rule(self) -> RowRule:
         """Without a mask every row counts, and stays where it is."""
-        return TokenRows(self.part, self.skip, self.layers) if self.masked else NoRows()
+        return TokenRows(self.part, self.skip, self.layers) if self.stream.masked else NoRows()
 
     def mask(self, branch: str) -> np.ndarray:
         """Bool [length], true for the rows of its embeddings that the transformer reads."""
-        if not self.masked:
+        if not self.stream.masked:
             return np.ones(self.length, bool)
         if branch not in self.tokens:
             return np.zeros(self.length, bool)
@@ -96,18 +76,18 @@ class Encoder:
 
     def settings(self, given: Settings) -> Settings:
         """A side's settings as far as they are this encoder's."""
-        return given if self.byt5 else given.with_({"text.byt5_dtype": "same"})
+        return given if self.stream.byt5 else given.with_({"text.byt5_dtype": "same"})
 
     def frames(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, RowFrame]:
         """Which tokens are valid, before and behind the cropping."""
-        if not self.masked:
+        if not self.stream.masked:
             return {}
         whole = inputs["attention_mask"][0].numpy().astype(np.float32)
         return {name: _frame(x) for name, x in ((TEXT, whole), (CROPPED, whole[self.crop :]))}
 
     def divide(self, branch: str, x: np.ndarray) -> dict[str, tuple[np.ndarray, str]]:
         """See `divided`; without a mask all rows count."""
-        return divided(self.mask(branch), x) if self.masked else {"": (x, "")}
+        return divided(self.mask(branch), x) if self.stream.masked else {"": (x, "")}
 
 
 def divided(valid: np.ndarray, x: np.ndarray) -> dict[str, tuple[np.ndarray, str]]:
@@ -167,10 +147,6 @@ class TextStage:
 
     encoders: tuple[Encoder, ...]
 
-    def read(self, path: Path, config: Mapping[str, Any]) -> Conditions:
-        """See `read_stage1`."""
-        return read_stage1(path, [encoder.stream for encoder in self.encoders], config)
-
     @torch.no_grad()
     def encode(self, case: Case, settings: Settings, device: torch.device) -> Conditions:
         """Both prompts as the pipeline's `encode_prompt` does it, bit for bit where all encoders have one dtype.
@@ -187,10 +163,10 @@ class TextStage:
             model = load_component(encoder.kind, case.folder, encoder.part, dtype=dtype).to(device).eval()
             for branch, prompt in _prompts(case).items():
                 out = encoder.ask(model, prompt, device)
-                if encoder.masked:
-                    conditions[branch][encoder.argument], conditions[branch][encoder.mask_argument] = out
+                if encoder.stream.masked:
+                    conditions[branch][encoder.stream.argument], conditions[branch][encoder.stream.mask_argument] = out
                 else:
-                    conditions[branch][encoder.argument] = out
+                    conditions[branch][encoder.stream.argument] = out
             del model  # so that two encoders never lie in memory together
         return conditions
 
@@ -215,9 +191,9 @@ class TextStage:
         for encoder in self.encoders:
             for branch, arguments in made.items():
                 x = embeddings[encoder.part].get(branch, torch.zeros(1, encoder.length, encoder.width))
-                arguments[encoder.argument] = x.to(dtype)
-                if encoder.masked:
-                    arguments[encoder.mask_argument] = torch.from_numpy(encoder.mask(branch))[None].to(dtype)
+                arguments[encoder.stream.argument] = x.to(dtype)
+                if encoder.stream.masked:
+                    arguments[encoder.stream.mask_argument] = torch.from_numpy(encoder.mask(branch))[None].to(dtype)
         return made
 
 
@@ -234,7 +210,7 @@ class PromptEncoder(torch.nn.Module):
         self.__dict__.update(encoder=encoder, given_back=dtype)
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
-        """Embeddings [1, length, width] of token ids [1, L] by the encoder's `output`, in the side's dtype."""
+        """Embeddings [1, length, width] of token ids [1, L] by its stream's name, in the side's dtype."""
         encoder: Encoder = self.__dict__["encoder"]
         trunk = self.get_submodule(encoder.part)
         if attention_mask is not None and bool(attention_mask.all()):
@@ -246,7 +222,7 @@ class PromptEncoder(torch.nn.Module):
             x = trunk(input_ids=input_ids, attention_mask=attention_mask)[0]
         x = x[:, encoder.crop :]
         dtype: torch.dtype | None = self.__dict__["given_back"]
-        return {encoder.output: x if dtype is None else x.to(dtype)}
+        return {encoder.stream.name: x if dtype is None else x.to(dtype)}
 
 
 def load_encoder(
@@ -267,7 +243,7 @@ def load_encoder(
     model = load_component(encoder.kind, case.folder, encoder.part, dtype=given).eval().requires_grad_(False)
     model = model if dtype is None else cast(model, dtype)
     reached.mark("dtype")
-    if encoder.byt5:
+    if encoder.stream.byt5:
         reached.mark("text.byt5_dtype")
     return PromptEncoder(encoder, model, DTYPES[settings.text("dtype")] if not dtype else None)
 
@@ -308,38 +284,22 @@ class TokenRows:
         return late or inside == ["norm"] or (module == self.part and port.startswith("out"))
 
 
-@dataclass
 class Listener:
     """Stands in an encoder's place and keeps what the pipeline's method gives it; gives back zeros of width 1.
 
     Attributes:
-        width: what the method reads of the encoder's config. heard: `input_ids` and, if given, `attention_mask`.
+        dtype, config: what the methods read of an encoder. heard: `input_ids` and, if given, `attention_mask`.
     """
 
-    width: int = 1
-    dtype: torch.dtype = torch.float32
-    heard: dict[str, torch.Tensor] = field(default_factory=dict)
+    dtype, config = torch.float32, SimpleNamespace(d_model=1)
 
-    @property
-    def config(self) -> Listener:
-        return self
-
-    @property
-    def d_model(self) -> int:
-        return self.width
+    def __init__(self) -> None:
+        self.heard: dict[str, torch.Tensor] = {}
 
     def __call__(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **options: Any) -> Any:
+        from transformers.modeling_outputs import BaseModelOutput
+
         given = {"input_ids": input_ids, "attention_mask": attention_mask}
         self.heard = {name: x.cpu() for name, x in given.items() if x is not None}
-        return _Zeros(torch.zeros(*input_ids.shape, 1))
-
-
-class _Zeros(tuple[Any, ...]):
-    """An encoder's output of nothing: by index, and by the name of its hidden states."""
-
-    def __new__(cls, x: torch.Tensor) -> _Zeros:
-        return super().__new__(cls, (x,))
-
-    @property
-    def hidden_states(self) -> tuple[torch.Tensor, ...]:
-        return (self[0],) * 8
+        zeros = torch.zeros(*input_ids.shape, 1)
+        return BaseModelOutput(last_hidden_state=zeros, hidden_states=(zeros,) * 8)

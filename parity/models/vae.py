@@ -16,10 +16,9 @@ import torch
 from parity.hooks.faults import KNOWN, MODEL, wrong_from_here_on
 from parity.hooks.modules import cast
 from parity.hooks.rows import WHOLE, Part
-from parity.models.folder import load_part
+from parity.models.folder import DIVIDES, load_part, vae_config
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
-from parity.models.vae_config import DIVIDES, vae_config
 from parity.reached import Reached
 from parity.settings import Settings
 

@@ -14,9 +14,8 @@ import numpy as np
 import torch
 
 from parity.golden.fingerprint import fingerprint, narrow, weight_prints
-from parity.golden.versions import versions
 from parity.hooks.reduce.transfer import to_numpy
-from parity.models.stage2 import write_stage2
+from parity.models.stage_files import write_stage2
 from parity.paths.inputs import array
 from parity.paths.loaded import Loaded
 from parity.paths.loop import Loop
@@ -24,6 +23,7 @@ from parity.paths.plan import Ends
 from parity.records import PORT, Facts, Provenance
 from parity.settings.chips import NO_CHIP, chip_of
 from parity.transforms import bfloat16
+from parity.versions import versions
 
 SAMPLE = 4096
 """Values of a parameter that are looked at: of float32 one in 65,536 is a number of bfloat16."""

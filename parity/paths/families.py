@@ -10,7 +10,7 @@ from pathlib import Path
 from parity.errors import UsageError
 from parity.hooks.modules import nearest
 from parity.models.family import Family
-from parity.models.registry import family_of, make_case, resolve_model
+from parity.models.registry import opened
 from parity.models.spec import Case, GenerationSpec
 from parity.paths.inputs import Inputs
 from parity.paths.loaded import Loaded
@@ -42,11 +42,8 @@ def case_of(source: Source, inputs: Path | None = None) -> tuple[Case, Family]:
     Raises:
         UsageError: there is no such model.
     """
-    folder = resolve_model(source.model)
-    spec = GenerationSpec.load(folder)
-    if source.prompt is not None:
-        spec = dataclasses.replace(spec, prompt=source.prompt)
-    return make_case(source.model, folder, spec, inputs), family_of(folder, inputs)
+    family, case = opened(source.model, inputs, source.prompt)
+    return case, family
 
 
 Loader = Callable[[Case, Settings, Inputs], Loaded]

@@ -14,9 +14,29 @@ from typing import Any
 import torch
 
 from parity.hooks.methods import replaced
+from parity.hooks.reduce.shards import is_split
+from parity.recorder.steps import Called, Steps, in_order
 
 BATCHED = ("uncond", "cond")
-_ORDER = ("cond", "uncond")
+_TIMES = ("timestep", "timesteps", "t", "time", "sigma")
+_GIVEN = ("hidden_states", "sample", "latents", "x")
+
+
+def _timestep(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> float | None:
+    """The timestep that a call is given, by its name or as the first number; None for none."""
+    named = (kwargs[name] for name in _TIMES if name in kwargs)
+    first = (x for x in args if type(x) in (int, float) or (isinstance(x, torch.Tensor) and x.ndim < 2))
+    found = next((x for x in (*named, *first) if x is not None), None)
+    if isinstance(found, torch.Tensor):
+        return float(found.max()) if found.numel() and not found.is_complex() else None
+    return float(found) if isinstance(found, (int, float)) and not isinstance(found, bool) else None
+
+
+def _latents(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tensor | None:
+    """A copy of the latents that a call is given: by their name, or the first of rows or pixels; None for a share."""
+    every = (*(kwargs[name] for name in _GIVEN if name in kwargs), *args, *kwargs.values())
+    found = next((x for x in every if isinstance(x, torch.Tensor) and x.ndim > 2), None)
+    return None if found is None or is_split(found) else found.detach().clone()
 
 
 def _batch(x: Any) -> int:
@@ -29,48 +49,53 @@ def _batch(x: Any) -> int:
 class Branches:
     """Names the calls of one transformer.
 
-    A batch of two that nobody explains is taken for both branches, until a second call in the same step shows that it
-    is two videos.
+    A batch of two that nobody explains is taken for both branches, until a second call on the same latents shows that
+    it is two videos.
 
     Attributes:
         guided: says whether a batch of several holds both branches; None where nobody knows.
-        given: the names that the user gave for the branches of a batch, in order; empty for none.
+        given: the names that the user gave for the branches of a batch, in order; empty for none. steps: of the
+            recording, which are told of each call.
     """
 
-    def __init__(self, guided: Callable[[], bool | None], given: tuple[str, ...] = ()) -> None:
-        self.guided, self.given = guided, given
+    def __init__(self, guided: Callable[[], bool | None], given: tuple[str, ...], steps: Steps) -> None:
+        self.guided, self.given, self.steps = guided, given, steps
         self._context = ""
-        self._calls = 0
-        self._guessed = self._apart = False
-
-    def step(self) -> int:
-        """A step of the scheduler ended: how many calls were made in it."""
-        made, self._calls = self._calls, 0
-        self._apart |= made > 1 and self._guessed
-        self._guessed = False
-        return made
+        self._apart = False
 
     def failed(self) -> None:
         """The last call raised: another may take its place."""
-        self._calls -= 1
+        if self.steps.calls:
+            self.steps.calls.pop()
 
     def of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
-        """The branches in the batch of a call, in order."""
+        """The branches in the batch of a call that begins, in order."""
+        timestep, latents = _timestep(args, kwargs), _latents(args, kwargs)
+        self.steps.turn(timestep)
+        names, by_order = self._named(args, kwargs, latents)
+        self.steps.calls.append(Called(self, len(self.steps.part), names, by_order, timestep, latents))
+        return names
+
+    def _named(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], latents: torch.Tensor | None
+    ) -> tuple[tuple[str, ...], bool]:
+        """Its branches, and whether they are named by its place among the calls of the step."""
         batch = next((n for n in map(_batch, (*args, *kwargs.values())) if n), 1)
-        self._calls += 1
         if len(self.given) > 1:
-            return self.given
+            return self.given, False
         name = self._context.removeprefix("pred_")
         if name and name != "cond_uncond":
-            return (name,)
+            return (name,), False
+        before = [c for c in self.steps.calls if c.of is self]
         guided = self.guided()
-        both = batch == len(BATCHED) and not self._apart if guided is None else guided
-        if both and batch % len(BATCHED) == 0 and (name or self._calls == 1):
-            self._guessed |= guided is None and not name
-            return BATCHED
-        if self._guessed:  # the first was no batch of both after all: the next steps' are named one by one
-            return (f"call{self._calls}",)
-        return (_ORDER[self._calls - 1],) if self._calls <= len(_ORDER) else (f"call{self._calls}",)
+        again = any(c.branches == BATCHED and c.on(latents) for c in before)
+        self._apart |= again
+        both = batch == len(BATCHED) if guided is None else guided and batch % len(BATCHED) == 0
+        if both and not self._apart and (name or not any(c.by_order for c in before)):
+            return BATCHED, False
+        if again:  # the first was taken for both branches, and has their names; the next steps' calls get them
+            return (f"call{len(before) + 1}",), False
+        return (in_order(len(before)),), True
 
     @contextlib.contextmanager
     def listening(self, model: Any) -> Iterator[None]:

@@ -20,7 +20,6 @@ from parity.errors import UsageError
 from parity.hooks.methods import watched
 from parity.hooks.reduce.transfer import widen16
 from parity.port import Layout, listening
-from parity.recorder.branches import Branches
 from parity.recorder.rerun import Again
 from parity.recorder.steps import OUTSIDE, STAGE
 from parity.recorder.wrong import Wrong, latents_of, unobserved
@@ -41,12 +40,12 @@ class Loop:
     """Watches a script's loop.
 
     Attributes:
-        recording: that goes on. branches: of its transformers. wrong: takes decodes with known faults; None for none.
-        layout: of what the decoder is given and gives.
+        recording: that goes on. called: whether calls of a transformer are watched.
+        wrong: takes decodes with known faults; None for none. layout: of what the decoder is given and gives.
     """
 
     recording: Recording
-    branches: list[Branches]
+    called: bool
     wrong: Wrong | None
     layout: Layout
     _decoded: Counter[str] = field(default_factory=Counter)
@@ -80,15 +79,15 @@ class Loop:
                 return
             given, timestep, remembered = held
             with self.recording.guard():
-                called = [branches.step() for branches in self.branches]
-                if called and not any(called) and self.steps.number == 0:
+                if self.called and not self.steps.calls and self.steps.number == 0:
                     raise UsageError(NOT_CALLED)
                 seen = self.steps.part
                 seen += [] if remembered is None else [self._number("history", remembered)]
                 seen += self._schedule(scheduler) if self.steps.number == 0 else []
                 seen += self._place(scheduler, timestep)
                 seen += self._values({**given, "after": _first(result)})
-                self.steps.end_step()
+                self.steps.stepped = True
+                self.steps.end_step(given["sample"])
             self.recording.ended()
 
         with watched(scheduler, "step", before, after):

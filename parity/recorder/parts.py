@@ -24,12 +24,12 @@ import torch
 from parity.errors import UsageError
 from parity.golden.disk.shards import folder_of
 from parity.golden.fingerprint import narrow, weight_prints
-from parity.golden.versions import versions
 from parity.hooks.modules import eagerly, module_tree, named_tensors, plain
 from parity.hooks.reduce.shards import is_split
 from parity.recorder.torch_calls import Kind
 from parity.records import PORT, Provenance
 from parity.settings import BITS
+from parity.versions import versions
 
 TRANSFORMERS, OTHERS = ("transformer", "transformer_2", "unet"), ("prior",)
 """What denoises in a pipeline, by its names; and where none of these is there."""

@@ -330,6 +330,7 @@ def _recording(where: str, asked: Asked, *, quiet: bool = False, wrong: Wrong | 
         lambda: provenance_of(parts, wanted.kind, process),
         asked.overwrite,
         writes=process.writes,
+        stepped=None if parts.scheduler is None else False,
     )
     with contextlib.ExitStack() as stack:
         for context in _watched(asked, wanted, wrong):
@@ -359,7 +360,7 @@ def _watched(asked: Asked, wanted: Recording, wrong: Wrong | None) -> list[conte
         UsageError: no module matches.
     """
     parts = asked.parts
-    names = [Branches(parts.guided, asked.branches) for _ in parts.models]
+    names = [Branches(parts.guided, asked.branches, wanted.steps) for _ in parts.models]
     found = []
     for (prefix, model), own in zip(parts.models.items(), names, strict=True):
         calls = _calls(model, parts.entries[prefix])(
@@ -372,7 +373,7 @@ def _watched(asked: Asked, wanted: Recording, wrong: Wrong | None) -> list[conte
             tell=(lambda text: None) if wanted.quiet else say,
         )
         found.append(calls.watching())
-    loop = Loop(recording=wanted, branches=names, wrong=wrong, layout=asked.layout)
+    loop = Loop(recording=wanted, called=bool(names), wrong=wrong, layout=asked.layout)
     found += [] if parts.scheduler is None else [loop.stepping(parts.scheduler)]
     found += [] if parts.vae is None else [loop.decoding(parts.vae)]
     return [*found, *map(loop.finishing, parts.processors()), loop.naming()]
@@ -406,6 +407,9 @@ def _finish(recording: Recording, complete: bool, like: str | os.PathLike[str] |
     if recording.steps.repeated:
         at = ", ".join(map(str, recording.steps.repeated))
         say(f"in step {at} a branch was called more than once: the last call of each is recorded")
+    if recording.steps.before:
+        calls = f"{recording.steps.before} call{'s' if recording.steps.before > 1 else ''}"
+        say(f"left out: {calls} before the first step's, on other latents")
     say(f"{what} recorded to {recording.where}{state}; compare: parity diff {both}")
 
 

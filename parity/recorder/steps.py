@@ -1,15 +1,20 @@
 """The steps of a recording: what was seen between two steps of the scheduler becomes one part of the golden.
 
-A step ends with `scheduler.step`; without a scheduler all calls are of one step. What happens outside the loop (the
-decoder) is collected for the part that is written last.
+A step ends with `scheduler.step`. A loop that computes its updates itself has none: there a step ends where the model
+is called with another timestep, once it is called with a third before any step of the scheduler (with a second, where
+no scheduler is recorded); one call more, to compile, is no step. What happens outside the loop (the decoder) is
+collected for the part that is written last.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
 
 from parity.golden import GoldenWriter
 from parity.records import LOOP, Key, Provenance, Record, StepRecords
@@ -35,6 +40,43 @@ def _order(record: Record) -> int:
     return 1 if site == f"{LOOP}:latents.before" else 2
 
 
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A call of a transformer in the step that is being seen.
+
+    Attributes:
+        of: whose. start: of its records among those of the step. branches: in its batch. by_order: whether its name is
+            its place among the calls of the step. timestep: that it was given; None where nobody knows. latents: a
+            copy of what it was given first; None likewise.
+    """
+
+    of: object
+    start: int
+    branches: tuple[str, ...]
+    by_order: bool
+    timestep: float | None
+    latents: torch.Tensor | None
+
+    def on(self, sample: torch.Tensor | None) -> bool:
+        """Whether it was made on these latents, which a scheduler may scale and a batch may repeat."""
+        x = self.latents
+        if x is None or sample is None or x.shape[1:] != sample.shape[1:]:
+            return False
+        a, b = x[: len(sample)].float().flatten(), sample[: len(x)].float().flatten()
+        return a.shape == b.shape and bool((a @ b).square() > SAME * (a @ a) * (b @ b))
+
+
+SAME = 0.998
+"""Square of the cosine from which two latents are the same, scaled or rounded."""
+ORDER = ("cond", "uncond")
+"""Names of the calls of a step that nobody names."""
+
+
+def in_order(number: int) -> str:
+    """The name of a step's call by its place, from 0."""
+    return ORDER[number] if number < len(ORDER) else f"call{number + 1}"
+
+
 @dataclass
 class Steps:
     """What is recorded so far.
@@ -44,6 +86,8 @@ class Steps:
             replaced. number: of the step that is being seen. part, outside: what was seen in it, and outside the loop.
         writes: whether anything is written; one of several processes that observe the same writes.
         partial: whether the last step ended before the script's did.
+        stepped: whether a step of the scheduler was seen; None where none is recorded. calls: of the step that is
+            being seen. before: calls that were made before those of the first step, on other latents.
         repeated: steps in which a branch was called more than once: the last call of each is kept.
     """
 
@@ -53,6 +97,9 @@ class Steps:
     number: int = 0
     writes: bool = True
     partial: bool = False
+    stepped: bool | None = False
+    calls: list[Called] = field(default_factory=list)
+    before: int = 0
     repeated: list[int] = field(default_factory=list)
     part: list[Record] = field(default_factory=list)
     outside: list[Record] = field(default_factory=list)
@@ -85,8 +132,52 @@ class Steps:
         """
         self._writer = GoldenWriter(self.where, self.provenance(), overwrite=self.overwrite)
 
-    def end_step(self) -> None:
-        """Write the step; when this returns, it survives a kill."""
+    def turn(self, timestep: float | None) -> None:
+        """A call with this timestep begins: in a loop that has no scheduler's, it may begin a step."""
+        groups = self._groups()
+        if self.stepped or timestep is None or not groups or timestep == self.calls[-1].timestep:
+            return
+        if self.number or len(groups) > 1 or self.stepped is None:
+            self._split(groups)
+
+    def _groups(self) -> list[list[Called]]:
+        """The calls that followed each other with the same timestep."""
+        return [list(calls) for _, calls in itertools.groupby(self.calls, lambda c: c.timestep)]
+
+    def _split(self, groups: list[list[Called]]) -> None:
+        """End the steps of a loop that has no scheduler's."""
+        part = self.part
+        ends = [*(calls[0].start for calls in groups[1:]), len(part)]
+        start = 0
+        for calls, end in zip(groups, ends, strict=True):
+            self.part = part[start:end]
+            self.calls = [replace(c, start=c.start - start) for c in calls]
+            start = end
+            self.end_step(calls[-1].latents)
+
+    def _settle(self, sample: torch.Tensor | None) -> None:
+        """Name the step's calls by their places in it, and leave out what was called before the first step's own calls,
+        on other latents."""
+        first = 0 if self.number else next((i for i, c in enumerate(self.calls) if c.on(sample)), 0)
+        ends = [*(c.start for c in self.calls[1:]), len(self.part)]
+        part, number = self.part[: self.calls[0].start] if self.calls else self.part, Counter[object]()
+        for i, (c, end) in enumerate(zip(self.calls, ends, strict=True) if self.calls else ()):
+            name = in_order(number[c.of]) if c.by_order else ""
+            number[c.of] += i >= first
+            for r in self.part[c.start : end]:
+                mine = r.key.branch in c.branches  # else named by the script
+                key = replace(r.key, step=self.number, branch=name if name and mine else r.key.branch)
+                part += [r if r.key == key else replace(r, key=key)] if i >= first or not mine else []
+        self.part, self.before = part, self.before + first
+
+    def end_step(self, sample: torch.Tensor | None = None) -> None:
+        """Write the step; when this returns, it survives a kill.
+
+        Args:
+            sample: its latents, where they are known.
+        """
+        self._settle(sample)
+        self.calls = []
         if not self.part:
             return
         if self.writes:
@@ -104,6 +195,9 @@ class Steps:
         """Write what is left; a recording that did not end by itself stays marked incomplete, its last step in part."""
         if not self.writes:
             return
+        groups = self._groups()
+        if complete and not self.stepped and (self.number or len(groups) > 1):
+            self._split(groups)
         self.partial = not complete and bool(self.part)
         if self.partial or any(r.key.module == LOOP for r in self.part):
             self.end_step()

@@ -2,7 +2,8 @@
 
     render(Listing(json={"format": 1, "tools": [...]}, sections=(Facts(rows),)), "markdown")
 
-A comparison (`parity.report.comparison.Comparison`) is a document too; some formats take only that.
+A comparison (`parity.report.comparison.Comparison`) is a document too; some formats take only that. Numbers are written
+here as every report writes them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from parity.compare.result import Distance
 
 Json = Mapping[str, Any]
 LARGEST = sys.float_info.max
@@ -66,7 +69,7 @@ class Document(Protocol):
     @property
     def heading(self) -> str:
         """What a Markdown page begins with; may be empty."""
-        ...
+        return ""
 
     def json(self) -> Json:
         """The JSON document: its keys are a contract, its numbers finite (`finite`)."""
@@ -75,7 +78,7 @@ class Document(Protocol):
     def conclusion(self) -> tuple[Section, ...]:
         """What a reader must not miss, most important first: a page begins with it, a terminal ends in it, turned
         round; may be empty."""
-        ...
+        return ()
 
     def sections(self) -> tuple[Section, ...]:
         """The rest for a person, most important first."""
@@ -83,23 +86,18 @@ class Document(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Document):
     """A document that is made already.
 
     Attributes:
         document: the JSON document. shown: its sections; empty ones are left out.
-        heading: of a Markdown page.
     """
 
     document: Json
     shown: tuple[Section, ...]
-    heading: str = ""
 
     def json(self) -> Json:
         return self.document
-
-    def conclusion(self) -> tuple[Section, ...]:
-        return ()
 
     def sections(self) -> tuple[Section, ...]:
         return tuple(section for section in self.shown if section.rows)
@@ -120,3 +118,36 @@ def lines(section: Section) -> Iterator[str]:
         named = (f"{column} {cell}" for column, cell in zip(section.columns[1:], cells, strict=True))
         yield f"{section.noun} {name}: " + "; ".join(named)
     yield from (f"({said})" for said in (section.foot, section.legend) if said)
+
+
+# --- numbers
+
+
+def small(value: float) -> str:
+    """A difference: `2.80e-06`; 0 as such."""
+    return "0" if value == 0 else f"{value:.2e}"
+
+
+def times(ratio: float) -> str:
+    """A ratio to the floor: `0.8x`, `1.2e+04x`, `inf`, `nan`."""
+    if not math.isfinite(ratio):
+        return str(ratio)
+    return f"{ratio:.1f}x" if ratio < 1000 else f"{ratio:.1e}x"
+
+
+def both(reference: float, candidate: float) -> str:
+    """A number of each side, once where they agree: `999`, `999 -> 1000`; `-` for one that a schedule does not have."""
+    texts = ["-" if math.isnan(value) else f"{value:.5g}" for value in (reference, candidate)]
+    if reference == candidate or (math.isnan(reference) and math.isnan(candidate)):
+        return texts[0]
+    return " -> ".join(texts if texts[0] != texts[1] else [repr(reference), repr(candidate)])
+
+
+def distance_cells(distance: Distance) -> Cells:
+    """(relative L2, floor, ratio)."""
+    return small(distance.rel_l2), small(distance.floor), times(distance.ratio)
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 step`, `3 steps`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"

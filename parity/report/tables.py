@@ -17,8 +17,7 @@ from parity.compare.result import Distance, FrameDiff, FrameError, Origin, SiteD
 from parity.compare.sites import FAILED, INTRODUCED, among, count
 from parity.records import LOOP
 from parity.report.card import place, site_name
-from parity.report.cells import both, distance_cells, small, times
-from parity.report.document import Cells, Table
+from parity.report.document import Cells, Table, both, distance_cells, small, times
 
 MOST_DETAILED = 1_000
 """Rows with details; `--format json` has all."""

@@ -18,8 +18,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from parity.compare.births import excuses
-from parity.compare.collected import Collected
-from parity.compare.conclude import conclude, divergence
+from parity.compare.conclude import Collected, conclude, divergence
 from parity.compare.judge import Judge
 from parity.compare.result import Failed, Origin, Result
 from parity.hooks.sites import SitePlan, block_of
@@ -112,7 +111,7 @@ def unobserved(
     say("the port's program with nothing observed", truth.step, truth.step + 1)
     start = state_of(truth, "before")
     steps = list(pair.sides.candidate.observe(Plan(), start=start, steps=(truth.step, truth.step + 1)))
-    ours, theirs = _of_loop(truth), _of_loop(steps[0])
+    ours, theirs = (step.where(lambda key: key.module == LOOP) for step in (truth, steps[0]))
     judge, collected = Judge(excuses(pair.differing), port=True), Collected()
     collected.add(ours, theirs, judge.step(ours, theirs))
     found = conclude(
@@ -122,8 +121,3 @@ def unobserved(
         return result
     notes = (*result.notes, *found.notes)
     return replace(found, sites=(*result.sites, *found.sites), notes=notes).noted(NOTE)
-
-
-def _of_loop(step: StepRecords) -> StepRecords:
-    records = tuple(r for r in step.records if r.key.module == LOOP)
-    return replace(step, records=records, floors={r.key: step.floors[r.key] for r in records if r.key in step.floors})

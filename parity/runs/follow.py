@@ -17,9 +17,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.compare.births import excuses
+from parity.compare.births import BORN, Local, doubtful, excuses, followed_errors, with_followed
 from parity.compare.conclude import divergence
-from parity.compare.follow import BORN, Local, doubtful, followed_errors, with_followed
 from parity.compare.independent import code_of, place_of
 from parity.compare.result import Cause, Origin, Result, SiteDiff, measured
 from parity.compare.sites import FAILED, Sites, among
@@ -179,7 +178,7 @@ def _named(result: Result, known: Mapping[Key, Local]) -> Iterator[Cause]:
         if local.beyond and local.note and code_of(key.site) not in said:
             said.add(code_of(key.site))
             far = f"made of the candidate's own values before it; relative L2 {local.distance.rel_l2:.2e}"
-            yield measured(f"{place_of(key.site)}: {local.note}", local.distance.rel_l2, far, at=key.site)
+            yield measured(f"{place_of(key.site)}: {local.note}", value=local.distance.rel_l2, detail=far, at=key.site)
 
 
 def _settled(sites: Sequence[SiteDiff], step: int, known: Mapping[Key, Local], pair: Ready) -> list[SiteDiff]:

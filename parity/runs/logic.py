@@ -11,9 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from parity.compare.births import excuses
-from parity.compare.collected import Collected
-from parity.compare.conclude import conclude, widest_of
-from parity.compare.detect.findings import Grid
+from parity.compare.conclude import Collected, conclude, widest_of
 from parity.compare.judge import Judge
 from parity.compare.reason import Reason
 from parity.compare.result import Check, Failed, Result, SiteDiff
@@ -135,7 +133,7 @@ class Judged:
             differing=differing,
             preflight=(*pair.checks, reached(pair)),
             failing=self.name,
-            grid=None if pair.grid is None else Grid(*pair.grid),
+            grid=pair.grid,
             widest=widest,
             seen=self.judge.seen if pair.port else None,
         )

@@ -1,50 +1,253 @@
-"""Everything that may differ between two sides: the catalogue of settings, and each side's values.
+"""Everything that may differ between two sides: the settings of one side, a value for each setting of the catalogue.
 
-`catalogue.py` has one entry for each setting, with all that is known of it; the rest of the package reads it.
+Either side takes any setting, so that a fault of the candidate can be reproduced on the reference alone. `catalogue.py`
+has one entry for each setting, with all that is known of it; the rest of the package reads it.
 """
 
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from parity.errors import UsageError
 from parity.settings.catalogue import (
     AUTO,
     BITS,
     BY_NAME,
-    LAYOUT,
-    MODEL,
+    CACHE,
+    FLEX_DEVICES,
+    MESH,
     NEUTRAL,
     SETTINGS,
+    SPLASH,
     SPLASH_BLOCK,
-    changed_by,
-    meaningless,
-    remedy,
-    sentence,
 )
-from parity.settings.setting import Advice, Backend, Capability, Setting, Value, render
-from parity.settings.settings import DeepCache, Difference, Settings, deep_cache, differences, kernels, paired, parse
+from parity.settings.catalogue import LAYOUT as LAYOUT
+from parity.settings.catalogue import MODEL as MODEL
+from parity.settings.catalogue import changed_by as changed_by
+from parity.settings.catalogue import meaningless as meaningless
+from parity.settings.catalogue import remedy as remedy
+from parity.settings.catalogue import sentence as sentence
+from parity.settings.setting import Advice as Advice
+from parity.settings.setting import Backend, Value, render
+from parity.settings.setting import Capability as Capability
+from parity.settings.setting import Setting as Setting
 
-__all__ = [
-    "AUTO",
-    "BITS",
-    "BY_NAME",
-    "LAYOUT",
-    "MODEL",
-    "NEUTRAL",
-    "SETTINGS",
-    "SPLASH_BLOCK",
-    "Advice",
-    "Backend",
-    "Capability",
-    "DeepCache",
-    "Difference",
-    "Setting",
-    "Settings",
-    "Value",
-    "changed_by",
-    "deep_cache",
-    "differences",
-    "kernels",
-    "meaningless",
-    "paired",
-    "parse",
-    "remedy",
-    "render",
-    "sentence",
-]
+
+@dataclass(frozen=True, slots=True)
+class DeepCache:
+    """The setting `cache=deepcache:start,end,interval`.
+
+    Attributes:
+        start, end: the blocks that are skipped, end excluded. interval: they run at its multiples.
+    """
+
+    start: int
+    end: int
+    interval: int
+
+    def full(self, step: int) -> bool:
+        """Whether all blocks run at this step."""
+        return step % self.interval == 0
+
+
+def deep_cache(text: str) -> DeepCache | None:
+    """The cache that a value of `cache` names; None for `off`."""
+    match = CACHE.fullmatch(text)
+    return DeepCache(*map(int, match.groups())) if match is not None and match[1] is not None else None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One value for each setting, for one side. Build it with `parse`.
+
+    Attributes:
+        backend: which program takes them.
+        values: by setting name.
+    """
+
+    backend: Backend
+    values: Mapping[str, Value]
+
+    def __getitem__(self, name: str) -> Value:
+        return self.values[name]
+
+    def text(self, name: str) -> str:
+        """A string-valued setting."""
+        return str(self.values[name])
+
+    def changed(self, name: str) -> bool:
+        """Whether the value is not the backend's default."""
+        return self.values[name] != BY_NAME[name].default_for(self.backend)
+
+    @property
+    def mesh_shape(self) -> tuple[int, int, int]:
+        """(dp, sp, tp)."""
+        match = MESH.fullmatch(self.text("mesh"))
+        assert match is not None, f"'{self['mesh']}' is no mesh"
+        dp, sp, tp = (int(n) for n in match.groups())
+        return dp, sp, tp
+
+    def require_stages(self, stages: Iterable[str]) -> None:
+        """Refuse a setting of stages that are not run.
+
+        Raises:
+            UsageError: one is not at its default.
+        """
+        run = tuple(stages)
+        for setting in SETTINGS:
+            own = [place.partition(".")[0] for place in setting.places]
+            if self.changed(setting.name) and not set(own) & set(run):
+                wanted = ",".join(stage for stage in ("text", "transformer", "vae") if stage in (*run, own[-1]))
+                raise UsageError(
+                    f"'{setting.name}={self.as_text()[setting.name]}' is a setting of the {own[-1]} stage, which is "
+                    f"not run; `--stages {wanted}` runs it"
+                )
+
+    @property
+    def deep_cache(self) -> DeepCache | None:
+        """The feature cache, if any."""
+        return deep_cache(self.text("cache"))
+
+    def with_(self, changes: Mapping[str, Value]) -> Settings:
+        """A copy with some values changed."""
+        return Settings(self.backend, {**self.values, **changes})
+
+    @property
+    def neutral(self) -> Settings:
+        """The same choices in float32 throughout, with the highest matmul precision."""
+        return self.with_(NEUTRAL)
+
+    @property
+    def working_bits(self) -> int:
+        """Significant bits of the coarsest arithmetic that a network of this path computes in: 24, 16, 11 or 8.
+
+        A single quantity kept in bfloat16 (latents, schedule, rotary tables, ...) is no working dtype: it is judged
+        against the floor of the dtype that the networks have.
+        """
+        used = [BITS[self.text("dtype")]]
+        if self.values["text.byt5_dtype"] in BITS:
+            used.append(BITS[self.text("text.byt5_dtype")])
+        if self.values["dtype"] == "float32":
+            # The operands of float32 products (`parity.paths.reference`); 16-bit operands are exact in any precision.
+            used.append({"highest": 24, "high": 16, "default": 8}[self.text("matmul_precision")])
+        return min(used)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the transformer computes in float32 with exact operands, so that its run is the truth itself."""
+        return self.values["dtype"] == "float32" and self.values["matmul_precision"] == "highest"
+
+    def as_text(self) -> dict[str, str]:
+        """Every setting as written on the command line."""
+        return {name: render(value) for name, value in self.values.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A setting in which two paths differ.
+
+    Attributes:
+        setting: its name. reference, candidate: values as written on the command line.
+    """
+
+    setting: str
+    reference: str
+    candidate: str
+
+
+def kernels(backend: Backend) -> tuple[str, ...]:
+    """The attention kernels that a backend can take today."""
+    return BY_NAME["attention.kernel"].takes[backend]
+
+
+def differences(reference: Settings, candidate: Settings) -> tuple[Difference, ...]:
+    """The settings in which two sides differ; where both keep the default of their own backend they do not."""
+    return tuple(
+        Difference(name, render(reference[name]), render(candidate[name]))
+        for name in BY_NAME
+        if reference[name] != candidate[name] and (reference.changed(name) or candidate.changed(name))
+    )
+
+
+def paired(reference: Settings, candidate: Settings) -> tuple[Settings, Settings]:
+    """Both sides' settings as given, but that the reference's floors allow for the TPU that the candidate has."""
+    if reference.changed("tpu"):
+        return reference, candidate
+    return reference.with_({"tpu": candidate["tpu"]}), candidate
+
+
+# --- from what a user wrote
+
+
+def parse(backend: Backend, assignments: Iterable[str] = ()) -> Settings:
+    """Settings of a backend from `name=value` texts over its defaults.
+
+    A candidate of torchax's that is given a device of torch's is torch's.
+
+    Raises:
+        UsageError: an unknown name (with the nearest known one), a value out of range, a repeated name, or values that
+            mean nothing together.
+    """
+    given = list(assignments)
+    devices = [text.partition("=")[2] for text in given if text.startswith("device=")]
+    backend = "torch" if any(device != AUTO for device in devices) else backend
+    values = {setting.name: setting.default_for(backend) for setting in SETTINGS}
+    if backend == "torch" and any(device.partition(":")[0] not in FLEX_DEVICES for device in devices):
+        values["attention.kernel"] = "sdpa"
+    seen: set[str] = set()
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"'{text}' is not of the form SETTING=VALUE")
+        if name not in BY_NAME:
+            near = difflib.get_close_matches(name, list(BY_NAME), n=1)
+            hint = f"; did you mean '{near[0]}'?" if near else ""
+            raise UsageError(f"unknown setting '{name}'{hint} (`parity info settings` lists them)")
+        if name in seen:
+            raise UsageError(f"setting '{name}' is given twice")
+        seen.add(name)
+        values[name] = BY_NAME[name].parse(value, backend)
+    settings = Settings(backend, values)
+    _check_together(settings)
+    return settings
+
+
+def _check_together(settings: Settings) -> None:
+    """Refuse settings that mean nothing beside one another. The reference emulates blocks, so it takes them all.
+
+    Raises:
+        UsageError: naming the setting, and what it needs.
+    """
+    cache = settings.deep_cache
+    if cache is not None and (cache.start >= cache.end or cache.interval < 2):
+        raise UsageError(
+            f"'cache={settings.text('cache')}' skips nothing: START must be below END, and INTERVAL at least 2"
+        )
+    if settings.backend == "torchax":
+        _check_kernel(settings, settings.text("attention.kernel"))
+
+
+def _check_kernel(settings: Settings, kernel: str) -> None:
+    for setting in SETTINGS if kernel != "splash" else ():
+        if SPLASH in setting.needs and settings.changed(setting.name):
+            raise UsageError(
+                f"'{setting.name}={render(settings[setting.name])}' needs a kernel with blocks: give {SPLASH} too "
+                f"(this side's is {kernel})"
+            )
+    if kernel != "splash":
+        return
+    for name, unit in (("attention.block_q", 8), ("attention.block_kv", SPLASH_BLOCK)):
+        if int(settings[name]) % unit:
+            raise UsageError(f"splash takes '{name}' in multiples of {unit}, found {settings[name]}")
+    if settings.text("attention.softmax_dtype") != "float32":
+        raise UsageError(
+            "splash always computes its softmax in float32: "
+            "'attention.softmax_dtype=bfloat16' needs attention.kernel=sdpa"
+        )
+    if settings.text("matmul_precision") == "high":
+        raise UsageError(
+            "splash has no three-pass products: 'matmul_precision=high' needs attention.kernel=sdpa "
+            "(splash takes: highest, default)"
+        )

@@ -144,15 +144,6 @@ class Setting:
         """What a backend takes, for messages."""
         return ", ".join(self.takes.get(backend, ())) or self.kind.form
 
-    def tries(self, backend: Backend, blocks: int = 4) -> tuple[str, ...]:
-        """The values other than the backend's default that stand for all, whether or not it takes them today.
-
-        Args:
-            blocks: of the transformer, of which a cache skips all but the first and the last.
-        """
-        every = (*self.values, *(text.format(last=blocks - 1) for text in self.examples))
-        return tuple(text for text in every if text != render(self.default_for(backend)))
-
     def applies_in(self, place: str) -> bool:
         """Whether a part of a generation has code for it: `text.byt5` has what `text` has."""
         return any(place == own or place.startswith(f"{own}.") for own in self.places)

@@ -1,12 +1,22 @@
-"""The candidate without its weights: the same calls as `parity.paths.jax.candidate` makes, on arrays of shapes alone.
+"""A candidate that is compiled and not run: parity's own without its weights, or a port without its TPU.
 
-Problem. A program is compiled from shapes, dtypes and places, and a full-size checkpoint has tens of gigabytes.
+Problem. A program is compiled from shapes, dtypes and places, and a full-size checkpoint has tens of gigabytes. A
+port's kernels, and the way it splits its weights, are in its own file: parity's candidate says nothing about whether
+they compile.
 
-How. The transformer is made of its config on torch's meta device; on a mesh of devices that are not here every array
-is a `ShapeDtypeStruct` with its sharding (`AbstractDevices.put`). Everything else is the candidate's own code: the
-settings' patches and the sharding rules. Inputs are zeros of the sizes that the configs say.
+How. The calls are those that `parity.paths.jax.candidate` makes, on arrays of shapes alone. The transformer is made of
+its config on torch's meta device; on a mesh of devices that are not here every array is a `ShapeDtypeStruct` with its
+sharding (`AbstractDevices.put`). Everything else is the candidate's own code: the settings' patches and the sharding
+rules. Inputs are zeros of the sizes that the configs say.
 
-Cost. The trace: seconds for a small model, a minute for 54 blocks. No weight is made or read.
+A port is imported and built as for a run, on this machine's CPU, which is as many devices as the topology has. Then
+each of its weights becomes a shape, a dtype and a place: where it is split over a mesh of CPUs, the same mesh of the
+devices that are not here. Arrays that the port closes over, instead of giving them as `weights`, are constants of the
+program. A call that names devices itself (`shard_map` over a mesh of its own) names CPUs: JAX refuses to lower that for
+others, and the port's error says so.
+
+Cost. The trace: seconds for a small model, a minute for 54 blocks. No weight of a model is made or read; a port's are
+made once, in memory.
 """
 
 from __future__ import annotations
@@ -14,13 +24,14 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from parity.errors import UsageError
 from parity.hooks.torchtools import callable_modules
@@ -28,18 +39,18 @@ from parity.models.family import Family, require_meaning
 from parity.models.folder import skeleton
 from parity.models.patches import DTYPES, as_loaded, setting_dtype
 from parity.models.spec import Case
-from parity.models.stage1 import Conditions
+from parity.models.stage_files import Conditions
+from parity.paths.families import candidate_of, with_names
 from parity.paths.inputs import Inputs
 from parity.paths.jax.candidate import TorchaxBackend, adapt
 from parity.paths.jax.mesh import Devices, make_mesh, rules_of
 from parity.paths.jax.tracing import scoped, to_jax
 from parity.paths.loaded import batched
+from parity.paths.loop import prepare
 from parity.paths.plan import LOOP_STAGE
+from parity.paths.port.load import Entry
 from parity.reached import Reached
 from parity.settings import SETTINGS, Settings
-
-_OF_DEVICES = ("mesh", "sharding")
-"""Settings that say where any program lies."""
 
 
 class AbstractDevices(Devices):
@@ -88,7 +99,6 @@ def _require_program(settings: Settings) -> None:
         UsageError: there are some.
     """
     idle = [s.name for s in SETTINGS if settings.changed(s.name) and not s.applies_in(LOOP_STAGE)]
-    idle = [name for name in idle if name not in _OF_DEVICES]
     if idle:
         raise UsageError(f"{', '.join(idle)} changes nothing in the transformer's program: leave it out")
 
@@ -168,3 +178,66 @@ def _arguments(backend: TorchaxBackend, family: Family, case: Case, inputs: Inpu
     given = batched([inputs.conditions[branch] for branch in backend.groups[0]], shared)
     placed = backend.devices
     return {k: None if x is None else placed.put(to_jax(x), placed.batch(tuple(x.shape))) for k, x in given.items()}
+
+
+@dataclass(frozen=True)
+class PortDevices(AbstractDevices):
+    """Devices that are not here, of a port that may have a mesh of its own.
+
+    Attributes:
+        own: the mesh that it splits its weights over; what it does not split is whole on each of its devices.
+    """
+
+    own: Mesh
+
+    @property
+    def size(self) -> int:
+        return int(self.own.size)
+
+    def put(self, x: Any, sharding: NamedSharding) -> jax.Array:
+        return super().put(x, sharding if sharding.mesh == self.own else NamedSharding(self.own, PartitionSpec()))
+
+
+def abstract_port(
+    entry: Entry, family: Family, case: Case, settings: Settings, devices: Sequence[jax.Device]
+) -> Abstract:
+    """A port, on as many of these devices as it splits its weights over.
+
+    Args:
+        family: of the model that it ports. settings: the port's.
+
+    Raises:
+        UsageError: what the port's code raises; it runs in torch, or splits a weight over more devices than there are.
+    """
+    placed = abstract_devices(settings, devices)
+    ported, load = candidate_of(family, case, entry, None)
+    inputs = abstract_inputs(ported, case, settings)
+    loaded = load(case, settings, inputs)
+    modules = with_names(prepare(loaded)).side.modules  # what a port in JAX taps is known once it is traced
+    backend = loaded.backend
+    if not isinstance(backend, TorchaxBackend):
+        raise UsageError(f"{entry.named} runs in torch: no program of it is compiled for a TPU")
+    there = [_on(x.sharding, devices) for x in jax.tree.leaves(backend.params)]
+    own = next((cast(Mesh, sharding.mesh) for sharding in there if sharding is not None), placed.mesh)
+    backend.devices = PortDevices(placed.mesh, placed.rules, own)
+    backend.params = _elsewhere(backend.params, there, backend.devices)
+    backend.frames = jax.tree.map(lambda x: backend.devices.put(x, backend.devices.replicated), backend.frames)
+    return replace(abstract(backend, ported, case, inputs, ("", *modules)), scoped=backend.model)
+
+
+def _elsewhere(weights: Any, there: Sequence[NamedSharding | None], devices: Devices) -> Any:
+    """The weights as shapes at these places, one for each of them in order; None: whole on each device."""
+    leaves, structure = jax.tree.flatten(weights)
+    put = [devices.put(x, sharding or devices.replicated) for x, sharding in zip(leaves, there, strict=True)]
+    return jax.tree.unflatten(structure, put)
+
+
+def _on(sharding: Any, devices: Sequence[jax.Device]) -> NamedSharding | None:
+    """A sharding over several devices as one over a mesh of the same axes, of other devices; None for any other."""
+    if not isinstance(sharding, NamedSharding) or sharding.mesh.size == 1:
+        return None
+    mesh = sharding.mesh
+    if mesh.size > len(devices):
+        raise UsageError(f"the port splits a weight over {mesh.size} devices: choose a --topology with as many")
+    over = np.array(devices[: mesh.size]).reshape(tuple(mesh.shape.values()))
+    return NamedSharding(Mesh(over, mesh.axis_names, axis_types=mesh.axis_types), sharding.spec)

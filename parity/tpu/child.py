@@ -1,30 +1,26 @@
-"""The process that compiles: reads a request on stdin and answers in JSON on stdout, see `parity.tpu.compiler`."""
+"""The process that compiles: reads a request on stdin and answers in JSON on stdout, see `parity.tpu.compiler`.
+
+What the program multiplies, and how exactly, is read from the text of the optimised program. On a TPU a product of
+float32 operands is made of bfloat16 passes: one if no precision is asked for (the operands are rounded to bfloat16),
+three for `high`, six for `highest`. The optimised program says which in `operand_precision`.
+"""
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
+import re
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from parity.errors import ParityError, UsageError, summary
 from parity.paths.port.settings import chosen, port_timeout
 from parity.paths.worker.extras import end_with_parent, quieten
-from parity.settings import Settings
 from parity.tpu.compiler import Answer, Request
-from parity.tpu.figures import kernels, products
-
-if TYPE_CHECKING:
-    import jax
-
-    from parity.models.family import Family
-    from parity.models.spec import Case
-    from parity.paths.port.load import Entry
-    from parity.tpu.abstract import Abstract
+from parity.versions import installed
 
 _PACKAGES = ("jax", "jaxlib", "libtpu", "torch", "torchax", "diffusers")
 _LINES = 12
@@ -49,17 +45,23 @@ def _answered(request: Request) -> Answer:
     quieten()
     import jax
 
+    from parity.models.registry import opened
     from parity.paths.port.load import load_entry
 
     entry = None if request.port is None else load_entry("--port", request.port, port_timeout())
     settings = chosen(entry, "torchax", request.candidate)
     devices = _devices(request, settings.text("mesh"), settings.mesh_shape)
-    family, case = _case(request)
-    candidate = _candidate(entry, family, case, settings, devices)
+    family, case = opened(request.model, height=request.height, width=request.width, num_frames=request.frames)
+    from parity.tpu.abstract import abstract_candidate, abstract_port  # torchax, so behind the port's own import
+
+    if entry is None:
+        candidate = abstract_candidate(family, case, settings, devices)
+    else:
+        candidate = abstract_port(entry, family, case, settings, devices)
     answer = Answer(
         refusal="",
         settings={name: text for name, text in settings.as_text().items() if settings.changed(name)},
-        versions={name: _version(name) for name in _PACKAGES},
+        versions={name: installed(name) or "" for name in _PACKAGES},
         devices=candidate.devices,
         kind=str(devices[0].device_kind),
     )
@@ -89,19 +91,6 @@ def _answered(request: Request) -> Answer:
     )
 
 
-def _candidate(
-    entry: Entry | None, family: Family, case: Case, settings: Settings, devices: Sequence[jax.Device]
-) -> Abstract:
-    """Parity's own, or a port."""
-    if entry is None:
-        from parity.tpu.abstract import abstract_candidate
-
-        return abstract_candidate(family, case, settings, devices)
-    from parity.tpu.ported import abstract_port
-
-    return abstract_port(entry, family, case, settings, devices)
-
-
 def _first_lines(text: str) -> str:
     """What the compiler says first."""
     lines = [line.rstrip()[:300] for line in text.splitlines() if line.strip()]
@@ -111,21 +100,6 @@ def _first_lines(text: str) -> str:
 def _of_a_kernel(error: BaseException) -> bool:
     """Whether it is what Pallas says of a kernel that has no program on a TPU."""
     return "pallas" in f"{type(error).__module__} {error}".lower() or "mosaic" in str(error).lower()
-
-
-def _case(request: Request) -> tuple[Family, Case]:
-    from parity.models.registry import family_of, make_case, resolve_model
-    from parity.models.spec import GenerationSpec
-
-    folder = resolve_model(request.model)
-    spec = GenerationSpec.load(folder)
-    spec = replace(
-        spec,
-        height=request.height or spec.height,
-        width=request.width or spec.width,
-        num_frames=request.frames or spec.num_frames,
-    )
-    return family_of(folder), make_case(request.model, folder, spec)
 
 
 def _devices(request: Request, mesh: str, shape: tuple[int, int, int]) -> Any:
@@ -149,8 +123,52 @@ def _devices(request: Request, mesh: str, shape: tuple[int, int, int]) -> Any:
     return devices
 
 
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
+_LINE = re.compile(
+    r"\s+(?:ROOT )?%?(?P<name>[\w.\-]+) = \(?(?P<dtype>\w+)\[.*? (?P<opcode>[a-z][\w\-]*)\((?P<operands>[^)]*)\)"
+)
+PRODUCTS = ("convolution", "dot", "ragged-dot")
+
+
+def products(text: str, modules: frozenset[str]) -> Counter[tuple[str, str]]:
+    """How many products there are of each (module, precision); a module's indices are left open (`blocks.*.proj`).
+
+    Args:
+        text: of the optimised program. modules: paths of the model's.
+    """
+    dtypes: dict[str, str] = {}
+    found: Counter[tuple[str, str]] = Counter()
+    for line in text.splitlines():
+        at = _LINE.match(line)
+        if at is None:
+            continue
+        dtypes[at["name"]] = at["dtype"]
+        if at["opcode"] in PRODUCTS:
+            operands = {dtypes.get(name, "") for name in re.findall(r"%([\w.\-]+)", at["operands"])}
+            found[_module(line, modules), _precision(operands, line)] += 1
+    return found
+
+
+def kernels(text: str) -> Counter[str]:
+    """How often each Pallas kernel is called."""
+    calls = re.findall(r'%([\w.\-]+) = .* custom-call\(.*custom_call_target="tpu_custom_call"', text)
+    return Counter(re.sub(r"\.\d+$", "", name) for name in calls)
+
+
+def _precision(operands: set[str], line: str) -> str:
+    if "f32" not in operands:
+        return f"{min(operands, default='')}, one pass"
+    asked = re.search(r"operand_precision=\{([^}]*)\}", line)
+    if asked is not None and "highest" in asked[1]:
+        return "float32, six passes"
+    if asked is not None and "high" in asked[1]:
+        return "float32, three passes"
+    return "float32 rounded to bfloat16, one pass"
+
+
+def _module(line: str, modules: frozenset[str]) -> str:
+    """The innermost module in an operation's scopes; empty for none."""
+    found, path = re.search(r'op_name="([^"]*)"', line), ""
+    for part in found[1].split("/") if found else ():
+        inner = f"{path}.{part}" if path else part
+        path = inner if inner in modules else path
+    return re.sub(r"(?<=\.)\d+(?=\.|$)", "*", path)

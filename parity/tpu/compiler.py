@@ -1,12 +1,14 @@
-"""What a compile is asked for, and the process that does it: the TPU compiler takes a machine-wide lock, prints what it
-likes and may not end. Imports neither torch nor jax."""
+"""TPU topologies (`v6e:2x4`), what a compile for one is asked for, and the process that does it: the TPU compiler takes
+a machine-wide lock, prints what it likes and may not end. Imports neither torch nor jax."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -15,7 +17,6 @@ from pathlib import Path
 
 import parity
 from parity.errors import InconclusiveError, UsageError
-from parity.tpu.chips import topology
 
 _PROGRAM = "import sys; sys.path.append({!r}); from parity.tpu.child import main; main()"
 
@@ -74,6 +75,40 @@ class Answer:
         return sum(-count if name == "aliased" else count for name, count in self.memory.items())
 
 
+_GIB = 1 << 30
+
+# Name -> dimensions of its topologies, devices that JAX has of a chip, and bytes of memory that these devices share
+# (Google Cloud's pages on each chip).
+_CHIPS = {
+    "v4": (3, 2, 32 * _GIB),
+    "v5e": (2, 1, 16 * _GIB),
+    "v5p": (3, 1, 95 * _GIB),
+    "v6e": (2, 1, 32 * _GIB),
+    "tpu7x": (3, 2, 192 * _GIB),
+}
+
+
+def topology(name: str) -> tuple[int, int]:
+    """The devices of a topology, as JAX counts them, and the bytes of memory of one.
+
+    Raises:
+        UsageError: there is no such chip, or its topologies have a different form.
+    """
+    found = re.fullmatch(r"([a-z0-9]+):(\d{1,3}(?:x\d{1,3}){1,2})", name)
+    if found is None or found[1] not in _CHIPS:
+        raise UsageError(
+            f"--topology '{name[:40]}': expected CHIP:AxB such as v6e:2x4; known chips: {', '.join(_CHIPS)}"
+        )
+    dimensions, cores, memory = _CHIPS[found[1]]
+    bounds = [int(bound) for bound in found[2].split("x")]
+    if len(bounds) != dimensions or not all(bounds) or bounds[0] % 2 or bounds[1] % 2:
+        raise UsageError(
+            f"--topology '{name}': {found[1]} takes whole hosts of 2x2 chips in {dimensions} dimensions, such as "
+            f"{found[1]}:{'x'.join(['2', '2', '1'][:dimensions])}; a smaller mesh leaves chips out"
+        )
+    return math.prod(bounds) * cores, memory // cores
+
+
 def require_compiler() -> None:
     """Refuse to begin without a TPU compiler.
 
@@ -99,10 +134,10 @@ def compile_candidate(request: Request, limit: float) -> Answer:
         UsageError: what the request names does not exist or does not go together, or there is no compiler here.
         InconclusiveError: the compiler took longer, or died.
     """
-    chips = topology(request.topology)
+    devices, _ = topology(request.topology)
     require_compiler()
     # A port that asks JAX for devices finds as many CPUs as the topology has chips.
-    cpus = {} if request.port is None else {"JAX_NUM_CPU_DEVICES": str(chips.devices)}
+    cpus = {} if request.port is None else {"JAX_NUM_CPU_DEVICES": str(devices)}
     program = _PROGRAM.format(str(Path(parity.__file__).parents[1]))
     try:
         done = subprocess.run(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parity.bisect.ddmin import ddmin
+from parity.bisect.settings import ddmin
 
 sizes = st.integers(1, 60)
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from parity import cli
-from parity.bisect.settings import Judge, Outcome, fewest
-from parity.bisect.swaps import Plan, Swap, plan
+from parity.bisect.settings import Judge, Outcome, Plan, Swap, fewest, plan
 from parity.errors import InconclusiveError, UsageError
 from parity.settings import Settings, parse, render
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from parity.causes.closer import FOLDER, looked_closer
-from parity.causes.request import ExplainRequest
+from parity.causes.explain import looked_closer
+from parity.causes.request import FOLDER, ExplainRequest
 from parity.compare.diff import diff
 from parity.golden import Golden
 from parity.records import StepRecords

@@ -9,11 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.causes.errors import error_vector
-from parity.causes.gauges import working_dtype
-from parity.causes.witnesses.dtype import dtype
-from parity.causes.witnesses.schedule import schedule
-from parity.causes.witnesses.values import values, values_reordered
+from parity.causes.match import error_vector
+from parity.causes.values import dtype, schedule, values, values_reordered, working_dtype
 from parity.compare.result import Cause, Distance, StepDiff
 from parity.records import Key, Record, StepRecords
 from parity.transforms import bfloat16

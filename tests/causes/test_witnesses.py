@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.bisect.swaps import Plan, Swap, plan
+from parity.bisect.settings import Plan, Swap, plan
 from parity.causes import explain as module
 from parity.causes.evidence import Evidence
 from parity.causes.explain import ExplainRequest, _merged, explain
 from parity.causes.request import own_settings
-from parity.causes.swap_test import swap_test
-from parity.causes.witnesses.counterfactuals import _obeyed, told_by
+from parity.causes.swaps import _obeyed, swap_test, told_by
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Result, Witness, measured
 from parity.errors import UsageError
@@ -40,7 +39,7 @@ def test_each_is_asked_with_what_the_others_found(tmp_path: Path, monkeypatch: p
     seen: list[Evidence] = []
 
     def first(asked: Evidence) -> Iterator[Cause | Note]:
-        yield measured("the first", 1.0, "seen")
+        yield measured("the first", detail="seen")
         yield Note("and a note")
 
     def second(asked: Evidence) -> Iterator[Cause]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import parity
-from parity.commands.github import error_line
+from parity.commands.diff import error_line
 from parity.golden import Golden, verify
 from tests.support.cli import cli
 from tests.support.tiny_dit import PORT, write

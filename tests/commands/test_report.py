@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from parity.report.formats.json import dumps
+from parity.report.document import Listing
+from parity.report.formats import render
 from parity.report.result_json import to_json
 from tests.support.cli import cli
 from tests.support.results import RESULT
@@ -52,7 +53,7 @@ def test_the_page_has_the_run_its_pictures_and_what_it_was_made_with(kept: Path,
     assert url(b"candidate") not in page, "what a viewer of the candidate sees is the chain's"
     for said in ("Causes: not looked for", "PSNR 18.6 dB, SSIM 0.5000", "parity record", "vision_states", "torch 2."):
         assert said in page
-    (kept / "explain.json").write_text(dumps(to_json(RESULT)))
+    (kept / "explain.json").write_text(render(Listing(to_json(RESULT), ()), "json"))
     cli("report", kept, code=0)
     assert "98.0 %" in (kept / "report.html").read_text()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from parity.commands.help import COMMANDS
+from parity.cli import COMMANDS
 from tests.support.cli import cli
 
 REFUSED = [

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parity.compare.detect.masks import mask_cause
-from parity.compare.detect.phantoms import Phantoms, count_phantoms, mask_causes
+from parity.compare.attention import Phantoms, count_phantoms, mask_cause, mask_causes
 from parity.records import Record
 from tests.support.made import tensor
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from parity.compare.comparable import Side, comparable, settings_differences
+from parity.compare.comparable import comparable, settings_differences
 from parity.compare.result import Check
 from parity.records import Provenance
 from parity.settings import Difference
@@ -18,8 +19,12 @@ from tests.support.made import CANDIDATE, REFERENCE
 STEPS = (0, 1)
 
 
+def golden(provenance: Provenance, steps: tuple[int, ...] = STEPS, complete: bool = True) -> Any:
+    return SimpleNamespace(provenance=provenance, steps=steps, complete=complete)
+
+
 def find(candidate: Provenance = CANDIDATE, reference: Provenance = REFERENCE, **more: Any) -> dict[str, Check]:
-    found = comparable(Side(reference, STEPS), Side(candidate, STEPS), **more)
+    found = comparable(golden(reference), golden(candidate), **more)
     assert len({f.check for f in found}) == len(found)
     return {f.check: f for f in found}
 
@@ -109,7 +114,7 @@ def test_a_difference_is_named_and_blocks_unless_it_is_explained(
 def test_the_steps_of_both_are_compared(
     ours: tuple[int, ...], theirs: tuple[int, ...], complete: tuple[bool, bool], verdict: str, words: str
 ) -> None:
-    found = comparable(Side(REFERENCE, ours, complete[0]), Side(CANDIDATE, theirs, complete[1]))
+    found = comparable(golden(REFERENCE, ours, complete[0]), golden(CANDIDATE, theirs, complete[1]))
     check = next(f for f in found if f.check == "steps held")
     assert (check.verdict, words in check.detail) == (verdict, True)
 

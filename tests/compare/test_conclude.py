@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from parity.compare.births import Excuse
-from parity.compare.collected import Collected
-from parity.compare.conclude import conclude, recorded_stages, widest_of
+from parity.compare.conclude import Collected, conclude, recorded_stages, widest_of
 from parity.compare.judge import Judge
 from parity.compare.result import NAN, Check, Distance, Result, SettingDifference
 from parity.records import PADDING, Record, StepRecords
-from parity.report.formats.json import dumps
+from parity.report.document import Listing
+from parity.report.formats import render
 from parity.report.result_json import to_json
 from tests.support.made import Walk, moved, noise, none, scalar, tensor, walk_of
 
@@ -33,7 +33,7 @@ def concluded(*walks: Walk, judge: Judge | None = None, floors: bool = True, **m
         reference = reference if floors else StepRecords(reference.step, reference.records)
         collected.add(reference, candidate, judge.step(reference, candidate))
     found = conclude(collected, **{"model": "made", "differing": (), "preflight": (WEIGHTS,), **more})
-    assert '"verdict"' in dumps(to_json(found))
+    assert '"verdict"' in render(Listing(to_json(found), ()), "json")
     return found
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.compare.detect.detectors import Detectors
-from parity.compare.detect.relations import rounded_otherwise
-from parity.compare.detect.seen import Seen, Values
+from parity.compare.detectors import Detectors
 from parity.compare.diff import judge_streams
 from parity.compare.judge import Judge
+from parity.compare.relations import rounded_otherwise
 from parity.compare.result import Cause
+from parity.compare.values import Seen, Values
 from parity.records import AFTER, LOOP, Floor, Key, StepRecords
 from parity.sketch import value_record
 from parity.transforms import bfloat16

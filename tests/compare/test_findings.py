@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.compare.detect.configs import MOST, config_cause
-from parity.compare.detect.findings import Grid, findings
-from parity.compare.detect.frames import frame_errors, frames_of, pictures, psnr, spread, ssim
+from parity.compare.detectors import MOST, config_cause
+from parity.compare.findings import findings
+from parity.compare.frames import frame_errors, frames_of, pictures, psnr, spread, ssim
 from parity.compare.reason import Reason, sentence
 from parity.compare.result import Distance, Origin, SettingDifference, SiteDiff
 from parity.records import Key
@@ -49,8 +49,8 @@ NANS = [site("a:out", nonfinite=(0, 0)), site("b:out", True, nonfinite=(0, 7)),
     [
         ([site("a:out"), site("a:out", branch="uncond")], None, {}, []),
         ([site("a:out"), site("a:out", True, branch="uncond")], 1, {}, ["only branch uncond differs"]),
-        ([differing(range(32, 48))], 0, {"grid": Grid(4, 4, 4)}, ["tokens 32 to 47 of 64: frames 2 of 4"]),
-        ([differing(range(64))], 0, {"grid": Grid(4, 4, 4)}, []),  # a difference everywhere has no place
+        ([differing(range(32, 48))], 0, {"grid": (4, 4, 4)}, ["tokens 32 to 47 of 64: frames 2 of 4"]),
+        ([differing(range(64))], 0, {"grid": (4, 4, 4)}, []),  # a difference everywhere has no place
         # The second axis of channels, of coordinates, and of a batch holds no tokens.
         ([differing(range(31, 64), (1, 64, 4, 8, 8))], 0, {}, ["difference lies in 33 of 64 parts of its rows"]),
         ([differing(range(31, 64), (1, 64, 2, 3))], 0, {}, ["difference lies in 33 of 64 parts of its rows"]),

@@ -11,8 +11,8 @@ import pytest
 from parity.compare.births import Excuse, beyond, excused, excuses, severity
 from parity.compare.judge import Judge
 from parity.compare.result import NAN, Distance, SiteDiff
+from parity.compare.single import UNREAD
 from parity.compare.sites import Sites
-from parity.compare.unlike import UNREAD
 from parity.records import PADDING, READ, Floor, Key, Record, StepRecords
 from parity.settings import Difference
 from tests.support.made import FLOOR, Walk, births, measured_floor, moved, noise, none, scalar, step, tensor, walk_of
@@ -447,3 +447,13 @@ def test_judged_sites_are_indexed_from_either_end() -> None:
         for index in (2, -3):
             with pytest.raises(IndexError):
                 sites[index]
+
+
+@pytest.mark.parametrize("lean", [True, False])
+def test_row_bins_of_what_passes_are_kept_for_a_run_that_follows(lean: bool) -> None:
+    columns = Judge().step(*walk_of({"a:in.x": 0.5, "a:out": 1e4}).steps())
+    (passes, fails), (kept, failed) = columns, columns.kept(lean=lean)
+    assert (passes.verdict, fails.verdict) == ("pass", "fail")
+    assert len(passes.bins) > 1
+    assert kept.bins == (() if lean else pytest.approx(passes.bins, rel=1e-6))
+    assert (failed.bins, kept.distance) == (fails.bins, passes.distance)

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.compare.pairs.align import Pair
-from parity.compare.single import compared
-from parity.compare.unlike import same_mask
+from parity.compare.pairs import Pair
+from parity.compare.single import compared, same_mask
 from parity.records import Record
 from tests.support.made import Walk, noise, none, scalar, tensor
 
@@ -36,6 +35,7 @@ MANY_KEYS = np.arange(4000) < 100
         (ADDED, np.ones((1, 64), bool), "fail"),
         (ADDED, np.ones((1, 40), bool), "fail"),
         (ADDED, additive(-2.0), "fail"),  # a bias, no mask
+        (ADDED - np.arange(64) / 8, ADDED - np.arange(64) / 4, "fail"),  # biases of distances, beside what is left out
         (np.zeros((1, 1, 64), np.float32), np.ones((1, 64), bool), "pass"),  # leaves nothing out
         (np.full((1, 64), 0.2, np.float32), np.ones((1, 64), bool), "fail"),  # a soft mask, as of inpainting
         # As many keys, and nothing shows which.

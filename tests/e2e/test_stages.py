@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from parity.commands.parts import frame_files
-from parity.compare.detect.frames import pictures
+from parity.commands.parts.keep import write_frames
+from parity.compare.frames import pictures
 from parity.hooks.sites import split_sites
 from tests.support.cli import cli
 from tests.support.models import NANO, checkpoint
@@ -77,6 +77,6 @@ def test_glob_goes_to_the_stages_that_have_such_a_module() -> None:
 
 def test_frames_are_pngs(tmp_path: Path) -> None:
     video = np.random.default_rng(0).standard_normal((1, 3, 2, 8, 12)).astype(np.float32)
-    frame_files.write_frames(tmp_path / "a", video)
+    write_frames(tmp_path / "a", video)
     shown = [np.asarray(Image.open(tmp_path / "a" / f"{i:04d}.png")) for i in range(2)]
     assert np.abs(shown[1] / 255 - pictures(video[0, :, 1]).transpose(1, 2, 0)).max() <= 0.5 / 255 + 1e-9

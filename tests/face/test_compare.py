@@ -82,6 +82,28 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
     return torch.softmax(x, dim=-1)
 
 
+class Masked(torch.nn.Module):
+    """Attention with a mask of its own, and a complex table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.causal = Causal()
+        self.register_buffer("table", torch.polar(torch.ones(5, 4), torch.arange(20.0).reshape(5, 4)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        turned = torch.view_as_real(torch.view_as_complex(x.reshape(3, 5, 4, 2)) * self.table).reshape(x.shape)
+        return torch.nn.functional.scaled_dot_product_attention(turned, turned, x, attn_mask=self.causal(x))
+
+
+class Causal(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.full((5, 5), -math.inf).triu(1)
+
+
+def lost(x: torch.Tensor) -> Any:
+    return {"first": NET(x)[0]}
+
+
 def boom(x: Any) -> Any:
     raise ValueError("no such thing")
 
@@ -96,6 +118,8 @@ def boom(x: Any) -> Any:
         (HALF, lambda: HALF, {"inputs": X.bfloat16(), "runs": "torchax"}),
         (softmax, lambda: lambda x: jax.nn.softmax(x, axis=-1), {"inputs": X.numpy()}),
         (NET, lambda: NET, {"inputs": {"x": X, "scale": 2.0, "mask": None}}),
+        (Masked(), Masked, {}),
+        (torch.nn.SiLU(inplace=True), lambda: torch.nn.SiLU(inplace=True), {}),
     ],
 )
 def test_what_computes_the_same_passes(reference: Any, candidate: Callable[[], Any], options: dict[str, Any]) -> None:
@@ -116,6 +140,7 @@ def test_what_computes_the_same_passes(reference: Any, candidate: Callable[[], A
         (softmax, lambda: lambda x: jax.nn.softmax(x, axis=-2), ":out", {}),
         (lambda x: NET(x)[0], lambda: lambda x: WRONG(x)[0], "blocks.1:out", {}),
         (NET, lambda: lambda x: NET(x)[0][:, :4], ":out", {}),
+        (lambda x: torch.cat([X.argsort()]), lambda: lambda x: torch.cat([X.argsort()]).roll(1, 0), ":out", {}),
     ],
 )
 def test_faults_are_placed(reference: Any, candidate: Callable[[], Any], site: str, options: dict[str, Any]) -> None:
@@ -126,6 +151,25 @@ def test_faults_are_placed(reference: Any, candidate: Callable[[], Any], site: s
     text = render(Comparison(result, details=True), "text")
     assert ("the output agrees in" in text) == (site != ":out.1")
     assert not re.search(r"noise_pred|latents|step 0|cond\b", text), text
+
+
+@pytest.mark.parametrize(
+    ("reference", "candidate", "verdict", "reason"),
+    [
+        (NET, lost, "fail", "the reference returns 2 arrays, the candidate 1"),
+        (lost, NET, "pass", "agree"),
+        (lambda x: x[:0], lambda x: x[:0], "inconclusive", "what the reference returns is empty: nothing was compared"),
+    ],
+)
+def test_all_that_the_reference_returns_is_compared(reference: Any, candidate: Any, verdict: str, reason: str) -> None:
+    result = parity.compare(reference, candidate, X)
+    assert (result.verdict, reason in result.reason) == (verdict, True), result.reason
+
+
+def test_a_function_that_writes_to_what_it_is_given_leaves_the_caller_s_tensors() -> None:
+    given = X.clone()
+    parity.assert_parity(torch.nn.SiLU(inplace=True), lambda x: x.mul_(torch.sigmoid(x)), given)
+    assert torch.equal(given, X)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ from types import FrameType, ModuleType
 import pytest
 
 from parity.__main__ import main
-from parity.report.formats.json import dumps
+from parity.report.document import Listing
+from parity.report.formats import render
 from parity.report.result_json import to_json
 from parity.signals import terminable
 from tests.support.cli import cli
@@ -45,7 +46,7 @@ CALLS = frozenset(
 
 def kept(folder: Path) -> None:
     pair(folder / "run", fault=100.0)
-    (folder / "run" / "result.json").write_text(dumps(to_json(RESULT)))
+    (folder / "run" / "result.json").write_text(render(Listing(to_json(RESULT), ()), "json"))
     (folder / "run" / "report.html").write_text("<p>an older page</p>")
 
 

@@ -18,8 +18,7 @@ import torch
 import torchax
 from torchax import interop
 
-from parity.models.attention import AttentionSettings, Mark, attend
-from parity.models.attention_kernels import Visible, in_chunks, sdpa, splash_block
+from parity.models.attention import AttentionSettings, Mark, Visible, attend, in_chunks, sdpa, splash_block
 from parity.paths.jax.mended import mended
 
 B, L, H, D = 3, 37, 2, 16
@@ -204,7 +203,7 @@ def test_another_mask_is_not_mistaken_for_the_last(given: Tensors) -> None:
 
 
 def test_long_queries_are_taken_in_chunks(given: Tensors, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parity.models.attention_kernels.QUERY_CHUNK", 8)
+    monkeypatch.setattr("parity.models.attention.QUERY_CHUNK", 8)
     found = RUNS["torch sdpa"](given, "zero_kv_rescaled")[SOME]
     assert found == pytest.approx(oracle(given, "zero_kv_rescaled")[SOME], abs=2e-6)
 
@@ -215,7 +214,7 @@ def test_attention_in_chunks_is_attention(
     given: Tensors, chunk: int, segments: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a GPU is given in float64, of which it has no fused kernel."""
-    monkeypatch.setattr("parity.models.attention_kernels.QUERY_CHUNK", chunk)
+    monkeypatch.setattr("parity.models.attention.QUERY_CHUNK", chunk)
     q, k, v = (torch.from_numpy(x).double().transpose(1, 2) for x in (given.query, given.key, given.value))
     valid = torch.from_numpy(given.valid)
     visible = Visible(valid, valid, segments)

@@ -12,8 +12,8 @@ import torch
 
 from parity.hooks.sites import plan_sites
 from parity.models.family import Family
-from parity.models.registry import DEFAULT_MODEL, family_of, make_case, resolve_model
-from parity.models.spec import Case, GenerationSpec
+from parity.models.registry import DEFAULT_MODEL, opened
+from parity.models.spec import Case
 from parity.paths.inputs import Inputs, draw_noise, require_place
 from parity.paths.loaded import Loaded
 from parity.paths.loop import denoise, prepare
@@ -32,8 +32,7 @@ class Tiny:
 
 @functools.cache
 def tiny(model: str = DEFAULT_MODEL) -> Tiny:
-    folder = resolve_model(model)
-    return Tiny(family_of(folder), make_case(model, folder, GenerationSpec.load(folder)))
+    return Tiny(*opened(model))
 
 
 @functools.cache

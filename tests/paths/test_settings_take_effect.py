@@ -16,6 +16,7 @@ from parity.paths.loop import denoise, prepare
 from parity.reached import Reached
 from parity.settings import SETTINGS, parse
 from tests.paths.sides import Outcome, apart, side, walk
+from tests.support.settings import tries
 
 pytestmark = pytest.mark.slow
 
@@ -113,9 +114,9 @@ def implemented(backend: str) -> set[str]:
     for choice in SETTINGS:
         if choice.name in ELSEWHERE:
             continue
-        tries = choice.tries(backend)  # type: ignore[arg-type]
-        takes = choice.takes.get(backend, tries)  # type: ignore[call-overload]
-        found |= {f"{choice.name}={value}" for value in tries if value in takes}
+        tried = tries(choice, backend)  # type: ignore[arg-type]
+        takes = choice.takes.get(backend, tried)  # type: ignore[call-overload]
+        found |= {f"{choice.name}={value}" for value in tried if value in takes}
     return found
 
 

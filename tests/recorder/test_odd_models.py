@@ -117,7 +117,7 @@ def test_two_videos_at_a_time_are_no_guidance_branches(tmp_path: Path) -> None:
     def call(scheduler: Scheduler) -> None:
         x = TWO
         for i in range(2):
-            x = scheduler.step(model(x) + 3 * (model(x) - model(x * 0.5)), i, x)
+            x = scheduler.step(model(x) + 3 * (model(x) - model(x, TEXT, MASK)), i, x)
 
     where = golden(tmp_path / "gpu", call, model)
     first, second = (
@@ -158,3 +158,52 @@ def test_a_nest_that_holds_itself_is_recorded(tmp_path: Path) -> None:
     given["self"] = given  # type: ignore[assignment]
     where = golden(tmp_path / "gpu", lambda s: loop(model, X, given, scheduler=s), model)
     assert Golden.open(where).complete
+
+
+class Timed(Model):
+    def forward(self, x: torch.Tensor, timestep: float, text: Any = None) -> torch.Tensor:
+        return super().forward(x) * (1 + timestep / 1000) + (0 if text is None else text.mean())
+
+
+def own_loop(model: Timed, by: float, *, guided: bool = True, warm: bool = False, scheduler: Any = None) -> None:
+    x = X
+    if warm:
+        model(torch.zeros_like(x), 900.0, TEXT)
+    for timestep in (900.0, 600.0, 300.0):
+        out = model(x, timestep, TEXT)
+        out = out + 2 * (out - model(x, timestep)) if guided else out
+        x = x + by * out if scheduler is None else scheduler.step(out, timestep, x)
+
+
+@pytest.mark.parametrize("guided", [True, False])
+@pytest.mark.parametrize(
+    ("by", "scheduler", "warm", "origin"),
+    [
+        (-0.1, Scheduler(), False, ""),
+        (-0.1, None, False, ""),
+        (-0.1, None, True, ""),
+        (0.1, Scheduler(), False, ":in.x"),
+        (0.1, None, False, ":in.x"),
+    ],
+)
+def test_a_loop_that_computes_its_own_updates_has_steps(
+    by: float, scheduler: Any, warm: bool, origin: str, guided: bool, tmp_path: Path
+) -> None:
+    ours, theirs = Timed(), Timed()
+    golden(tmp_path / "gpu", lambda s: own_loop(ours, 0, guided=guided, scheduler=s), ours, once=False)
+    call = lambda: own_loop(theirs, by, guided=guided, warm=warm)  # noqa: E731
+    recorded(tmp_path / "tpu", call, transformer=theirs, scheduler=scheduler)
+    found = diff(tmp_path / "gpu", tmp_path / "tpu")
+    assert Golden.open(tmp_path / "tpu").steps == (0, 1, 2)
+    assert {d.key.step for d in found.sites if d.key.site == "blocks.1:out"} == {0, 1, 2}
+    assert (found.verdict, found.origin and (found.origin.key.step, found.origin.key.site)) == (
+        ("fail", (1, origin)) if origin else ("pass", None)
+    ), found.reason
+
+
+def test_what_is_called_to_compile_is_no_step(tmp_path: Path) -> None:
+    model = Timed()
+    golden(tmp_path / "gpu", lambda s: own_loop(model, 0, scheduler=s), model, once=False)
+    where = golden(tmp_path / "tpu", lambda s: own_loop(model, 0, warm=True, scheduler=s), model)
+    assert {r.key.branch for r in Golden.open(where).read_step(0).records} == {"", "cond", "uncond"}
+    assert diff(tmp_path / "gpu", where).verdict == "pass"

@@ -22,7 +22,7 @@ from parity.compare.births import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Distance, Result, SiteDiff, Witness
 from parity.records import Key
-from parity.report.page.build import (
+from parity.report.formats.html import (
     HERE,
     INTRODUCED,
     LIMIT,

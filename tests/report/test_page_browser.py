@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from parity.report.page.build import Shown, build
+from parity.report.formats.html import Shown, build
 
 pytest.importorskip("selenium", reason="the page is tested in a browser with selenium (extra test)")
 

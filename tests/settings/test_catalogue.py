@@ -25,6 +25,7 @@ from parity.settings import (
 )
 from parity.settings.chips import CHIPS, LIMITS, NO_CHIP, chip_of
 from parity.settings.setting import Capability, Input, Place
+from tests.support.settings import tries
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,7 @@ def test_every_setting_is_applied_reported_and_told() -> None:
     assert applied == {setting.name for setting in SETTINGS}
     for setting in SETTINGS:
         for backend in BACKENDS:
-            values = setting.tries(backend)
+            values = tries(setting, backend)
             assert values, setting.name
             taken = setting.takes.get(backend, values)
             needs = setting.needs if backend == "torchax" else ()
@@ -148,7 +149,7 @@ def test_every_setting_is_applied_reported_and_told() -> None:
                         parse(backend, [f"{setting.name}={value}"])
         assert setting.meaning
         assert remedy(setting.name)
-        assert not re.search(r"[{}]", sentence(setting.name, setting.tries("torch")[0])), setting.name
+        assert not re.search(r"[{}]", sentence(setting.name, tries(setting, "torch")[0])), setting.name
         assert set(get_args(Place)) >= set(setting.places) > set(), setting.name
         rounds = bool(set(setting.values) & set(BITS)) or setting.name == "matmul_precision"
         assert (setting.neutral is not None) == rounds, setting.name

@@ -42,7 +42,7 @@ def _hunyuan(folder: Path) -> None:
     import diffusers
 
     from parity.models.tiny.hunyuan_video_15 import _TRANSFORMER_RULES
-    from parity.models.tiny.weights import fill
+    from parity.models.tiny.make import fill
 
     tiny = resolve_model("tiny-hunyuan-video-1.5")
     for part in tiny.iterdir():

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from parity.compare.result import Result
-from parity.models.stage2 import write_stage2
+from parity.models.stage_files import write_stage2
 from parity.paths.live import InProcess
 from parity.paths.port.load import load_entry
 from parity.paths.side import Openers

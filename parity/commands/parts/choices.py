@@ -13,7 +13,6 @@ from typer.models import OptionInfo
 
 from parity.errors import UsageError
 from parity.models.registry import tiny_names
-from parity.report import formats
 from parity.settings import SETTINGS
 
 ISOLATIONS = ("none", "steps")
@@ -21,14 +20,8 @@ STAGES = ("text", "transformer", "vae")
 CHECKS = ("both", "logic", "precision")
 SIDES = ("reference", "candidate")
 SITES = ("blocks", "all")
-FORMATS = tuple(formats.NAMES)
 
 Complete = Callable[[str], list[str]]
-
-
-def form(values: tuple[str, ...]) -> str:
-    """What the help shows in place of a value: `none|step|module`."""
-    return "|".join(values)
 
 
 def completing(values: tuple[str, ...]) -> Complete:
@@ -38,11 +31,6 @@ def completing(values: tuple[str, ...]) -> Complete:
         return [value for value in values if value.startswith(incomplete)]
 
     return complete
-
-
-def models(incomplete: str) -> list[str]:
-    """Built-in models; a folder or a hub name is typed."""
-    return [name for name in tiny_names() if name.startswith(incomplete)]
 
 
 def settings(incomplete: str) -> list[str]:
@@ -66,8 +54,20 @@ def comma_separated(values: tuple[str, ...]) -> Complete:
 
 
 def one_of(values: tuple[str, ...], help: str, panel: str | None = None) -> OptionInfo:
-    """An option that takes one of the values; panel: of the help."""
-    return typer.Option(metavar=form(values), autocompletion=completing(values), help=help, rich_help_panel=panel)
+    """An option that takes one of the values, and refuses another; panel: of the help."""
+
+    def checked(option: typer.CallbackParam, value: str) -> str:
+        if value not in values:
+            raise UsageError(f"{option.opts[0]} takes {', '.join(values)}, found '{value}'")
+        return value
+
+    return typer.Option(
+        metavar="|".join(values),
+        autocompletion=completing(values),
+        callback=checked,
+        help=help,
+        rich_help_panel=panel,
+    )
 
 
 def some_of(values: tuple[str, ...], help: str, panel: str | None = None) -> OptionInfo:
@@ -79,26 +79,15 @@ def some_of(values: tuple[str, ...], help: str, panel: str | None = None) -> Opt
 
 def model(help: str) -> OptionInfo:
     """An option for a model: a built-in one's name is completed, a folder or a hub name is typed."""
-    return typer.Option("--model", "-m", metavar="NAME", autocompletion=models, help=help)
+    return typer.Option("--model", "-m", metavar="NAME", autocompletion=completing(tiny_names()), help=help)
 
 
 def sites(help: str) -> OptionInfo:
     """An option for sites: a preset, or a glob."""
-    return typer.Option(metavar=f"{form(SITES)}|GLOB", autocompletion=completing(SITES), help=help)
+    return typer.Option(metavar=f"{'|'.join(SITES)}|GLOB", autocompletion=completing(SITES), help=help)
 
 
 def settings_of(side: str, short: str) -> OptionInfo:
     """An option for settings, repeatable."""
     help = f"Setting of the {side}, see parity info settings; repeatable."
     return typer.Option(f"--{side}", short, metavar="K=V", autocompletion=settings, help=help)
-
-
-def choose(option: str, value: str, values: tuple[str, ...]) -> str:
-    """The value, which must be one of the values.
-
-    Raises:
-        UsageError: it is another.
-    """
-    if value not in values:
-        raise UsageError(f"{option} takes {', '.join(values)}, found '{value}'")
-    return value

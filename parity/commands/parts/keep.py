@@ -4,7 +4,7 @@
     DIR/reference_latents.safetensors  DIR/candidate_latents.safetensors      the final latents, stage-2 convention
     DIR/reference_embeddings.safetensors  DIR/candidate_embeddings.safetensors  their inputs, stage-1 convention
     DIR/request.json                                  prompt, files and ports of the command, for `parity explain`
-    DIR/frames/reference/0000.png  ...                with `--stages ...,vae`: the decoded pictures (`frame_files`)
+    DIR/frames/reference/0000.png  ...                with `--stages ...,vae`: the decoded pictures (`write_frames`)
     DIR/result.json                                   what `--format json` prints
     DIR/explain.json                                  what `parity explain DIR --format json` printed
     DIR/report.html                                   what `parity report DIR` writes
@@ -26,8 +26,8 @@ from typing import ParamSpec, TypeVar
 import numpy as np
 
 from parity.cache import cache_dir
-from parity.causes.closer import FOLDER
-from parity.commands.parts.frame_files import write_frames
+from parity.causes.request import FOLDER
+from parity.compare.frames import frames_of, pictures
 from parity.compare.result import Result
 from parity.errors import UsageError
 from parity.golden import GoldenWriter
@@ -210,3 +210,22 @@ def _sweep(runs: Path) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(path.with_suffix(""), ignore_errors=True)
             path.unlink()
+
+
+def write_frames(folder: Path, video: np.ndarray) -> None:
+    """Write a decoded video [B, 3, T, H, W], some -1 to 1: FOLDER/0000.png, ..., the videos of a batch in turn.
+
+    NaN is shown as black, values beyond the range as the nearest within.
+
+    Raises:
+        UsageError: the folder cannot be written.
+    """
+    from PIL import Image
+
+    shown = [np.round(np.nan_to_num(pictures(f)) * 255).astype(np.uint8).transpose(1, 2, 0) for f in frames_of(video)]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for i, frame in enumerate(shown):
+            Image.fromarray(frame).save(folder / f"{i:04d}.png")
+    except OSError as error:
+        raise UsageError(f"--out: cannot write '{folder}': {error.strerror}") from None

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -19,12 +20,13 @@ from parity.errors import UsageError
 from parity.models.registry import DEFAULT_MODEL, require_model, tiny_names
 from parity.paths.worker.extras import check_extras, quieten, require_one_process
 from parity.report import formats
-from parity.report.output import consoles, show
+from parity.report.output import consoles, show, tell, write
 from parity.runs.given import Given, read_given
 from parity.runs.request import NO_PORTS, Ports, Request
 from parity.settings import Settings, paired, parse
 
 if TYPE_CHECKING:
+    from parity.report.comparison import Comparison
     from parity.report.document import Document
     from parity.report.progress import Say
 
@@ -134,19 +136,11 @@ class Start:
     given: Given
     stages: tuple[str, ...]
 
-    def request(
-        self,
-        loaded: tuple[Ports, Settings, Settings],
-        *,
-        sites: str = "blocks",
-        values: tuple[str, ...] = (),
-        isolate: str = "none",
-        checks: str = "both",
-    ) -> Request:
+    def request(self, loaded: tuple[Ports, Settings, Settings], **how: Any) -> Request:
         """The request of both sides.
 
         Args:
-            loaded: of `Sides.load`. The others: see `Request`.
+            loaded: of `Sides.load`. how: `sites`, `values`, `isolate` and `checks` of the `Request`.
 
         Raises:
             UsageError: settings that the stages have no place for.
@@ -168,10 +162,7 @@ class Start:
             stages=self.stages,
             stage2=self.given.stage2,
             like=self.given.like,
-            sites=sites,
-            values=values,
-            isolate=isolate,
-            checks=checks,
+            **how,
         )
 
 
@@ -274,17 +265,11 @@ class Output:
 
     Attributes:
         format: one of `parity.report.formats.NAMES`.
-
-    Raises:
-        UsageError: no such format.
     """
 
     panel: ClassVar[str] = "Output"
 
-    format: Annotated[str, one_of(choices.FORMATS, "Format on stdout; json is one document and nothing else.")] = "text"
-
-    def __post_init__(self) -> None:
-        formats.require(self.format)
+    format: Annotated[str, one_of(formats.NAMES, "Format on stdout; json is one document and nothing else.")] = "text"
 
     @property
     def quiet(self) -> bool:
@@ -305,7 +290,7 @@ class Output:
             yield say
 
     @contextlib.contextmanager
-    def sides(self, *, torchax: bool = True, extras: bool = True, quiet: bool = False) -> Iterator[Say]:
+    def sides(self, *, torchax: bool = True, extras: bool = True) -> Iterator[Say]:
         """`working`, for a command whose sides have processes of their own; a reference alone needs no torchax.
 
         Args:
@@ -315,7 +300,7 @@ class Output:
         quieten()
         if extras:
             check_extras(torchax=torchax)
-        with self.working("starting the sides", quiet=quiet) as say:
+        with self.working("starting the sides") as say:
             yield say
 
 
@@ -328,3 +313,34 @@ class Judgement(Output):
     """
 
     details: Annotated[bool, typer.Option("--details", "-v", help="Show all rows on a terminal.")] = False
+
+
+def shown(output: Judgement, document: Comparison, save: Callable[[int], int]) -> int:
+    """Print a result, then save it, even if stdout is full or closed; returns the exit code.
+
+    Args:
+        save: writes the files; takes the exit code of the verdict and gives the command's.
+    """
+    code = document.result.exit_code
+    try:
+        output.show(document)
+    finally:
+        code = save(code)
+    return code
+
+
+def saved(code: int, path: Path, text: Callable[[], str], option: str) -> int:
+    """Write a side file after the result was shown; a failure goes to stderr.
+
+    Args:
+        code: the exit code of the verdict. option: that named the file.
+
+    Returns:
+        The same code; of a pass whose file could not be written, 2.
+    """
+    try:
+        write(path, text, option)
+    except UsageError as error:
+        tell(f"parity: {error}")
+        return code or UsageError.exit_code
+    return code

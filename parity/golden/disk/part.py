@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, overload
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -107,11 +107,7 @@ class Table(Sequence[Record]):
         self.layout, self.step, self._arrays, self._made = layout, step, arrays, made
         self.counts, self.numbers, self.sketches = (arrays[name].bits for name in ("counts", "moments", "sketches"))
 
-    @overload
-    def __getitem__(self, index: int) -> Record: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Record, ...]: ...
-    def __getitem__(self, index: int | slice) -> Record | tuple[Record, ...]:
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return tuple(self[i] for i in range(*index.indices(len(self))))
         if self._made is not None:
@@ -251,12 +247,8 @@ def tabled(step: StepRecords) -> tuple[Table, FloorTable]:
     """A step's records and their floors as columns, as a golden's are; steps that are alike share a layout."""
     if isinstance(step.records, Table) and isinstance(step.floors, FloorTable):
         return step.records, step.floors
-    rows, columns = [], _Columns()
-    for record in map(_plain, step.records):
-        floor = step.floors.get(record.key)
-        columns.add(record, floor)
-        rows.append(_row(record, floor, held=isinstance(record.value, np.ndarray)))
-    layout, arrays = _laid_out(tuple(rows)), columns.arrays(step.step)
+    rows, arrays = _columns(step, map(_plain, step.records))
+    layout = _laid_out(rows)
     return Table(layout, step.step, arrays, step.records), FloorTable(layout, step.step, arrays)
 
 
@@ -270,59 +262,50 @@ def write_part(path: Path, step: StepRecords) -> None:
         MalformedError: a record or floor that the format does not allow, or two with the same key.
         OSError: it cannot be written.
     """
-    rows, columns, held = [], _Columns(), {}
-    floors = dict(step.floors)
-    for i, record in enumerate(map(_plain, step.records)):
-        floor = floors.pop(record.key, None)
-        if record.key.step != step.step:
-            raise MalformedError(f"{record.key}: does not belong to step {step.step}")
-        columns.add(record, floor)
-        if isinstance(record.value, np.ndarray):
-            _check_value(record, record.value.shape)
-            held[f"value.{i}"] = _array(record.value, record)
-        rows.append(_row(record, floor, held=f"value.{i}" in held))
-    if floors:
-        raise MalformedError(f"the floor of {next(iter(floors))}: there is no such record")
+    records = tuple(map(_plain, step.records))
+    if foreign := [record.key for record in records if record.key.step != step.step]:
+        raise MalformedError(f"{foreign[0]}: does not belong to step {step.step}")
+    if loose := step.floors.keys() - {record.key for record in records}:
+        raise MalformedError(f"the floor of {next(iter(loose))}: there is no such record")
+    rows, arrays = _columns(step, records)
+    held = {f"value.{i}": _array(r.value, r) for i, r in enumerate(records) if isinstance(r.value, np.ndarray)}
     try:
         text = msgspec.json.encode(rows).decode()
     except (OverflowError, UnicodeError) as error:
         raise MalformedError(f"a record of step {step.step}: {error}") from None
-    layout_of(text)  # what is written can be read
-    write_tensors(path, {**columns.arrays(step.step), **held}, (ROWS, text))
+    _check_columns(layout_of(text), {**arrays, **held})  # what is written can be read
+    write_tensors(path, {**arrays, **held}, (ROWS, text))
 
 
-class _Columns:
-    """The numbers of records, column by column."""
-
-    def __init__(self) -> None:
-        self.found: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
-
-    def add(self, record: Record, floor: Floor | None) -> None:
-        found, m, what = self.found, record.moments, record.key
+def _columns(step: StepRecords, records: Iterable[Record]) -> tuple[tuple[Row, ...], dict[str, Array]]:
+    """A step's records, as `_plain` gives them: what they are at every step, and their numbers column by column."""
+    rows: list[Row] = []
+    found: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
+    found["step"] = [step.step]
+    for record in records:
+        floor, m = step.floors.get(record.key), record.moments
+        rows.append(_row(record, floor))
         if m is not None:
-            _check_counts(m.count, m.nan, m.inf, what)
             found["counts"].append((m.count, m.nan, m.inf))
             found["moments"].append((m.min, m.max, m.mean, m.l2))
         if record.sketch is not None:
-            size = Geometry(*record.frame).size
-            if record.sketch.dtype != np.float32 or record.sketch.shape != (size,):
-                found_there = f"{record.sketch.dtype} {list(record.sketch.shape)}"
-                raise MalformedError(
-                    f"{what}: the sketch of frame {record.frame} should be float32 [{size}], not {found_there}"
-                )
-            found["sketches"].append(record.sketch)
+            found["sketches"].append(_sketch(record.sketch, record))
         if isinstance(record.value, float):
             found["scalars"].append(record.value)
         if floor is not None:
-            if floor.l2 < 0 or floor.local_l2 < 0 or floor.linf < 0:
-                raise MalformedError(f"the floor of {what}: is negative")
             found["floors"].append((floor.l2, floor.local_l2, floor.linf))
             found["bins"] += [] if floor.bins is None else [floor.bins]
+    return tuple(rows), {name: Array(_column(name, found[name]), dtype) for name, (dtype, _) in _COLUMNS.items()}
 
-    def arrays(self, step: int) -> dict[str, Array]:
-        """As they are written."""
-        self.found["step"] = [step]
-        return {name: Array(_column(name, self.found[name]), dtype) for name, (dtype, _) in _COLUMNS.items()}
+
+def _sketch(sketch: np.ndarray, record: Record) -> np.ndarray:
+    size = Geometry(*record.frame).size
+    if sketch.dtype != np.float32 or sketch.shape != (size,):
+        found = f"{sketch.dtype} {list(sketch.shape)}"
+        raise MalformedError(
+            f"{record.key}: the sketch of frame {record.frame} should be float32 [{size}], not {found}"
+        )
+    return sketch
 
 
 def _column(name: str, found: Sequence[Any]) -> np.ndarray:
@@ -330,11 +313,6 @@ def _column(name: str, found: Sequence[Any]) -> np.ndarray:
     if name in ("sketches", "bins"):
         return np.concatenate([np.zeros(0, np.float32), *found]).astype(np.float32, copy=False)
     return np.array(found, dtype).reshape((-1, width) if width else -1)
-
-
-def _check_counts(count: int, nan: int, inf: int, what: Key) -> None:
-    if min(count, nan, inf) < 0 or nan + inf > count:
-        raise MalformedError(f"{what}: more NaN and Inf than elements, or less than none")
 
 
 def _array(value: np.ndarray, record: Record) -> Array:
@@ -365,7 +343,7 @@ def _text(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _row(record: Record, floor: Floor | None, *, held: bool) -> Row:
+def _row(record: Record, floor: Floor | None) -> Row:
     value = record.value
     if record.kind == "scalar" and not isinstance(value, (str, bool, int, float)):
         raise MalformedError(f"{record.key}: a scalar with the value {shown(value)}")
@@ -383,7 +361,7 @@ def _row(record: Record, floor: Floor | None, *, held: bool) -> Row:
         value=_text(value) if isinstance(value, str) else value if isinstance(value, int) else None,
         moments=record.moments is not None,
         sketch=record.sketch is not None,
-        held=held,
+        held=isinstance(value, np.ndarray),
         floor=floor is not None,
         bins=-1 if floor is None or floor.bins is None else floor.bins.size,
     )

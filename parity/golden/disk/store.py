@@ -17,7 +17,6 @@ import queue
 import stat
 import tempfile
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -36,27 +35,24 @@ class MissingError(UsageError):
     """There is no such file."""
 
 
-class Store(ABC):
-    """A flat folder of files. All methods raise UsageError, naming the file, for whatever goes wrong.
+class Store:
+    """A flat folder of files on this machine. All methods raise UsageError, naming the file, for whatever goes wrong.
 
     Attributes:
         name: as the user wrote it; never stored.
     """
 
-    name: str
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.name = os.fspath(path)
+        self._folder = Path(path)
 
     def read(self, file: str, most: int) -> bytes | None:
         """A small file's content; None where there is no such file."""
-        where = os.path.join(self.name, file)
-        with self._explained(file):
-            try:
-                with self._here(file, most) as path, _opened(path, where) as descriptor:
-                    if os.fstat(descriptor).st_size > most:
-                        raise damaged(where, f"it is longer than {most} bytes")
-                    with open(descriptor, "rb", closefd=False) as opened:
-                        return opened.read(most)
-            except (FileNotFoundError, NotADirectoryError):
-                return None
+        try:
+            with self.mapped(file, None, most) as (_, buffer):
+                return bytes(buffer)
+        except MissingError:
+            return None
 
     @contextlib.contextmanager
     def mapped(self, file: str, size: int | None, most: int) -> Iterator[tuple[Path, memoryview]]:
@@ -74,11 +70,11 @@ class Store(ABC):
                 with self._here(file, most) as path, _opened(path, where) as descriptor:
                     found = os.fstat(descriptor).st_size
                     if found > most or size not in (None, found):
-                        wanted = f"at most {most}" if size is None else str(size)
-                        raise damaged(where, f"it has {found} bytes where its golden lists {wanted}")
+                        listed = f"it has {found} bytes where its golden lists {size}"
+                        raise damaged(where, f"it is longer than {most} bytes" if size is None else listed)
                     # What is empty cannot be mapped.
                     yield path, memoryview(mmap.mmap(descriptor, found, access=mmap.ACCESS_READ) if found else b"")
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 raise MissingError(str(damaged(where, "the file is missing"))) from None
 
     def put(self, file: str, write: Callable[[Path], object]) -> tuple[int, str]:
@@ -93,33 +89,46 @@ class Store(ABC):
                 os.fsync(written.fileno())
                 return os.fstat(written.fileno()).st_size, hashlib.file_digest(written, "sha256").hexdigest()
 
-    @abstractmethod
     def create(self) -> None:
         """Make the folder, where folders exist."""
+        if self._folder.is_file():
+            raise UsageError(f"{self.name}: it is a file, and a golden is a folder; name another place")
+        with explained(self.name):
+            self._folder.mkdir(parents=True, exist_ok=True)
 
-    @abstractmethod
     def files(self) -> list[str]:
         """The names of the files in it, in order."""
+        with explained(self.name):
+            return sorted(os.listdir(self._folder)) if self._folder.is_dir() else []
 
-    @abstractmethod
     def remove(self, file: str) -> None:
         """Remove a file."""
+        with self._explained(file):
+            (self._folder / file).unlink(missing_ok=True)
 
-    @abstractmethod
-    def _here(self, file: str, most: int) -> AbstractContextManager[Path]:
+    def _explained(self, file: str) -> AbstractContextManager[None]:
+        """Turns what fails within into sentences that name the file and the remedy."""
+        return explained(os.path.join(self.name, file))
+
+    @contextlib.contextmanager
+    def _here(self, file: str, most: int) -> Iterator[Path]:
         """A path to the file, or to a copy of it here; of what is longer than `most`, the size alone counts.
 
         Raises:
             FileNotFoundError: there is none.
         """
+        yield self._folder / file  # a link, as snapshots of a hub are made of, is read as what it leads to
 
-    @abstractmethod
-    def _placed(self, file: str) -> AbstractContextManager[Path]:
+    @contextlib.contextmanager
+    def _placed(self, file: str) -> Iterator[Path]:
         """A path to write to; what it holds in the end takes the file's place, whole."""
-
-    @abstractmethod
-    def _explained(self, file: str) -> AbstractContextManager[None]:
-        """Turns what fails within into sentences that name the file and the remedy."""
+        with replacing(self._folder / file) as path:
+            yield path
+        descriptor = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)  # the folder is synced, so that renames last
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def open_store(where: str | os.PathLike[str]) -> Store:
@@ -135,7 +144,7 @@ def open_store(where: str | os.PathLike[str]) -> Store:
         raise UsageError(f"{text!a} is no folder or URL: no path holds a null character")
     if text.startswith("file://"):
         text = text.removeprefix("file://")
-    return RemoteStore(text) if "://" in text else LocalStore(text)
+    return RemoteStore(text) if "://" in text else Store(text)
 
 
 @contextlib.contextmanager
@@ -163,45 +172,6 @@ def explained(where: str) -> Iterator[None]:
             ) from error
         reason = error.strerror or type(error).__name__
         raise UsageError(f"{where}: {reason}; check the path and its permissions") from error
-
-
-class LocalStore(Store):
-    """A folder on this machine."""
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.name = os.fspath(path)
-        self._folder = Path(path)
-
-    def _explained(self, file: str) -> AbstractContextManager[None]:
-        return explained(os.path.join(self.name, file))
-
-    @contextlib.contextmanager
-    def _here(self, file: str, most: int) -> Iterator[Path]:
-        yield self._folder / file  # a link, as snapshots of a hub are made of, is read as what it leads to
-
-    @contextlib.contextmanager
-    def _placed(self, file: str) -> Iterator[Path]:
-        with replacing(self._folder / file) as path:
-            yield path
-        descriptor = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)  # the folder is synced, so that renames last
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-    def create(self) -> None:
-        if self._folder.is_file():
-            raise UsageError(f"{self.name}: it is a file, and a golden is a folder; name another place")
-        with explained(self.name):
-            self._folder.mkdir(parents=True, exist_ok=True)
-
-    def files(self) -> list[str]:
-        with explained(self.name):
-            return sorted(os.listdir(self._folder)) if self._folder.is_dir() else []
-
-    def remove(self, file: str) -> None:
-        with self._explained(file):
-            (self._folder / file).unlink(missing_ok=True)
 
 
 def _refusal(error: FileNotFoundError) -> BaseException | None:
@@ -240,7 +210,7 @@ def within(seconds: float, function: Callable[[], T]) -> T:
 
 
 class RemoteStore(Store):
-    """A folder behind an fsspec URL."""
+    """The same behind an fsspec URL."""
 
     def __init__(self, url: str) -> None:
         self._secrets = secrets_of(url)

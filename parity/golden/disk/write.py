@@ -11,7 +11,6 @@ import os
 import re
 from dataclasses import fields, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from parity.errors import MalformedError, UsageError
@@ -173,9 +172,7 @@ class GoldenWriter:
     def __enter__(self) -> GoldenWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.finish()
 

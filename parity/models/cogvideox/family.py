@@ -1,4 +1,7 @@
-"""CogVideoX 1.0 and 1.5 as a family: inputs, settings, rows. Its schedule and steps are in `cogvideox_sampler`."""
+"""CogVideoX 1.0 and 1.5 as a family: inputs, settings, rows, text encoder. Its schedule and steps are in `sampler`.
+
+The text encoder is asked as its pipeline asks it: one T5, no mask.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,12 @@ from parity.models import feature_cache
 from parity.models.attention import AttentionSettings
 from parity.models.cogvideox import transformer as cogvideox
 from parity.models.cogvideox.sampler import CogVideoXSampler
-from parity.models.cogvideox.text import T5, text_stage
 from parity.models.family import Condition, Constrain, Family
-from parity.models.folder import read_config
+from parity.models.folder import load_component, read_config
 from parity.models.patches import patch_norms, patch_rope
 from parity.models.spec import Case, GenerationSpec, frames_of
-from parity.models.stage1 import Stream
-from parity.models.text import TextStage
+from parity.models.stage_files import Stream
+from parity.models.text import TextStage, encoder_of
 from parity.reached import Reached
 from parity.settings import Capability, Settings
 
@@ -34,6 +36,16 @@ _LACKS: Mapping[Capability, str] = {
     "step counter": "its schedulers count no steps, so that warm-up calls leave no trace",
 }
 _NO_ROTARY = "its positions are added to the tokens, not rotary"
+
+
+def _length(config: Mapping[str, Any]) -> int | str:
+    """The model without rotary embeddings has one position table, which counts the text tokens in."""
+    return "L" if _is_rotary(config) else int(config["max_text_seq_length"])
+
+
+T5 = Stream(
+    argument="encoder_hidden_states", name="prompt_embeds", width="text_embed_dim", length=_length, masked=False
+)
 
 
 class CogVideoX(Family):
@@ -64,7 +76,26 @@ class CogVideoX(Family):
         return {T5.argument: case.spec.tokenizer_max_length}
 
     def text(self, case: Case) -> TextStage:
-        return text_stage(case)
+        """T5, whose padded rows the transformer reads like all others.
+
+        Raises:
+            UsageError: the folder lacks the tokenizer or the encoder.
+        """
+        import diffusers
+        import transformers
+
+        # Of the pipeline only the method is wanted, which takes its tokenizer and encoder from `self`.
+        pipeline = diffusers.CogVideoXPipeline.__new__(diffusers.CogVideoXPipeline)
+        tokenizer = load_component(transformers.T5Tokenizer, case.folder, "tokenizer")
+        length = case.spec.tokenizer_max_length
+
+        def t5(encoder: Any, prompt: str, device: torch.device) -> Any:
+            pipeline.__dict__.update(tokenizer=tokenizer, text_encoder=encoder)
+            return pipeline._get_t5_prompt_embeds(
+                prompt, max_sequence_length=length, device=device, dtype=encoder.dtype
+            )
+
+        return TextStage((encoder_of(case, "text_encoder", transformers.T5EncoderModel, T5, t5, length),))
 
     def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
         settings = reached.settings

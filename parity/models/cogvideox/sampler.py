@@ -77,10 +77,6 @@ class CogVideoXSampler(Sampler):
         return float(self.sigmas[-1])
 
     @property
-    def step_index(self) -> int | None:
-        return None
-
-    @property
     def _stride(self) -> int:
         return int(self.scheduler.config.num_train_timesteps) // len(self.timesteps)
 

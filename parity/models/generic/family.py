@@ -1,7 +1,9 @@
 """Any diffusers transformer by class and config alone: one call (or N Euler steps) on inputs made for it.
 
 For a class that no built-in family knows. There is no pipeline: no text encoders, no guidance, no scheduler; the
-transformer's own code runs as diffusers wrote it on both sides. See `parity.models.generic.inputs` for its inputs.
+transformer's own code runs as diffusers wrote it on both sides. See `parity.models.generic.inputs` for its inputs. Its
+padded text rows are known from the mask among them (`TextRows`), its loop is one branch of Euler steps along falling
+timesteps (`EulerSampler`).
 """
 
 from __future__ import annotations
@@ -9,33 +11,33 @@ from __future__ import annotations
 import functools
 import math
 import traceback
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import torch
 
 from parity.errors import InconclusiveError, ParityError, UsageError
-from parity.hooks.rows import NoRows, PairedRule, RowFrame
+from parity.hooks.rows import SEQUENCE, WHOLE, NoRows, PairedRule, Part, RowFrame
 from parity.models.family import Condition, Family, Said
 from parity.models.folder import class_of, is_drawn, read_config, skeleton
-from parity.models.generic.fitting import fitting
 from parity.models.generic.inputs import (
     GRID,
     LATENT,
     TIMESTEP,
     Made,
     Signature,
+    fitting,
     make_arguments,
     read_inputs,
     signature_of,
 )
-from parity.models.generic.rows import TEXT_FRAME, TextRows, frame_of_mask, text_mask
-from parity.models.generic.sampler import EulerSampler
 from parity.models.patches import DTYPES, patch_norms, patch_timestep_embedding
+from parity.models.sampler import Place, Sampler
 from parity.models.spec import Case, GenerationSpec
-from parity.models.stage1 import Conditions
+from parity.models.stage_files import Conditions
 from parity.models.text import TextStage
 from parity.reached import Reached
 from parity.settings import Capability, Settings
@@ -70,15 +72,8 @@ class Generic(Family):
     made: Made
     title = "a diffusers transformer by class and config"
     batches: tuple[tuple[str, ...], ...] = (("cond",),)
-
-    @property
-    def may_be_silent(self) -> bool:
-        return True
-
-    @property
-    def pairs_rows(self) -> bool:
-        """In which order a class joins image and text only its masks say."""
-        return True
+    may_be_silent = True
+    pairs_rows = True  # in which order a class joins image and text only its masks say
 
     def lacks(self, config: Mapping[str, Any]) -> Mapping[Capability, str]:
         return _LACKS
@@ -170,6 +165,108 @@ class Generic(Family):
     def frames(self, case: Case, settings: Settings, condition: Condition) -> dict[str, RowFrame]:
         mask = text_mask(condition)
         return {} if mask is None else {TEXT_FRAME: frame_of_mask(mask)}
+
+
+MASKS = ("encoder_attention_mask", "encoder_hidden_states_mask")
+"""Arguments that diffusers' transformers call the text's mask."""
+
+TEXT_FRAME = "text"
+_WORDS = ("context", "text", "txt", "caption", "encoder_hidden_states", "add_")
+
+
+@dataclass(frozen=True, slots=True)
+class TextRows:
+    """Tensors [B, rows, ...] of as many rows as the text has are text; see `parity.hooks.rows.RowRule`.
+
+    In which order a family joins image and text is unknown, so joint sequences are compared whole; where a mask of so
+    many rows was given, it says which of them are read.
+
+    Attributes:
+        text: tokens. image: what the number of image tokens may be; empty where that is not known. Where it may be the
+            text's, names decide.
+    """
+
+    text: int
+    image: tuple[int, ...] = ()
+
+    def parts(self, module: str, port: str, shape: Sequence[int]) -> tuple[Part, ...]:
+        return self.paired(module, port, shape, ())
+
+    def paired(self, module: str, port: str, shape: Sequence[int], masked: Collection[int]) -> tuple[Part, ...]:
+        if len(shape) < 3 or "mask" in port:
+            return WHOLE
+        rows, said = shape[1], any(word in f"{module}.{port}" for word in _WORDS)
+        if rows > self.text and rows in masked:
+            return SEQUENCE
+        is_text = rows == self.text or (rows < self.text and rows in masked)
+        # What a joint mask covers beside the text is the image.
+        image = self.image or tuple(n - self.text for n in masked if n > self.text)
+        certain = bool(image) and rows not in image
+        return (Part(frame=TEXT_FRAME),) if is_text and (said or certain) else WHOLE
+
+
+def text_mask(condition: Mapping[str, torch.Tensor]) -> np.ndarray | None:
+    """bool [tokens], True where a token is valid; None where there is no mask, or none that leaves a token out."""
+    given = next((condition[name] for name in MASKS if name in condition), None)
+    if given is None or given.ndim != 2:
+        return None
+    valid: np.ndarray = given[0].detach().cpu().to(torch.float32).numpy() > 0
+    return None if valid.all() else valid
+
+
+def frame_of_mask(valid: np.ndarray) -> RowFrame:
+    """The frame in which the valid tokens stand first."""
+    order = np.argsort(~valid, kind="stable")
+    return RowFrame(order.astype(np.int32), valid[order].astype(np.float32))
+
+
+class EulerSampler(Sampler):
+    """See `parity.models.sampler.Sampler`.
+
+    Sigmas fall evenly from one to zero. A prediction of another shape than the latents' leaves them as they are.
+
+    Args:
+        scale: of the timesteps. start_at: latents in place of the noise. timesteps: in place of the even ones.
+    """
+
+    guidance_scale = 1.0
+
+    def __init__(
+        self, scale: float, start_at: torch.Tensor | None = None, timesteps: torch.Tensor | None = None
+    ) -> None:
+        self.scale, self.start_at, self.given = scale, start_at, timesteps
+        self._sigmas = self.timesteps = torch.empty(0)
+        self.state: dict[str, torch.Tensor] = {}
+        self.place: Place = lambda x: x
+
+    @property
+    def sigmas(self) -> torch.Tensor:
+        return self._sigmas
+
+    def fresh(self) -> EulerSampler:
+        return EulerSampler(self.scale, self.start_at, self.given)
+
+    def set_schedule(self, steps: int, device: Any, place: Place, dtype: torch.dtype | None) -> None:
+        if self.given is not None and len(self.given) != steps:
+            raise UsageError(f"--inputs gives {len(self.given)} timesteps for --steps {steps}")
+        if self.given is None:
+            sigmas = torch.linspace(1.0, 0.0, steps + 1, dtype=torch.float64)
+        else:
+            sigmas = torch.cat([self.given.double() / self.scale, torch.zeros(1, dtype=torch.float64)])
+        sigmas = sigmas.float() if dtype is None else sigmas.to(dtype)
+        self.place, self._sigmas = place, place(sigmas)
+        self.timesteps = place(sigmas[:-1] * self.scale)
+
+    def start(self, noise: torch.Tensor) -> torch.Tensor:
+        return noise if self.start_at is None else self.place(self.start_at).to(noise.dtype)
+
+    def guide(self, predictions: Mapping[str, torch.Tensor], step: int, dtype: torch.dtype | None) -> torch.Tensor:
+        return predictions["cond"]
+
+    def step(self, guided: torch.Tensor, latents: torch.Tensor, step: int) -> torch.Tensor:
+        if guided.shape != latents.shape:
+            return latents
+        return latents + (self.sigmas[step + 1] - self.sigmas[step]).to(latents.dtype) * guided
 
 
 def _guarded(forward: Any, family: Generic, traced: bool) -> Any:

@@ -5,6 +5,12 @@ arguments are made, and optional ones that the table knows and the config asks f
 default. A required argument that nobody knows is an error that names it: give it, and any other, with
 `--inputs FILE.safetensors`, tensors by argument name, which always take precedence.
 
+What the table makes is what most classes take: a text mask [1, tokens]. Some take their optional arguments otherwise
+(Latte folds its frames into the batch and its mask not), and then no call succeeds. So the transformer without its
+weights is called once on torch's meta device, where a call computes shapes alone (`fitting`). If it fails, and succeeds
+without one of the optional arguments, that one is left out, and the check `inputs` says so. A class that cannot run
+there at all keeps everything.
+
 Sizes are small: a latent of 2 x 4 x 6 patches, 16 text tokens of which 12 are valid where there is a mask. Values are
 normal, drawn by argument name, so that adding an argument changes no other.
 """
@@ -14,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -210,10 +216,6 @@ def _text(s: Signature) -> torch.Tensor:
     return drawn("encoder_hidden_states", (1, TEXT, s.number("encoder_hidden_states", *TEXT_WIDTHS)))
 
 
-def _mask(s: Signature) -> torch.Tensor:
-    return (torch.arange(TEXT) < VALID).long()[None]
-
-
 def _pooled(s: Signature) -> torch.Tensor:
     name = "pooled_projections"
     return drawn(name, (1, s.number(name, "pooled_projection_dim", "in_text_dim2", "text_embed_2_dim")))
@@ -244,32 +246,15 @@ def _axes(s: Signature, ids: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.pad(ids, (0, axes - 4)) if axes > 3 else ids[:, 3 - axes : 3]
 
 
-def _guidance(s: Signature) -> torch.Tensor | None:
-    return torch.tensor([4.0]) if s.config.get("guidance_embeds") or "guidance" in s.required else None
-
-
-def _other_time(s: Signature) -> torch.Tensor:
-    """The time that a step leads to, of models that take two (AnyFlow, ACE-Step): the end."""
-    return torch.zeros(1)
-
-
 def _labels(s: Signature) -> torch.Tensor | None:
     classes = s.config.get("num_embeds_ada_norm")
     return None if classes is None else torch.tensor([min(7, int(classes) - 1)])
 
 
-def _padding(s: Signature) -> torch.Tensor | None:
-    return torch.zeros(1, 1, *s.grid[1:]) if s.config.get("concat_padding_mask") else None
-
-
-def _size(pair: tuple[float, float]) -> Callable[[Signature], torch.Tensor]:
-    return lambda s: torch.tensor([pair])
-
-
 ARGUMENTS: Mapping[str, Callable[[Signature], torch.Tensor | Static | None]] = {
     "encoder_hidden_states": _text,
-    "encoder_attention_mask": _mask,
-    "encoder_hidden_states_mask": _mask,
+    "encoder_attention_mask": lambda s: (torch.arange(TEXT) < VALID).long()[None],
+    "encoder_hidden_states_mask": lambda s: (torch.arange(TEXT) < VALID).long()[None],
     "encoder_hidden_states_image": _image_text,
     "pooled_projections": _pooled,
     "img_ids": _image_ids,
@@ -278,16 +263,50 @@ ARGUMENTS: Mapping[str, Callable[[Signature], torch.Tensor | Static | None]] = {
     "num_frames": lambda s: s.grid[0],
     "height": lambda s: s.grid[1],
     "width": lambda s: s.grid[2],
-    "guidance": _guidance,
-    "r_timestep": _other_time,
-    "timestep_r": _other_time,
+    "guidance": lambda s: torch.tensor([4.0]) if s.config.get("guidance_embeds") or "guidance" in s.required else None,
+    # The time that a step leads to, of models that take two (AnyFlow, ACE-Step): the end.
+    "r_timestep": lambda s: torch.zeros(1),
+    "timestep_r": lambda s: torch.zeros(1),
     "class_labels": _labels,
-    "padding_mask": _padding,
-    "original_size": _size((64.0, 96.0)),
-    "target_size": _size((64.0, 96.0)),
-    "crop_coords": _size((0.0, 0.0)),
+    "padding_mask": lambda s: torch.zeros(1, 1, *s.grid[1:]) if s.config.get("concat_padding_mask") else None,
+    "original_size": lambda s: torch.tensor([(64.0, 96.0)]),
+    "target_size": lambda s: torch.tensor([(64.0, 96.0)]),
+    "crop_coords": lambda s: torch.tensor([(0.0, 0.0)]),
 }
 """Argument -> how to make it; None where this config has no use for it."""
+
+
+def fitting(signature: Signature, model: torch.nn.Module, made: Made, given: Mapping[str, torch.Tensor]) -> Made:
+    """The arguments with which the class can be called.
+
+    Args:
+        model: of the class, on the meta device. given: the user's, none of which is left out.
+    """
+    own = [n for n in signature.optional if n in made.tensors and n not in given]
+    if not own or _can_be_called(signature, model, made, given):
+        return made
+    for name in own:
+        if _can_be_called(signature, model, made, given, without=(name,)):
+            return Made({n: x for n, x in made.tensors.items() if n != name}, made.static, (name,))
+    return made
+
+
+def _can_be_called(
+    signature: Signature,
+    model: torch.nn.Module,
+    made: Made,
+    given: Mapping[str, torch.Tensor],
+    without: Collection[str] = (),
+) -> bool:
+    latents = given[LATENT] if LATENT in given else torch.empty(signature.latent_shape())
+    tensors = {**made.tensors, LATENT: latents, TIMESTEP: torch.ones(1)}
+    arguments: dict[str, Any] = {n: x.to("meta") for n, x in tensors.items() if n not in without}
+    try:
+        with torch.no_grad():
+            model(**arguments, **made.static)
+    except Exception:  # of the class's own code, whatever it is
+        return False
+    return True
 
 
 def read_inputs(path: Path, signature: Signature | None) -> dict[str, torch.Tensor]:
@@ -301,13 +320,13 @@ def read_inputs(path: Path, signature: Signature | None) -> dict[str, torch.Tens
     """
     known = None if signature is None else (*signature.required, *signature.optional)
     found: dict[str, torch.Tensor] = {}
-    with StageFile(path) as file:
-        for name in file.names:
-            if signature is not None and known is not None and name not in known:
-                raise UsageError(f"{path}: '{name}' is no argument of {signature.name}.forward: {', '.join(known)}")
-            found[name] = file.read(name, file.shape(name), MASKS)
-            if found[name].is_floating_point() and not bool(torch.isfinite(found[name]).all()):
-                raise UsageError(f"{path}: tensor '{name}' is not finite")
+    file = StageFile(path)
+    for name in file.names:
+        if signature is not None and known is not None and name not in known:
+            raise UsageError(f"{path}: '{name}' is no argument of {signature.name}.forward: {', '.join(known)}")
+        found[name] = file.read(name, file.shape(name), MASKS)
+        if found[name].is_floating_point() and not bool(torch.isfinite(found[name]).all()):
+            raise UsageError(f"{path}: tensor '{name}' is not finite")
     latents = found.get(LATENT)
     if latents is not None and (latents.ndim < 3 or latents.shape[0] != 1):
         raise UsageError(f"{path}: '{LATENT}' must have a batch of one, found shape {list(latents.shape)}")

@@ -1,4 +1,8 @@
-"""HunyuanVideo-1.5 as a family: its inputs, its settings, its rows. The forward is in `hunyuan_video_15`."""
+"""HunyuanVideo-1.5 as a family: inputs, settings, rows, text encoders, schedule. The forward is in `transformer`.
+
+The text encoders are asked as its pipeline asks them: by its own static methods. The loop takes Euler steps of a flow,
+combined by the checkpoint's guider.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from diffusers.models.attention_dispatch import AttentionBackendName
 
@@ -14,19 +19,26 @@ from parity.hooks.rows import PairedRule, RowFrame
 from parity.models import feature_cache
 from parity.models.attention import AttentionSettings
 from parity.models.family import Condition, Constrain, Family
-from parity.models.folder import read_config
+from parity.models.folder import load_component, load_part, read_config
 from parity.models.hunyuan_video_15 import transformer as hunyuan
-from parity.models.hunyuan_video_15.sampler import FlowMatchSampler
-from parity.models.hunyuan_video_15.text import BYT5, QWEN, text_stage
 from parity.models.patches import patch_norms, patch_rope, patch_timestep_embedding
+from parity.models.sampler import Place, Sampler
 from parity.models.spec import Case, GenerationSpec, frames_of
-from parity.models.stage1 import Stream
-from parity.models.text import TextStage
+from parity.models.stage_files import Stream
+from parity.models.text import TextStage, encoder_of
 from parity.reached import Reached
 from parity.settings import Settings
 
 _OWN_FORWARD = ("text.reorder", "refiner.mask", "vision_states")
 """Settings that diffusers' own forward has no place for."""
+
+QWEN = Stream(argument="encoder_hidden_states", name="prompt_embeds", width="text_embed_dim")
+BYT5 = Stream(
+    argument="encoder_hidden_states_2", name="prompt_embeds_2", width="text_embed_2_dim", may_be_empty=True, byt5=True
+)
+
+_SKIPPED = 2
+"""Hidden layers that the pipeline leaves out from the end."""
 
 
 class HunyuanVideo15(Family):
@@ -51,7 +63,42 @@ class HunyuanVideo15(Family):
         return {QWEN.argument: case.spec.tokenizer_max_length, BYT5.argument: case.spec.tokenizer_2_max_length}
 
     def text(self, case: Case) -> TextStage:
-        return text_stage(case)
+        """Qwen2.5-VL, and ByT5 for the quoted parts of a prompt; without any, its embeddings and mask are zero.
+
+        Raises:
+            UsageError: the folder lacks a tokenizer or an encoder.
+        """
+        import diffusers
+        import transformers
+
+        pipeline, spec = diffusers.HunyuanVideo15Pipeline, case.spec
+        tokenizer = load_component(transformers.Qwen2Tokenizer, case.folder, "tokenizer")
+        glyphs = load_component(transformers.ByT5Tokenizer, case.folder, "tokenizer_2")
+
+        def qwen(encoder: Any, prompt: str, device: torch.device) -> Any:
+            return pipeline._get_mllm_prompt_embeds(
+                text_encoder=encoder,
+                tokenizer=tokenizer,
+                prompt=prompt,
+                device=device,
+                tokenizer_max_length=spec.tokenizer_max_length,
+                num_hidden_layers_to_skip=_SKIPPED,
+                crop_start=spec.crop_start,
+            )
+
+        def byt5(encoder: Any, prompt: str, device: torch.device) -> Any:
+            return pipeline._get_byt5_prompt_embeds(
+                tokenizer=glyphs,
+                text_encoder=encoder,
+                prompt=prompt,
+                device=device,
+                tokenizer_max_length=spec.tokenizer_2_max_length,
+            )
+
+        kind, length = transformers.Qwen2_5_VLTextModel, spec.tokenizer_max_length
+        first = encoder_of(case, "text_encoder", kind, QWEN, qwen, length, skip=_SKIPPED, crop=spec.crop_start)
+        kind, length = transformers.T5EncoderModel, spec.tokenizer_2_max_length
+        return TextStage((first, encoder_of(case, "text_encoder_2", kind, BYT5, byt5, length)))
 
     def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
         settings = reached.settings
@@ -127,3 +174,57 @@ class HunyuanVideo15(Family):
         vision = case.spec.vision_num_semantic_tokens
         given = vision if settings.text("vision_states") == "zeros" else 0
         return hunyuan.TextLengths(math.prod(self.token_grid(case)), given, byt5, qwen, vision + byt5 + qwen)
+
+
+class FlowMatchSampler(Sampler):
+    """See `parity.models.sampler.Sampler`."""
+
+    def __init__(self, scheduler: Any, guider: Any) -> None:
+        self.scheduler, self.guider = scheduler, guider
+        self.guidance_scale = float(guider.config.get("guidance_scale", 1.0))
+        self.timesteps = torch.empty(0)
+        self.state: dict[str, torch.Tensor] = {}
+
+    @staticmethod
+    def load(folder: Any, spec: GenerationSpec) -> FlowMatchSampler:
+        """The checkpoint's scheduler and guider; the spec's scale takes the place of the guider's own."""
+        guider = load_part(folder, "guider")
+        if spec.guidance_scale is not None:
+            guider = type(guider).from_config({**guider.config, "guidance_scale": spec.guidance_scale})
+        return FlowMatchSampler(load_part(folder, "scheduler"), guider)
+
+    @property
+    def sigmas(self) -> torch.Tensor:
+        sigmas: torch.Tensor = self.scheduler.sigmas
+        return sigmas
+
+    @property
+    def step_index(self) -> int | None:
+        index: int | None = self.scheduler.step_index
+        return index
+
+    def fresh(self) -> FlowMatchSampler:
+        scheduler, guider = (type(x).from_config(x.config) for x in (self.scheduler, self.guider))
+        return FlowMatchSampler(scheduler, guider)
+
+    def set_schedule(self, steps: int, device: Any, place: Place, dtype: torch.dtype | None) -> None:
+        # The pipeline's own sigmas (HunyuanVideo15Pipeline.__call__, step 4).
+        self.scheduler.set_timesteps(sigmas=np.linspace(1.0, 0.0, steps + 1)[:-1], device=device)
+        if dtype is not None:
+            self.scheduler.sigmas = self.scheduler.sigmas.to(dtype)
+            self.scheduler.timesteps = self.scheduler.timesteps.to(dtype)
+        self.timesteps = self.scheduler.timesteps
+
+    def guide(self, predictions: Mapping[str, torch.Tensor], step: int, dtype: torch.dtype | None) -> torch.Tensor:
+        parts = {b: x if dtype is None else x.to(dtype) for b, x in predictions.items()}
+        count = len(self.timesteps)
+        self.guider.set_state(step=step, num_inference_steps=count, timestep=self.timesteps[step])
+        guided: torch.Tensor = self.guider.forward(parts["cond"], parts["uncond"]).pred
+        return guided.to(predictions["cond"].dtype)
+
+    def step(self, guided: torch.Tensor, latents: torch.Tensor, step: int) -> torch.Tensor:
+        stepped: torch.Tensor = self.scheduler.step(guided, self.timesteps[step], latents, return_dict=False)[0]
+        return stepped
+
+    def stand_before(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
+        self.scheduler._step_index = step  # its own counter; there is no public way to set it

@@ -7,8 +7,7 @@ import pathlib
 from typing import Any
 
 from parity.models.tiny import text
-from parity.models.tiny.make import save
-from parity.models.tiny.weights import Rule, fill, t5_rules
+from parity.models.tiny.make import Rule, fill, save, t5_rules
 
 _TRANSFORMER_RULES = (
     # Logits of normed queries and keys have standard deviation mean(norm_q) * mean(norm_k): 1.3 * 1.3 = 1.7.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pathlib
 
+import transformers
+
 from parity.models.tiny import text
-from parity.models.tiny.make import save
-from parity.models.tiny.weights import Rule, fill, t5_rules
+from parity.models.tiny.make import Rule, fill, save, t5_rules
 
 # Logits of unit-rms queries and keys over the square root of the head dimension have standard deviation
 # mean(norm_q) * mean(norm_k): 1.3 * 1.3 = 1.7, attention that is neither uniform nor one-hot.
@@ -50,7 +51,7 @@ def make(folder: pathlib.Path) -> None:
     import diffusers  # here, as importing it takes seconds that a run with an existing checkpoint need not pay twice
 
     tokenizer = text.make_qwen_tokenizer()
-    encoder, encoder_2 = text.make_qwen(len(tokenizer)), text.make_byt5()
+    encoder, encoder_2 = text.make_qwen(len(tokenizer)), text.make_t5(384, width=48, head=12)
     fill(encoder, "text_encoder", _QWEN_RULES)
     fill(encoder_2, "text_encoder_2", t5_rules(0.7))  # 0.7 * 0.7 * sqrt(12) = 1.7
     transformer = diffusers.HunyuanVideo15Transformer3DModel(
@@ -82,7 +83,7 @@ def make(folder: pathlib.Path) -> None:
         vae=vae,
         scheduler=diffusers.FlowMatchEulerDiscreteScheduler(shift=7.0),
         text_encoder_2=encoder_2,
-        tokenizer_2=text.make_byt5_tokenizer(),
+        tokenizer_2=transformers.ByT5Tokenizer(),
         guider=diffusers.ClassifierFreeGuidance(guidance_scale=6.0),
     )
     defaults = {

@@ -2,8 +2,8 @@
 
 A prompt has to become embeddings and masks by the road the full-size model takes (chat template, cropping, glyph
 extraction, padding), without a download. So the tokenizers are built here: Qwen's byte-level BPE with a few hundred
-merges, and ByT5's, which needs no vocabulary at all. The encoders come with whatever weights their classes start from;
-`parity.models.tiny` draws them. Cost: milliseconds, and under a megabyte.
+merges, and T5's unigrams (ByT5's needs no vocabulary at all). The encoders come with whatever weights their classes
+start from; `parity.models.tiny.make` draws them. Cost: milliseconds, and under a megabyte.
 """
 
 from __future__ import annotations
@@ -54,11 +54,6 @@ def make_qwen_tokenizer() -> transformers.Qwen2Tokenizer:
     )
 
 
-def make_byt5_tokenizer() -> transformers.ByT5Tokenizer:
-    """Return ByT5's tokenizer: one token a byte, `</s>` at the end."""
-    return transformers.ByT5Tokenizer()
-
-
 def template_prefix_length(tokenizer: transformers.Qwen2Tokenizer, system_message: str) -> int:
     """Return how many tokens the chat template puts before the user's own text: what the pipeline crops.
 
@@ -90,11 +85,6 @@ def make_qwen(vocabulary_size: int) -> transformers.Qwen2_5_VLTextModel:
     return transformers.Qwen2_5_VLTextModel(config).eval()
 
 
-def make_byt5() -> transformers.T5EncoderModel:
-    """Return a T5 encoder of width 48 with 2 layers and ByT5's gated GELU, float32, in evaluation mode."""
-    return _make_t5(384, width=48, head=12)
-
-
 def make_t5_tokenizer() -> transformers.T5Tokenizer:
     """Return a T5 tokenizer: a unigram vocabulary of whole words and single characters, `</s>` at the end."""
     special = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -2.0)]
@@ -103,12 +93,12 @@ def make_t5_tokenizer() -> transformers.T5Tokenizer:
     return transformers.T5Tokenizer(vocab=[*special, *words, *characters], extra_ids=0)
 
 
-def make_t5(vocabulary_size: int) -> transformers.T5EncoderModel:
-    """Return a T5 encoder of width 64 with 2 layers, float32, in evaluation mode."""
-    return _make_t5(vocabulary_size, width=64, head=16)
+def make_t5(vocabulary_size: int, *, width: int = 64, head: int = 16) -> transformers.T5EncoderModel:
+    """Return a T5 encoder with 2 layers and a gated GELU, float32, in evaluation mode.
 
-
-def _make_t5(vocabulary_size: int, *, width: int, head: int) -> transformers.T5EncoderModel:
+    Args:
+        width: of its embeddings. head: of one of its 4 heads.
+    """
     config = transformers.T5Config(
         vocab_size=vocabulary_size,
         d_model=width,

@@ -18,13 +18,12 @@ import torch
 from parity.errors import UsageError
 from parity.hooks.modules import module_tree
 from parity.models.family import Family
-from parity.models.folder import read_config, skeleton
+from parity.models.folder import read_config, skeleton, vae_config
 from parity.models.spec import Case
-from parity.models.stage2 import read_stage2
+from parity.models.stage_files import read_stage1, read_stage2
 from parity.models.text import TEXT, Encoder, divided, load_encoder
 from parity.models.text import skeleton as encoder_skeleton
 from parity.models.vae import CacheRows, LatentDecoder, load_decoder
-from parity.models.vae_config import vae_config
 from parity.paths.families import case_of
 from parity.paths.inputs import Conditions, tensor
 from parity.paths.plan import VAE_INPUT, VAE_STAGE, Spec
@@ -62,7 +61,7 @@ def known(spec: Spec) -> Known:
 
 def encoder_stage(case: Case, encoder: Encoder) -> Stage:
     """The stage that runs one encoder; its records have the branch of the prompt."""
-    place = "text.byt5" if encoder.byt5 else TEXT
+    place = "text.byt5" if encoder.stream.byt5 else TEXT
     load = partial(load_encoder, case, encoder)
     return Stage(TEXT, encoder.part, load, encoder.rule, encoder.frames, encoder.divide, place)
 
@@ -83,16 +82,16 @@ def _text(spec: Spec, case: Case, family: Family) -> Known:
     stage, held = encoder_stage(case, encoder), None
     modules = module_tree(encoder_skeleton(case, encoder))
     if spec.source.stage1 is not None and spec.role == "candidate":
-        given = text.read(Path(spec.source.stage1), case.config)
-        held = {branch: {encoder.output: given[branch][encoder.argument]} for branch in encoder.tokens}
+        given = read_stage1(Path(spec.source.stage1), family.streams, case.config)
+        held = {branch: {encoder.stream.name: given[branch][encoder.stream.argument]} for branch in encoder.tokens}
         stage, modules = dataclasses.replace(stage, divide=partial(_file_rows, encoder, given)), {}
     return Known(stage=stage, inputs=encoder.tokens, case=case, held=held, modules=modules)
 
 
 def _file_rows(encoder: Encoder, given: Conditions, branch: str, x: np.ndarray) -> dict[str, tuple[np.ndarray, str]]:
-    if not encoder.masked:
+    if not encoder.stream.masked:
         return {"": (x, "")}
-    return divided(given[branch][encoder.mask_argument][0].to(torch.float32).numpy() > 0, x)
+    return divided(given[branch][encoder.stream.mask_argument][0].to(torch.float32).numpy() > 0, x)
 
 
 def _vae(spec: Spec, case: Case, family: Family) -> Known:
@@ -110,7 +109,7 @@ _STAGES: Mapping[str, Callable[[Spec, Case, Family], Known]] = {TEXT: _text, VAE
 
 def _stage2(case: Case, file: Path) -> torch.Tensor:
     """A port's latents, float32 [B, C, T, H, W]."""
-    latents, _ = read_stage2(file)
+    latents = read_stage2(file)
     channels = int(read_config(case.folder, "vae")["latent_channels"])
     if latents.shape[1] != channels:
         other = "; they are laid out [B, T, C, H, W], permute them" if latents.shape[2] == channels else ""
@@ -145,7 +144,7 @@ def conditions_of(
         outputs: an encoder's part -> branch -> its outputs by name.
     """
     text = family.text(case)
-    names = {e.part: e.output for e in text.encoders}
+    names = {e.part: e.stream.name for e in text.encoders}
     made: dict[str, dict[str, torch.Tensor]] = {part: {} for part in names}
     for part, branches in outputs.items():
         for branch, given in branches.items():

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from parity.errors import UsageError
 from parity.floors import Floors
 from parity.golden.fingerprint import weight_prints
-from parity.golden.versions import versions
 from parity.hooks.sites import SitePlan
 from parity.paths.follow import Look, Walk, follow
 from parity.paths.inputs import array, tensor
@@ -31,6 +30,7 @@ from parity.paths.stages.whole import HeldStage, PortDecoder, decoder_of
 from parity.paths.stepwise import stepwise
 from parity.records import Facts, Floor, Key, Provenance, Record, StepRecords
 from parity.settings import BITS, Settings
+from parity.versions import versions
 
 Branches = Mapping[str, Seen]
 """Guidance branch (`""` where there is none) -> what a run of it gave."""

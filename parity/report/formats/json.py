@@ -9,37 +9,21 @@ from __future__ import annotations
 import json as library
 from collections.abc import Iterator, Sequence
 
-from parity.report.document import Document, Json
+from parity.report.document import Document
 
 
 def json(document: Document) -> Iterator[str]:
-    return pieces(document.json())
-
-
-def dumps(document: Json) -> str:
-    """The text of a JSON document; ends with a newline."""
-    return "".join(pieces(document))
-
-
-def pieces(document: Json) -> Iterator[str]:
-    """The text of a JSON document, bit by bit: lists are read as they are written."""
+    """The text, bit by bit: lists are read as they are written."""
     between = "{"
-    for key, value in document.items():
+    for key, value in document.json().items():
         yield f"{between}\n {_compact(key)}: "
-        yield from _member(value)
         between = ","
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            yield from (f"{',' if i else '['}\n  {_compact(item)}" for i, item in enumerate(value))
+            yield "\n ]" if len(value) else "[]"
+        else:
+            yield _compact(value)
     yield "\n}\n"
-
-
-def _member(value: object) -> Iterator[str]:
-    if isinstance(value, Sequence) and not isinstance(value, str) and len(value):
-        between = "["
-        for item in value:
-            yield f"{between}\n  {_compact(item)}"
-            between = ","
-        yield "\n ]"
-        return
-    yield _compact([] if isinstance(value, Sequence) and not isinstance(value, str) else value)
 
 
 def _compact(value: object) -> str:

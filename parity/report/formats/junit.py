@@ -20,9 +20,8 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 from parity.compare.result import Result, SiteDiff
 from parity.compare.sites import by_step
 from parity.errors import UsageError
-from parity.report.cells import distance_cells
 from parity.report.comparison import Comparison
-from parity.report.document import Document
+from parity.report.document import Document, distance_cells
 from parity.report.tables import block_of, remarks
 
 MOST_SITES = 20

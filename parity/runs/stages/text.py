@@ -22,6 +22,7 @@ from parity.hooks.sites import split_sites
 from parity.models.family import Family
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
+from parity.models.stage_files import read_stage1
 from parity.models.text import TEXT, Encoder, TextStage, skeleton
 from parity.paths.inputs import array
 from parity.paths.plan import Ends, Given, Outputs, Start, split_branches
@@ -54,7 +55,7 @@ def compare_text(
     text = family.text(case)
     for encoder in text.encoders:
         both = (request.reference, request.candidate)
-        if encoder.byt5 and not encoder.tokens and any(s.changed("text.byt5_dtype") for s in both):
+        if encoder.stream.byt5 and not encoder.tokens and any(s.changed("text.byt5_dtype") for s in both):
             raise InconclusiveError(
                 "text.byt5_dtype is never reached: neither prompt quotes anything, so ByT5 is not called"
             )
@@ -62,7 +63,7 @@ def compare_text(
     checks = token_checks(text, family.text(case))
     file = None
     if request.stage1 is not None:
-        file = text.read(request.stage1, case.config)
+        file = read_stage1(request.stage1, family.streams, case.config)
         checks = (*checks, *file_checks(text, file))
     result = with_checks(Result("pass", None, Reason(kind="agrees"), request.model), checks, TEXT)
     if result.verdict != "pass":
@@ -77,7 +78,8 @@ def compare_text(
         if file is not None:
             # The file is one set of numbers, so that there is one check: in the dtype that the candidate's settings
             # say, or the file's own where that is coarser.
-            theirs, note = _of_file(encoder, theirs, [file[branch][encoder.argument] for branch in encoder.tokens])
+            argument = encoder.stream.argument
+            theirs, note = _of_file(encoder, theirs, [file[branch][argument] for branch in encoder.tokens])
             notes += [note] if note else []
             one, sites = ("precision" if _coarse(encoder, request, theirs) else "logic"), ("none", ())
         alone = dataclasses.replace(
@@ -144,7 +146,7 @@ def _of_file(encoder: Encoder, said: Settings, held: list[torch.Tensor]) -> tupl
     found = held_dtype(held)
     if BITS[found] >= said.working_bits:
         return said, ""
-    return said.with_({"dtype": found}), f"the file's {encoder.output} are {found} numbers, and are judged as such"
+    return said.with_({"dtype": found}), f"the file's {encoder.stream.name} are {found} numbers, and are judged as such"
 
 
 def _encoded(
@@ -225,13 +227,11 @@ def file_checks(text: TextStage, given: Mapping[str, Mapping[str, torch.Tensor]]
     """A stage-1 file's masks, or where it has none its lengths, against this tokenizer's."""
     said = []
     for encoder in text.encoders:
-        for branch, name in (("cond", encoder.output), ("uncond", f"negative_{encoder.output}")):
+        for branch, name in (("cond", encoder.stream.name), ("uncond", f"negative_{encoder.stream.name}")):
             expected = int(encoder.mask(branch).sum())
-            arguments = given[branch]
-            masked = encoder.masked
-            count = (
-                int((arguments[encoder.mask_argument] > 0).sum()) if masked else arguments[encoder.argument].shape[1]
-            )
+            arguments, stream = given[branch], encoder.stream
+            mask = arguments[stream.mask_argument] if stream.masked else None
+            count = arguments[stream.argument].shape[1] if mask is None else int((mask > 0).sum())
             if count != expected:
                 detail = (
                     f"'{name}' has {count} valid tokens, the prompt {expected}: another prompt (--prompt), template, "

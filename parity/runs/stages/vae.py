@@ -21,13 +21,13 @@ import numpy as np
 
 from parity.compare.births import L2_LIMIT
 from parity.compare.conclude import stage_diff
-from parity.compare.detect.frames import as_shown, frame_diffs, frame_errors, frames_of, spread
+from parity.compare.frames import as_shown, frame_diffs, frame_errors, frames_of, spread
 from parity.compare.metrics import ratio
 from parity.compare.preflight import failed
 from parity.compare.reason import Output, Reason
 from parity.compare.result import Check, Distance, FrameError, Result
+from parity.models.folder import expected_frames, vae_config
 from parity.models.registry import resolve_model
-from parity.models.vae_config import expected_frames, vae_config
 from parity.paths.plan import BESIDE, VAE_INPUT, VAE_STAGE, Ends, Given, Outputs, Start
 from parity.paths.side import Openers, Pair
 from parity.runs.request import Request, Say

@@ -6,14 +6,13 @@ Pure functions over judged sites. Each gives a sentence or nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from parity.compare.births import BIN_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Origin, SiteDiff
 from parity.compare.sites import among
-from parity.compare.unlike import read_key
 from parity.records import LOOP
 from parity.sketch import Geometry
 
@@ -25,30 +24,17 @@ _FLOATS = ("float64", "float32", "bfloat16", "float16")
 _MOST = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """How a model's image tokens lie: frame by frame, row by row.
-
-    Attributes:
-        frames, height, width: in tokens.
-    """
-
-    frames: int
-    height: int
-    width: int
-
-    @property
-    def tokens(self) -> int:
-        return self.frames * self.height * self.width
-
-
 def findings(
-    sites: Sequence[SiteDiff], origin: Origin | None, declared: Iterable[str] = (), grid: Grid | None = None
+    sites: Sequence[SiteDiff],
+    origin: Origin | None,
+    declared: Iterable[str] = (),
+    grid: tuple[int, int, int] | None = None,
 ) -> tuple[Note, ...]:
     """The findings of a judged run, those that say nothing left out.
 
     Args:
-        declared: names of the settings that are declared to differ. grid: of the image tokens, where it is known.
+        declared: names of the settings that are declared to differ. grid: (frames, height, width) in tokens, as the
+            model's image tokens lie frame by frame and row by row; None where it is not known.
     """
     found = [_branches(sites, origin), _rows(sites, origin, grid), _dtypes(sites, declared), _nonfinite(sites)]
     return tuple(Note(text) for text in found if text)
@@ -65,11 +51,11 @@ def _branches(sites: Sequence[SiteDiff], origin: Origin | None) -> str:
     return f"only branch {', '.join(hit)} differs; {', '.join(clean)} agrees" if hit and clean else ""
 
 
-def _rows(sites: Sequence[SiteDiff], origin: Origin | None, grid: Grid | None) -> str:
+def _rows(sites: Sequence[SiteDiff], origin: Origin | None, grid: tuple[int, int, int] | None) -> str:
     """Where in the rows of the origin the difference lies, where it is not everywhere."""
     if origin is None:
         return ""
-    keys = {origin.key} if origin.key.site != VIDEO else {origin.key, read_key(origin.key)}
+    keys = {origin.key} if origin.key.site != VIDEO else {origin.key, origin.key.read}
     here = [d for d in among(sites, step=origin.key.step) if d.key in keys]
     # Of a video what is shown, which comes behind it: a side may have cut every frame.
     at = replace(here[-1], key=origin.key) if here else None
@@ -91,11 +77,11 @@ def _rows(sites: Sequence[SiteDiff], origin: Origin | None, grid: Grid | None) -
         return f"at {at.key.site} the difference lies in frames {where} of {tokens}{alone}"
     text = "text" in at.key.port.split("@")[1:] or at.rows != ""
     sentence = f"at {at.key.site} the difference lies in {'text ' if text else ''}tokens {where} of {tokens}"
-    if not text and grid is not None and grid.tokens == tokens and grid.frames > 1:
-        frame = grid.height * grid.width
+    if not text and grid is not None and math.prod(grid) == tokens and grid[0] > 1:
+        frame = grid[1] * grid[2]
         frames = sorted({f for first, last in spans for f in range(first // frame, (last - 1) // frame + 1)})
-        if len(frames) < grid.frames:
-            sentence += f": frames {', '.join(map(str, frames[:_MOST]))} of {grid.frames}"
+        if len(frames) < grid[0]:
+            sentence += f": frames {', '.join(map(str, frames[:_MOST]))} of {grid[0]}"
     return sentence
 
 
@@ -145,22 +131,13 @@ def _dtypes(sites: Sequence[SiteDiff], declared: Iterable[str]) -> str:
 
 def _nonfinite(sites: Sequence[SiteDiff]) -> str:
     """Where values are NaN or infinite on the candidate alone first, and what takes them in."""
-
-    def bad() -> Iterator[SiteDiff]:
-        return (d for d in among(sites, worse=True) if not d.key.is_apart)
-
-    first = next(bad(), None)
+    bad = (d for d in among(sites, worse=True) if not d.key.is_apart)
+    first = next(bad, None)
     if first is None:
         return ""
-    taker = next(_after(bad(), first), None)
-    taken = f", taken in by {taker.key}" if taker is not None else ""
-    how = "in" if first.key.is_input else "produced by"
-    return f"NaN or Inf: {first.nonfinite[1]} values, first {how} {first.key}{taken}"
-
-
-def _after(bad: Iterator[SiteDiff], producer: SiteDiff) -> Iterator[SiteDiff]:
-    for d in bad:
-        if d.key == producer.key:
-            break
-    own = producer.key
-    return (d for d in bad if d.key.is_input and d.key.branch == own.branch and d.key.module != own.module)
+    own = first.key
+    behind = (d.key for d in bad if d.key.is_input and d.key.branch == own.branch and d.key.module != own.module)
+    taker = next(behind, None)
+    taken = f", taken in by {taker}" if taker is not None else ""
+    how = "in" if own.is_input else "produced by"
+    return f"NaN or Inf: {first.nonfinite[1]} values, first {how} {own}{taken}"

@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from parity.compare.births import L2_LIMIT
-from parity.compare.detect.seen import GIVEN, LATENTS, PREDICTED, SAME, Both, Seen, Values, apart, differ, held, named
-from parity.compare.result import Cause
-from parity.records import LOOP, Floor, Key, Record, StepRecords
+from parity.compare.result import Cause, measured
+from parity.compare.values import GIVEN, LATENTS, PREDICTED, SAME, Both, Seen, Values, apart, differ, held
+from parity.records import LOOP, Floor, Record, StepRecords
 from parity.settings import BITS
 from parity.sketch import value_record
 from parity.transforms import EXACT, FEW, bfloat16, done
@@ -93,10 +93,14 @@ def judged_by_own_branches(reference: StepRecords, candidate: StepRecords) -> St
     if ours["", PREDICTED].shape != guided.shape or np.linalg.norm(guided - ours["", PREDICTED]) > L2_LIMIT * floor.l2:
         return reference  # it shows without this
     made = uncond + first.scale * (cond - uncond)
-    instead = value_record(record.key, made.astype(np.float32), record.dtype)
-    own = Floor(near * float(np.linalg.norm(cond - uncond)) / L2_LIMIT)
+    return _judged_by(reference, record, made, near * float(np.linalg.norm(cond - uncond)))
+
+
+def _judged_by(reference: StepRecords, record: Record, made: np.ndarray, most: float) -> StepRecords:
+    """The reference with what was made in place of a record, of which what is compared may be `most` apart."""
+    instead, floor = value_record(record.key, made.astype(np.float32), record.dtype), Floor(most / L2_LIMIT)
     records = [instead if r is record else r for r in reference.records]
-    return replace(reference, records=records, floors={**reference.floors, record.key: own})
+    return replace(reference, records=records, floors={**reference.floors, record.key: floor})
 
 
 def guidance(seen: Seen) -> Iterator[Cause]:
@@ -107,11 +111,11 @@ def guidance(seen: Seen) -> Iterator[Cause]:
         yield from _zeros(seen)
     elif (far := _crossed(seen)) is not None:
         text = "the branches are swapped: the candidate's cond is the reference's uncond (negative and positive prompt)"
-        yield named(text, "guidance", "cond, uncond", "uncond, cond", far)  # what they are given is listed
+        yield measured(text, "guidance", "cond, uncond", "uncond, cond", far)  # what they are given is listed
         return
     if first is not None and _unguided(seen):
         text = f"the guidance scale of {first.scale:.4g} is lost: the candidate runs one branch alone, cond"
-        yield named(text, "guidance", first.scale, 1.0, at=PREDICTED)
+        yield measured(text, "guidance", first.scale, 1.0, at=PREDICTED)
     elif first is not None and second is not None:
         yield from _combined_otherwise(first, second)
 
@@ -131,7 +135,7 @@ def _combined_otherwise(first: Combined, second: Combined) -> Iterator[Cause]:
         text = f"the guided prediction is rescaled by {first.size:.4g} on the reference, by {second.size:.4g} on the "
         text, setting, sides = f"{text}candidate: guidance_rescale", "guidance_rescale", (first.size, second.size)
     if text:
-        yield named(text, setting, *sides, sides[1], at=PREDICTED)
+        yield measured(text, setting, *sides, sides[1], at=PREDICTED)
 
 
 def _unguided(seen: Seen) -> bool:
@@ -163,7 +167,7 @@ def _zeros(seen: Seen) -> Iterator[Cause]:
         "guidance zeroes (zero_steps, zero_init_steps) are counted otherwise, or the guider was not reset"
     )
     first, second = (float(not np.any(x)) for x in pair)
-    yield named(text, "guidance.zero_steps", first, second, float(seen.step), at=PREDICTED)
+    yield measured(text, "guidance.zero_steps", first, second, float(seen.step), at=PREDICTED)
 
 
 # --- the step: latents.after = latents.before + dt noise_pred, if the scheduler is Euler's
@@ -196,7 +200,7 @@ def stepped(seen: Seen) -> Iterator[Cause]:
         return
     text = f"the scheduler stepped by {other:.5g} where its schedule says {said:.5g}"
     fix = "reset its step index before the loop (warm-up calls move it), and check the sign and factor of its update"
-    yield named(text, "scheduler.step", said, other, other, fix=fix, at=LATENTS)
+    yield measured(text, "scheduler.step", said, other, other, fix=fix, at=LATENTS)
 
 
 def _euler(values: Values) -> tuple[float, float] | None:
@@ -230,16 +234,16 @@ def decoded(seen: Seen) -> Iterator[Cause]:
             few, many = b.shape[axes[0]], a.shape[axes[0]]
             text = f"the VAE is given {few} latent frames, {many} frames on the reference"
             one = f"the VAE decodes frame by frame on the candidate, {many} frames at once on the reference"
-            yield named(one if few == 1 else text, "vae.frames", float(many), float(few), float(few), at=GIVEN)
+            yield measured(one if few == 1 else text, "vae.frames", float(many), float(few), float(few), at=GIVEN)
         return
     made = done(a, b) if differ((a, b)) else None
     if made is not None and not made.inverse and made.words.startswith("with another scale"):
         text = f"what the VAE decodes: {made}: latents_mean and latents_std are left out, or applied twice"
-        yield named(text, "vae.scaling_factor", at=GIVEN)
+        yield measured(text, "vae.scaling_factor", at=GIVEN)
     elif made is not None:
         factor = float(np.vdot(a, b) / np.vdot(a, a))
         text = f"what the VAE decodes: {made}{_of_config(factor, seen) if 'times' in made.words else ''}"
-        yield named(text, "vae.scaling_factor", 1.0, factor, factor, at=GIVEN)
+        yield measured(text, "vae.scaling_factor", 1.0, factor, factor, at=GIVEN)
 
 
 def _of_config(factor: float, seen: Seen) -> str:
@@ -265,8 +269,10 @@ def judged_by_own_latents(reference: StepRecords, candidate: StepRecords, latent
     Args:
         reference, candidate: what came after the loop. latents: each side's last ones.
     """
+    if latents is None or reference.step >= 0:
+        return reference
     ours, theirs = _given(reference), _given(candidate)
-    if ours is None or theirs is None or latents is None or reference.step >= 0:
+    if ours is None or theirs is None:
         return reference
     most = tolerance(ours.dtype, theirs.dtype)
     pair = np.asarray(ours.value, np.float64), np.asarray(theirs.value, np.float64)
@@ -276,10 +282,7 @@ def judged_by_own_latents(reference: StepRecords, candidate: StepRecords, latent
     floor = reference.floors.get(ours.key)
     if floor is None or np.linalg.norm(pair[1] - pair[0]) > L2_LIMIT * floor.l2:
         return reference  # it shows without this
-    instead = value_record(ours.key, own.astype(np.float32), ours.dtype)
-    records = [instead if r is ours else r for r in reference.records]
-    narrow: dict[Key, Floor] = {**reference.floors, ours.key: Floor(most * float(np.linalg.norm(own)) / L2_LIMIT)}
-    return replace(reference, records=records, floors=narrow)
+    return _judged_by(reference, ours, own, most * float(np.linalg.norm(own)))
 
 
 def tolerance(*dtypes: str) -> float:

@@ -1,21 +1,26 @@
-"""The signature witness: a candidate's error looked for among those of the known faults, from records alone."""
+"""The signature witness: a candidate's error looked for among those of the known faults, from records alone.
+
+The faults are run on this machine, or, where the reference was recorded in a script, its recording kept what each would
+give (`parity.record(..., causes=True)`), of its first step and of its decoder: then nothing is run.
+"""
 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from parity.causes.errors import common_keys, error_vector, noise_norm, norm
-from parity.causes.evidence import Evidence
-from parity.causes.gauges import working_dtype
-from parity.causes.known_faults import known_faults
-from parity.causes.match import Known, coarse_cause, matched
+from parity.causes.evidence import Evidence, known_faults
+from parity.causes.match import Known, as_read, coarse_cause, common_keys, error_vector, matched, noise_norm, norm
+from parity.causes.values import working_dtype
 from parity.compare.births import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import HARMLESS, Cause, Witness
 from parity.errors import ParityError
+from parity.golden.faults import kept_faults
+from parity.paths.plan import VAE_STAGE
 from parity.records import Key, StepRecords
 from parity.settings import BITS, sentence
 
@@ -25,7 +30,7 @@ def signatures(evidence: Evidence) -> Iterator[Cause | Note]:
     machine, ours, theirs, step = evidence.machine, evidence.ours, evidence.theirs, evidence.step
     # What is no fault among the settings that the candidate says or shows it has is given to every simulated one.
     declared = dict(evidence.declared.settings)
-    block = next((p.block for p in evidence.attention.phantoms if p.block is not None), None)
+    block = next((p.block for p in evidence.phantoms if p.block is not None), None)
     if block is not None:
         declared["attention.block_kv"] = str(block)
     alone = "by signature alone: " if any(not c.harmless for c in evidence.causes) else ""
@@ -122,3 +127,47 @@ def _too_small(theirs: StepRecords, keys: Sequence[Key], step: int) -> str:
         f"unknown: the outputs of step {step}, taken together, are within what rounding gives; what differs is at the "
         "origin alone, and too small there to be told by its error"
     )
+
+
+# --- faults that a recording kept
+
+HOW = "to have known faults looked for, record the reference again with causes=True"
+"""What can be done where none were kept."""
+
+
+def recorded(evidence: Evidence) -> Iterator[Cause | Note]:
+    """Causes from the candidate's records and the faults that the reference's recording kept."""
+    told = evidence.reference.settings
+    return of_recording(evidence.request.reference, evidence.origin.key, evidence.ours, evidence.theirs, told)
+
+
+def of_recording(
+    reference: str | os.PathLike[str], origin: Key, ours: StepRecords, theirs: StepRecords, told: Mapping[str, str]
+) -> Iterator[Cause | Note]:
+    """Causes for the error of a step of two recordings.
+
+    Args:
+        reference: the golden with the faults. origin: where the two part. ours, theirs: the records of that step.
+            told: the reference's settings.
+
+    Raises:
+        UsageError: the faults that were kept are damaged.
+    """
+    kept = kept_faults(reference, origin.step, origin.stage)
+    if not kept:
+        some = origin.step > 0 and kept_faults(reference, 0, origin.stage)
+        yield Note(f"signatures: known faults were kept of step 0, not of step {origin.step}" if some else HOW)
+        return
+    stage = as_read(ours.where(lambda key: key.stage == origin.stage), VAE_STAGE)
+    theirs = as_read(theirs, VAE_STAGE)
+    kept = {faults: as_read(run, VAE_STAGE) for faults, run in kept.items()}
+    keys = common_keys(stage, theirs, *kept.values())
+    if not keys:
+        yield Note("signatures are skipped: the two recordings share no outputs of which known faults were kept")
+        return
+    error, noise = error_vector(stage, theirs, keys), noise_norm(stage, keys)
+    if norm(error) <= L2_LIMIT * noise:
+        yield Note(f"unknown: the outputs of step {origin.step} that known faults were kept of are within their floors")
+        return
+    faults = {faults: error_vector(stage, run, keys) for faults, run in kept.items()}
+    yield from matched(Known(error=error, faults=faults, noise=noise, told=told))

@@ -4,8 +4,8 @@ Problem. A third of the faults that people report lie in no module: a shift appl
 scheduler that was not reset. The judge names the first value that differs; what was done to it can be read from the two
 values themselves (`parity.transforms`).
 
-How. The loop's own values are held whole. A detector speaks only where a transform explains the candidate's value; the
-values before it agree, as the judge has found. numpy only.
+How. A detector is shown the loop's own values of both sides at one step, held whole, in float64. It speaks only where a
+transform explains the candidate's value; the values before it agree, as the judge has found. numpy only.
 
 Cost. A few passes over values of the size of the latents, at the first step that differs.
 """
@@ -14,13 +14,84 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from parity.compare.detect.seen import PREDICTED, SAME, Both, Seen, apart, differ, named
-from parity.compare.result import Cause
-from parity.records import LOOP
+from parity.compare.result import Cause, measured
+from parity.records import LOOP, StepRecords
 from parity.transforms import Done, bfloat16, done, laid_out
+
+SAME = 1e-4
+"""Relative difference up to which values of the loop count as equal here; the judge has said whether they are."""
+GIVEN = "decode:in.z"
+LATENTS = f"{LOOP}:latents.after"
+PREDICTED = f"{LOOP}:noise_pred"
+
+Values = Mapping[tuple[str, str], np.ndarray]
+"""(branch, site) -> a value that is held whole, in float64."""
+
+Both = tuple[np.ndarray, np.ndarray]
+"""The reference's and the candidate's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """One step of both sides.
+
+    Attributes:
+        ours, theirs: values of the reference and the candidate. settings: of both sides, configs among them.
+        step: of the values. before: what each side's latents had come to in the step before; None where nobody knows.
+    """
+
+    ours: Values
+    theirs: Values
+    settings: tuple[Mapping[str, str], Mapping[str, str]] = field(default=({}, {}))
+    step: int = 0
+    before: Both | None = None
+
+    def pair(self, site: str, branch: str = "") -> Both | None:
+        """Both sides' value, where both hold it in one shape."""
+        a, b = self.ours.get((branch, site)), self.theirs.get((branch, site))
+        return None if a is None or b is None or a.shape != b.shape else (a, b)
+
+    def numbers(self, name: str) -> tuple[float, float] | None:
+        """Both sides' number of the loop, where both hold one and they are not the same."""
+        pair = self.pair(f"{LOOP}:{name}")
+        if pair is None or any(x.size != 1 or not np.isfinite(x).all() for x in pair):
+            return None
+        a, b = (float(x.item()) for x in pair)
+        return (a, b) if a != b else None
+
+
+def held(step: StepRecords) -> dict[tuple[str, str], np.ndarray]:
+    """A step's values that are held whole."""
+    wanted = (f"{LOOP}:", "schedule:", "decode:in.")
+    return {
+        (r.key.branch, r.key.site): np.asarray(r.value, np.float64)
+        for r in step.records
+        if isinstance(r.value, np.ndarray) and r.key.site.startswith(wanted) and r.key.call == 0
+    }
+
+
+def latents_of(values: tuple[Values, Values]) -> Both | None:
+    """What both sides' latents come to in a step."""
+    a, b = (side.get(("", LATENTS)) for side in values)
+    return None if a is None or b is None else (a, b)
+
+
+def differ(pair: Both | None) -> bool:
+    """Whether both sides hold a value, and not the same."""
+    return pair is not None and apart(*pair) > SAME
+
+
+def apart(a: np.ndarray, b: np.ndarray) -> float:
+    """Relative L2 distance of `b` from `a`."""
+    size = float(np.linalg.norm(a))
+    return float(np.linalg.norm(b - a)) / size if size > 0 else (0.0 if not np.any(b) else math.inf)
+
+
+# --- the detectors
 
 CLOSER = 0.1
 """Share of the difference of two schedules that may be left where another shift counts as its cause."""
@@ -34,9 +105,9 @@ def schedule(seen: Seen) -> Iterator[Cause]:
     if sigmas is not None and differ(sigmas):
         made = done(*sigmas)
         if made is not None and made.words.startswith("shifted"):
-            yield named(f"the schedule's sigmas: {made}", "shift", at=_SIGMAS)
+            yield measured(f"the schedule's sigmas: {made}", "shift", at=_SIGMAS)
         elif how := _narrowed(made):
-            yield named(f"the schedule's sigmas are {how}", "schedule_dtype", "float32", "bfloat16", at=_SIGMAS)
+            yield measured(f"the schedule's sigmas are {how}", "schedule_dtype", "float32", "bfloat16", at=_SIGMAS)
         else:
             yield from _shift_of_the_config(*sigmas, seen.settings)
     if times is not None and differ(times) and (how := _narrowed(done(*times))):
@@ -44,7 +115,7 @@ def schedule(seen: Seen) -> Iterator[Cause]:
         repeats, rises = int(np.sum(steps == 0)), int(np.sum(steps > 0))
         text = f"the schedule's timesteps are {how}: {repeats} of {times[1].size} repeat the one before"
         text += f", {rises} exceed{'s' * (rises == 1)} it" if rises and (np.diff(times[0]) < 0).all() else ""
-        yield named(text, "timesteps", "float32", "bfloat16", float(repeats), at=_TIMES)
+        yield measured(text, "timesteps", "float32", "bfloat16", float(repeats), at=_TIMES)
 
 
 def _narrowed(made: Done | None) -> str:
@@ -66,7 +137,7 @@ def _shift_of_the_config(
     plain, other = (x / (s - (s - 1) * x) for x, s in ((a, first), (b, second)))
     if apart(plain, other) <= CLOSER * apart(a, b):
         text = f"the schedule's shift is {second:.4g}, not {first:.4g}"
-        yield named(text, "shift", first, second, second, at=_SIGMAS)
+        yield measured(text, "shift", first, second, second, at=_SIGMAS)
 
 
 def _number(settings: Mapping[str, str], name: str) -> float | None:
@@ -86,7 +157,9 @@ def counters(seen: Seen) -> Iterator[Cause]:
         late = int(place[1] - place[0])
         how = f"{abs(late)} step{'s' if abs(late) > 1 else ''} {'late' if late > 0 else 'early'}"
         text = f"the scheduler stands {how}: at index {place[1]:.0f}, not {place[0]:.0f} (warm-up calls that share its "
-        yield named(f"{text}state, repeated timesteps)", "scheduler.step_index", *place, late, at=f"{LOOP}:step_index")
+        yield measured(
+            f"{text}state, repeated timesteps)", "scheduler.step_index", *place, late, at=f"{LOOP}:step_index"
+        )
     # A scheduler of another order remembers another number.
     if (history := seen.numbers("history")) and len({settings.get(ORDER, "") for settings in seen.settings}) == 1:
         ours, theirs = history
@@ -94,7 +167,7 @@ def counters(seen: Seen) -> Iterator[Cause]:
             f"the scheduler enters step {seen.step} with {theirs:.0f} predictions of earlier steps, with {ours:.0f} on "
             "the reference: its state was not reset, or was lost, between stages"
         )
-        yield named(text, "scheduler.history", ours, theirs, theirs, at=f"{LOOP}:history")
+        yield measured(text, "scheduler.history", ours, theirs, theirs, at=f"{LOOP}:history")
 
 
 def start(seen: Seen) -> Iterator[Cause]:
@@ -115,14 +188,14 @@ def _noise(seen: Seen, a: np.ndarray, b: np.ndarray) -> Iterator[Cause]:
         sides = ("bfloat16", "float32") if made.inverse else ("float32", "bfloat16")
         declared = tuple(settings.get("dtype", "") for settings in seen.settings) == sides
         text = f"the initial noise is rounded to bfloat16{' on the reference alone' * made.inverse}"
-        yield named(text + ", which it works in" * declared, "dtype" if declared else "noise", *sides, at=_START)
+        yield measured(text + ", which it works in" * declared, "dtype" if declared else "noise", *sides, at=_START)
     elif made is not None:
-        yield named(f"the initial noise: {made}", "noise", at=_START)
+        yield measured(f"the initial noise: {made}", "noise", at=_START)
     elif structure := _structure(a, b):
-        yield named(f"the initial noise has another structure: {structure}", "noise", at=_START)
+        yield measured(f"the initial noise has another structure: {structure}", "noise", at=_START)
     elif abs(float(np.vdot(a, b))) < 0.2 * float(np.vdot(a, a)):
         text = "the initial noise is another: another seed, generator, device or order of draws"
-        yield named(text, "noise", at=_START)
+        yield measured(text, "noise", at=_START)
 
 
 CERTAIN = 5.0
@@ -169,7 +242,7 @@ def _continued(step: int, before: Both, now: Both) -> Iterator[Cause]:
     )
     sides = ("", "carried over") if theirs else ("carried over", "")
     value = apart(before[0], now[0]) if theirs else apart(before[1], now[1])
-    yield named(text, "loop.latents", *sides, value, at=_START)
+    yield measured(text, "loop.latents", *sides, value, at=_START)
 
 
 def _carried(before: np.ndarray, now: np.ndarray) -> bool:
@@ -199,7 +272,9 @@ def order(seen: Seen) -> Iterator[Cause]:
         best = max(near, key=lambda words: near[words], default="")
         if best and near[best] >= NEAR and near[best] >= _cosine(ours, theirs) + NEARER:
             text = f"the prediction holds the reference's values in another order: {best}"
-            yield named(text, "order", "", best, near[best], fix="undo it where the output is unpatchified", at=":out")
+            yield measured(
+                text, "order", "", best, near[best], fix="undo it where the output is unpatchified", at=":out"
+            )
             return
 
 

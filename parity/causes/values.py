@@ -1,22 +1,30 @@
-"""What the values show where the two part, and elsewhere: made otherwise, another's, in another order, None.
+"""What the records show by themselves where two sides part, whatever the code behind them. numpy only.
 
-Small tensors are their own sketches, and the loop's values are held whole: every transform is tried on them
-(`parity.transforms`). Of other tensors the moments show another order, and the sketch a gain.
+Values: made otherwise, another's, in another order, None. Small tensors are their own sketches, and the loop's values
+are held whole: every transform is tried on them (`parity.transforms`). Of other tensors the moments show another order,
+and the sketch a gain.
+
+The dtype map in one word: most of the candidate's modules have another working dtype.
+
+The schedule: timesteps, sigmas and their differences dt are recorded whole. Where they differ: at which steps, by how
+much, and what was done to them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from parity.causes.evidence import Evidence
-from parity.causes.gauges import apart, reordering
 from parity.compare.metrics import one_shape
 from parity.compare.reason import Note
 from parity.compare.result import Cause, measured
-from parity.compare.unlike import keys_through
-from parity.records import PORT, Key, Record
+from parity.compare.single import keys_through
+from parity.records import LOOP, PORT, Key, Moments, Record
+from parity.settings import BITS
 from parity.sketch import TOTAL, Geometry
 from parity.transforms import EXACT, LEFT, WITHIN, Done, done
 
@@ -42,10 +50,10 @@ def shown_by(
     ours, theirs = (next((r for r in side if r.key == key), None) for side in (reference, candidate))
     if ours is None or theirs is None or (ours.kind != theirs.kind):
         one = "the candidate" if ours is None or (theirs is not None and ours.kind == "none") else "the reference"
-        yield measured(f"only {one} has a value at {key.site}", 1.0, "one side has None or nothing there")
+        yield measured(f"only {one} has a value at {key.site}", detail="one side has None or nothing there")
     elif ours.kind == "scalar":
         text = f"{_named(key)} is {theirs.value!r} on the candidate, {ours.value!r} on the reference"
-        yield measured(text, 1.0, "recorded as it is")
+        yield measured(text, detail="recorded as it is")
     elif ours.kind == "tensor" and "mask" in key.port:
         a, b = _whole(ours), _whole(theirs)
         made = None if a is None or b is None else done(a, b, fitted=False)
@@ -60,17 +68,17 @@ def _tensors(ours: Record, theirs: Record, others: Sequence[Record], counts_keys
         yield _told(key, made, a, b)
     elif key.is_input and (elsewhere := _elsewhere(theirs, others)):
         text = f"{_named(key)}: the candidate's is what the reference has at {elsewhere}"
-        yield measured(text, 1.0, "their values or sketches agree to rounding")
+        yield measured(text, detail="their values or sketches agree to rounding")
     elif counts_keys:  # which shrink what the attention gives, all alike: their count says it
         return
     elif a is not None and b is not None and (made := done(a, b)):
         yield _told(key, made, a, b)
     elif order := reordering(ours, theirs):
         text = f"{key.site} holds the same values in another order"
-        yield measured(text, 1.0, order, fix="undo the layout, reshape or token order")
+        yield measured(text, detail=order, fix="undo the layout, reshape or token order")
     elif a is not None and b is not None and a.size == b.size == 1:
         numbers = f"{b.item():.8g} on the candidate, {a.item():.8g} on the reference"
-        yield measured(f"{_named(key)} is {numbers}", b.item(), "one number")
+        yield measured(f"{_named(key)} is {numbers}", value=b.item(), detail="one number")
     else:
         yield from _gain(ours, theirs)
 
@@ -79,7 +87,7 @@ def _told(key: Key, made: Done, a: np.ndarray, b: np.ndarray) -> Cause:
     at = int(np.argmax(a.ravel() != b.ravel()))
     size = f"{a.size} value{'s' if a.size > 1 else ''}, the first other one {b.flat[at]:.8g} for {a.flat[at]:.8g}"
     said = f"{_named(key)}: {made}" if key.is_input or made.inverse else f"{key.site} is the reference's {made.words}"
-    return measured(said, 1.0, size)
+    return measured(said, detail=size)
 
 
 def _named(key: Key) -> str:
@@ -111,7 +119,7 @@ def _keys(ours: Record, theirs: Record) -> Iterator[Cause]:
         if x != y
         else f"{x} keys a row through, as the reference's, others"
     )
-    yield measured(f"the mask {ours.key.site} lets {what}", float(y), numbers)
+    yield measured(f"the mask {ours.key.site} lets {what}", value=float(y), detail=numbers)
 
 
 def _gain(ours: Record, theirs: Record) -> Iterator[Cause]:
@@ -128,7 +136,7 @@ def _gain(ours: Record, theirs: Record) -> Iterator[Cause]:
         detail = f"gain {gain:.6f} leaves {left:.1%} of the difference"
         how = "it is set to zero" if not y.any() else "a scale, gate or count is off"
         how = "it is negated" if abs(gain + 1) <= EXACT else how
-        yield measured(f"{ours.key.site} is the reference's times {gain:.5g}: {how}", gain, detail)
+        yield measured(f"{ours.key.site} is the reference's times {gain:.5g}: {how}", value=gain, detail=detail)
 
 
 def _elsewhere(record: Record, others: Sequence[Record]) -> str | None:
@@ -179,7 +187,7 @@ def values_reordered(evidence: Evidence) -> Iterator[Cause]:
     sites = len({key.site for key in found})
     sentence = f"{first.site} holds the same values in another order, although the divergence is not introduced there"
     detail = f"at {sites} sites, branches {branches}, step {first.step}: minimum, maximum, mean and norm agree"
-    yield measured(sentence, float(sites), detail, fix="undo the layout or token order before it")
+    yield measured(sentence, value=float(sites), detail=detail, fix="undo the layout or token order before it")
 
 
 def _reordered(pairs: Sequence[tuple[Record, Record]]) -> Iterator[Key]:
@@ -195,3 +203,134 @@ def _reordered(pairs: Sequence[tuple[Record, Record]]) -> Iterator[Key]:
         if reordering(ours, theirs) is not None and far > came:
             yield ours.key
         before[ours.key.branch] = max(before.get(ours.key.branch, 0.0), far)
+
+
+# --- the dtype map
+
+FIX = "run both in one dtype, or expect its rounding"
+
+
+LARGEST = 65504.0
+"""The largest number of float16, which values of a model reach; those of bfloat16 and float32 none does."""
+
+
+def _overflow(evidence: Evidence) -> str:
+    """Where float16 ends before the reference's values do, so that the candidate has Inf or NaN; empty for nowhere."""
+    largest = {r.key: max(abs(r.moments.min), abs(r.moments.max)) for r in evidence.ours.records if r.moments}
+    for r in evidence.theirs.records:
+        broken = r.dtype == "float16" and r.moments is not None and r.moments.nan + r.moments.inf > 0
+        if broken and largest.get(r.key, 0.0) > LARGEST:
+            return f"; float16 holds at most {LARGEST:.0f}, the reference has {largest[r.key]:.0f} at {r.key.site}"
+    return ""
+
+
+def dtype(evidence: Evidence) -> Iterator[Cause]:
+    """One cause where the records say another dtype."""
+    found = working_dtype(evidence.ours.records, evidence.theirs.records)
+    if found is None:
+        return
+    ours, theirs = found
+    text = f"most modules compute in {theirs}, the reference's in {ours}"
+    detail = f"dtype of the module outputs: {ours} against {theirs}{_overflow(evidence)}"
+    yield measured(text, "dtype", ours, theirs, float(BITS[theirs]), detail=detail, fix=FIX)
+
+
+# --- the schedule: the loop's own numbers at every step
+
+ANOTHER = "is another"
+SET = frozenset({"shift", "schedule_dtype", "timesteps", "scheduler.step_index"})
+"""Of causes that a script's own schedule shows; see `parity.compare.values`."""
+
+
+def schedule(evidence: Evidence) -> Iterator[Cause]:
+    """One cause where the loop's numbers differ at any step, none else."""
+    steps = evidence.found.steps
+    told = {"timestep": [s.timestep for s in steps], "sigma": [s.sigma for s in steps], "dt": [s.dt for s in steps]}
+    numbers = {name: np.array(pairs, np.float64).reshape(-1, 2) for name, pairs in told.items()}
+    hit = {name: _apart(x) > ROUNDING for name, x in numbers.items()}
+    names = [name for name in numbers if hit[name].any()]
+    if not names:
+        return
+    first = int(np.flatnonzero(np.any([hit[name] for name in names], axis=0))[0])
+    at = {name: numbers[name][first] for name in names if hit[name][first]}
+    shown = ", ".join(f"{name} {ours:.6g} against {theirs:.6g}" for name, (ours, theirs) in at.items())
+    where = ", ".join(str(steps[i].step) for i in np.flatnonzero(np.any([hit[n] for n in names], axis=0))[:8])
+    kind, setting, value, reference = _kind(numbers, names)
+    if kind == ANOTHER and any(cause.setting in SET for cause in evidence.found.causes):
+        return  # what was set before the first step says which
+    fix = "keep the schedule in float32" if setting else "set the scheduler up as the reference does"
+    detail = f"{' and '.join(names)} at steps {where}; at step {steps[first].step}: {shown}"
+    worst = max(_apart(numbers[name]).max() for name in names)
+    yield measured(f"the schedule {kind}", setting, reference, value, worst, detail=detail, fix=fix)
+
+
+def _apart(x: np.ndarray) -> np.ndarray:
+    """Relative difference of the pairs; 0 where either was not recorded."""
+    size = np.maximum(np.abs(x).max(axis=1), 1e-12)
+    return np.nan_to_num(np.abs(x[:, 1] - x[:, 0]) / size, nan=0.0, posinf=0.0)
+
+
+def _kind(numbers: Mapping[str, np.ndarray], names: Sequence[str]) -> tuple[str, str, str, str]:
+    """What the candidate's numbers are: a sentence's end, and the setting that does it where one does."""
+    values = [n for n in names if n != "dt"] or list(names)
+    said = {str(done(numbers[n][:, 0], numbers[n][:, 1])) for n in values}
+    made = done(numbers[values[0]][:, 0], numbers[values[0]][:, 1])
+    if len(said) > 1 or made is None or made.inverse:
+        return ANOTHER, "", "", ""
+    if made.words == "rounded to bfloat16":
+        return "is rounded to bfloat16", "schedule_dtype", "bfloat16", "model"
+    late = ": it was not reset, or warm-up calls moved it" if made.words.startswith("a step") else ""
+    return f"is {made.words}{late}" if late else f"is the reference's {made.words}", "", "", ""
+
+
+# --- what these share
+
+ROUNDING = 1e-6
+"""Relative difference of two float32 schedules that is rounding."""
+SAME = 1e-4
+"""Relative difference of the moments of a permuted tensor at most; and `AGAINST` times that of the sketches."""
+AGAINST = 1e-3
+"""Noise of relative size d moves a tensor's extremes by about d / 4 of their size: by less than this share of d once in
+a hundred times, both extremes and the norm together never."""
+LEAST = 1e-6
+"""What rounding moves moments by."""
+
+
+def working_dtype(reference: Sequence[Record], candidate: Sequence[Record]) -> tuple[str, str] | None:
+    """The dtype of most module outputs on each side, where the two differ: the dtype map in one word."""
+    theirs = {r.key: r for r in candidate}
+    pairs = [
+        (r.dtype, theirs[r.key].dtype)
+        for r in reference
+        if r.kind == "tensor" and r.key in theirs and r.key.module != LOOP and not r.key.is_input
+    ]
+    floats = [(a, b) for a, b in pairs if a in BITS and b in BITS]
+    if not floats:
+        return None
+    ours, other = (Counter(side).most_common(1)[0][0] for side in zip(*floats, strict=True))
+    return None if ours == other else (ours, other)
+
+
+def reordering(ours: Record, theirs: Record) -> str | None:
+    """By what two tensors are seen to hold the same values in another order; None where they do not."""
+    a, b = ours.moments, theirs.moments
+    far = apart(ours, theirs)
+    if a is None or b is None or far is None or far < 1e-3 or not _alike(a, b, far):
+        return None
+    return f"minimum, maximum, mean and norm agree ({a.min:.4g}, {a.max:.4g}, {a.mean:.3g}, {a.l2:.4g})"
+
+
+def apart(ours: Record, theirs: Record) -> float | None:
+    """How far two tensors are apart, relative to the first, by their sketches; None where that cannot be told."""
+    if ours.sketch is None or theirs.sketch is None or ours.frame != theirs.frame:
+        return None
+    x, y = (sketch.astype(np.float64) for sketch in (ours.sketch, theirs.sketch))
+    size, far = float(np.linalg.norm(x)), float(np.linalg.norm(x - y))
+    return far / size if math.isfinite(far) and size > 0.0 else None
+
+
+def _alike(a: Moments, b: Moments, apart: float) -> bool:
+    """Whether moments agree far better than tensors do that are this far apart by anything but their order."""
+    size, within = max(abs(a.min), abs(a.max)), max(LEAST, min(SAME, AGAINST * apart))
+    close = all(abs(x - y) <= within * size for x, y in ((a.min, b.min), (a.max, b.max), (a.mean, b.mean)))
+    return close and a.count == b.count and abs(a.l2 - b.l2) <= within * a.l2

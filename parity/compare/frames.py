@@ -12,9 +12,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from parity.compare.detect.seen import named
 from parity.compare.metrics import ratio
-from parity.compare.result import NAN, Cause, Distance, FrameDiff, FrameError, Region
+from parity.compare.result import NAN, Cause, Distance, FrameDiff, FrameError, Region, measured
 from parity.records import Key, Record, StepRecords
 from parity.sketch import Geometry, distance, norm, shown
 
@@ -156,7 +155,7 @@ def truncated(reference: StepRecords, candidate: StepRecords) -> Iterator[Cause]
                 ("darker", "rounded", "truncated") if darker > 0 else ("brighter", "truncated", "rounded")
             )
             text = f"the frames are {abs(darker):.2g} levels {how}: {theirs_} to uint8 instead of {ours_}"
-            yield named(text, "frames", ours_, theirs_, darker, at=ours.key.site)
+            yield measured(text, "frames", ours_, theirs_, darker, at=ours.key.site)
 
 
 def _least_darker(reference: StepRecords, theirs: Mapping[Key, Record]) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from parity.compare.diff import diff
-from parity.compare.pairs.branches import crossed
+from parity.compare.pairs import crossed
 from parity.records import LOOP, Floor, Provenance, Record, StepRecords
 from tests.support.made import REFERENCE, moved, noise, tensor, write
 

@@ -1,1 +1,0 @@
-"""Witnesses: what each can tell of the evidence; `parity.causes.explain` asks them."""

@@ -1,0 +1,349 @@
+"""What the queries, keys, values and output of an attention call show: phantom keys, masks dropped or mistaken.
+
+Phantom keys are keys of zeros that an attention attends to although they are none. A key of zeros has logit 0 and
+weight exp(0), and its value of zeros adds nothing: the output shrinks by Z / (Z + n), with Z the sum of exp(logits)
+over the true keys and n the number of phantoms. So with the gain g = <out, ref> / <ref, ref> of each query and head,
+n = Z (1 / g - 1) is one and the same integer at all of them, and no other fault gives that.
+
+A mask is no value of a module: where one is lost, every input of the attention call agrees and its output does not,
+whatever the model. A mask of keys, the same for every query and head, gives each key i a weight m_i beside its softmax,
+so that sum_i m_i exp(l_i) (v_i - out) = 0 for every query and head. The least eigenvector of that system is the
+reference's mask, alone or with a causal one; it counts only where attention under it gives the reference's output. The
+candidate's output is then compared with attention under each mistake that is made with such a mask; the one that gives
+it is named. What none gives is not named.
+
+numpy, from values that were held whole. Cost of a mask: K x K sums for K keys over as many queries as determine them;
+calls of more than `MOST` keys are left out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from parity.compare.result import Cause, measured
+from parity.records import Record
+from parity.settings import remedy
+
+PARALLEL = 0.9999
+"""Cosine above which an output counts as a multiple of the reference's."""
+SAME_QUERY = 2e-2
+"""Relative difference up to which two queries are one and the same token's: 16 bits round by 4e-3."""
+MOST_PAIRS = 1 << 26
+"""Of rows of both sides that are compared with each other: half a gigabyte in float64."""
+BLOCKS = (128, 256, 512, 1024, 2048, 2816, 3328, 4096)
+"""Of splash attention, as ports choose them."""
+FILLS = (8, 16, 24, 48, *BLOCKS)
+"""Numbers of tokens that a sequence is filled up to a multiple of: registers and tiles, then blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phantoms:
+    """Phantom keys of one attention call on one branch.
+
+    Attributes:
+        branch: guidance branch. count: the median over queries and heads. spread: 95 % half width of the median.
+        share: of queries and heads whose output is a multiple of the reference's. padded, tokens: of the candidate's
+            call, which may keep fewer padded tokens than the reference's.
+        smooth: whether the candidate subtracts the keys' mean first (K-smooth): exact without phantoms, which then
+            stand among other logits.
+    """
+
+    branch: str
+    count: float
+    spread: float
+    share: float
+    padded: int
+    tokens: int
+    smooth: bool = False
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether it is a whole number of keys, one or more, at nearly every query."""
+        whole = round(self.count)
+        # A gain that is the same everywhere gives a count that varies with Z.
+        constant = self.spread <= 5e-3 * whole and self.share > 0.95
+        return whole >= 1 and constant and abs(self.count - whole) <= max(3 * self.spread, 2e-3 * whole)
+
+    @property
+    def block(self) -> int | None:
+        """The block that the keys are filled up to, where that many are counted; None for none."""
+        whole = round(self.count)
+        fills = ((b, -self.tokens % b) for b in BLOCKS)
+        return next((b for b, fill in fills if fill and fill in (whole, whole - self.padded)), None)
+
+    def meaning(self) -> str:
+        """What that many keys are: padded text tokens, or what fills a block."""
+        whole = round(self.count)
+        found = []
+        if whole == self.padded:
+            found.append(f"its {self.padded} padded text tokens")
+        fills = {b: -self.tokens % b for b in FILLS}
+        found += [f"what fills {self.tokens} tokens to {_many(b)}" for b in FILLS if fills[b] == whole]
+        if 0 < self.padded < whole:
+            own = f"its {self.padded} padded text tokens"
+            both = [b for b in FILLS if self.padded + fills[b] == whole]
+            found += [f"{own} and the {fills[b]} that fill {self.tokens} tokens to {_many(b)}" for b in both]
+        known = " or ".join(found) or "no count that is known here"
+        return f"{known}, with the keys' mean subtracted" if self.smooth else known
+
+
+def _many(fill: int) -> str:
+    return f"{'blocks' if fill in BLOCKS else 'multiples'} of {fill}"
+
+
+def count_phantoms(reference: Sequence[Record], candidate: Sequence[Record], module: str) -> tuple[Phantoms, ...]:
+    """Phantom keys of an attention call (`<module>.attention`), by branch; none where its values are not held.
+
+    Args:
+        reference: records with `in.query`, `in.key` and `out`, parts `@image` and `@text` or whole.
+        candidate: `out`; where its rows are others, `in.query` too, by which they are found.
+    """
+    found = []
+    for branch, ours, theirs in _calls(reference, candidate, module):
+        out = _in_the_rows_of(ours, theirs)
+        if out is not None and ours["in.key"].shape[1:] == ours["in.query"].shape[1:]:
+            tokens = _tokens(candidate, module, branch)
+            counts = [_count(branch, ours, out, tokens, how) for how in ("plain", "smooth", "zeroed")]
+            found.append(next((c for c in counts if c.is_certain), counts[0]))
+    return tuple(found)
+
+
+def mask_causes(reference: Sequence[Record], candidate: Sequence[Record], module: str) -> tuple[Cause, ...]:
+    """What was mistaken with the mask of an attention call, of the first branch that shows it.
+
+    Args:
+        reference: records with `in.query`, `in.key`, `in.value` and `out`. candidate: `out`.
+    """
+    calls = _calls(reference, candidate, module, "in.value")
+    found = (mask_cause(ours, theirs["out"], module) for _, ours, theirs in calls)
+    return tuple(itertools.islice((cause for cause in found if cause is not None), 1))
+
+
+def phantom_cause(found: Phantoms, module: str) -> Cause:
+    """A count in words."""
+    text = (
+        f"{found.count:.2f} phantom keys on {found.branch} = {found.meaning()}: keys and values are zeroed there, and "
+        "each still has weight exp(0)"
+    )
+    detail = (
+        f"{found.count:.4f} +- {found.spread:.1g} phantom keys on {found.branch}, {found.meaning()}, at "
+        f"{found.share:.1%} of the queries and heads of {module}"
+    )
+    return measured(text, value=found.count, detail=detail, fix=remedy("attention.mask"))
+
+
+def _calls(
+    reference: Sequence[Record], candidate: Sequence[Record], module: str, *needed: str
+) -> Iterator[tuple[str, dict[str, np.ndarray], dict[str, np.ndarray]]]:
+    """Each branch whose call is held, with the values of both sides; the reference's grouped keys and values are
+    repeated for each head of the queries, where they fit."""
+    for branch in dict.fromkeys(r.key.branch for r in reference):
+        ours, theirs = (_values(side, module, branch) for side in (reference, candidate))
+        if {"in.query", "in.key", "out", *needed} <= ours.keys() and "out" in theirs:
+            heads = ours["in.query"].shape[1]
+            for port in ours.keys() & {"in.key", "in.value"}:
+                few = ours[port].shape[1]
+                if few and heads % few == 0:
+                    ours[port] = np.repeat(ours[port], heads // few, axis=1)
+            yield branch, ours, theirs
+
+
+def _values(records: Sequence[Record], module: str, branch: str) -> dict[str, np.ndarray]:
+    """Values of the call by port, image rows before text rows: float64 [rows, heads, head dim]."""
+    parts: dict[str, dict[str, np.ndarray]] = {}
+    for r in records:
+        if r.key.module == module and r.key.branch == branch and r.key.call == 0 and not r.key.is_apart:
+            port, _, part = r.key.port.partition("@")
+            if isinstance(r.value, np.ndarray) and r.value.ndim == 4:
+                parts.setdefault(port, {})[part] = r.value[0].astype(np.float64)
+    return {port: np.concatenate([held[name] for name in sorted(held)]) for port, held in parts.items()}
+
+
+def _in_the_rows_of(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """The candidate's output in the reference's rows: as it is, or where their numbers differ, row by row by the query
+    that is the same. Rows that the reference computes nothing for are left at zero; None where another has no match."""
+    ref, out, query = ours["out"], theirs["out"], theirs.get("in.query")
+    if ref.shape == out.shape:
+        return out
+    same = query is not None and query.shape == out.shape and ref.shape == ours["in.query"].shape
+    if not same or ref.shape[1:] != out.shape[1:] or len(ref) * len(out) > MOST_PAIRS:
+        return None
+    assert query is not None
+    asks = np.flatnonzero(np.abs(ref).sum(axis=(1, 2)) > 0)
+    a, b = ours["in.query"][asks].reshape(len(asks), -1), query.reshape(len(query), -1)
+    apart = (a * a).sum(1)[:, None] + (b * b).sum(1)[None] - 2 * a @ b.T
+    nearest = apart.argmin(axis=1)
+    near = apart[np.arange(len(a)), nearest] <= (SAME_QUERY**2) * (a * a).sum(1)
+    if not near.all() or len(set(nearest.tolist())) < len(nearest):
+        return None
+    found = np.zeros_like(ref)
+    found[asks] = out[nearest]
+    return found
+
+
+def _tokens(records: Sequence[Record], module: str, branch: str) -> int:
+    """Tokens of the call as its own code has them: a part's record has the whole tensor's shape."""
+    own = [r for r in records if (r.key.module, r.key.branch, r.key.call) == (module, branch, 0)]
+    outs = [r for r in own if r.key.port.partition("@")[0] == "out" and not r.key.is_apart]
+    rows = [(r.shape[1], int(np.asarray(r.value).shape[1])) for r in outs]
+    return next((whole for whole, held in rows if whole != held), sum(held for _, held in rows))
+
+
+How = Literal["plain", "smooth", "zeroed"]
+"""How the candidate treats its keys: as they are; their mean subtracted; the same after padded ones were zeroed, whose
+logit is then that of the negative mean."""
+
+
+def _count(branch: str, ours: Mapping[str, np.ndarray], out: np.ndarray, tokens: int, how: How) -> Phantoms:
+    q, k, ref = ours["in.query"], ours["in.key"], ours["out"]
+    # Rows of a frame that are padding are held as zeros.
+    true = np.abs(k).sum(axis=(1, 2)) > 0
+    asks = np.abs(ref).sum(axis=(1, 2)) > 0
+    if len(asks) == len(true):  # a recording's padded keys are as the model has them: who asks no key is none
+        true &= asks
+    q, k, ref, out = q[asks], k[true], ref[asks], out[asks]
+    padded, smooth = tokens - int(true.sum()), how != "plain"
+    mean = k.sum(axis=0) / (len(k) + (padded if how == "zeroed" else 0))
+    if smooth:
+        k = k - mean
+    logits = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(q.shape[-1])
+    z = np.exp(logits).sum(axis=-1).T  # [rows, heads]
+    square, dot = (ref * ref).sum(-1), (out * ref).sum(-1)
+    cosine = dot / np.sqrt(square * (out * out).sum(-1))
+    parallel = cosine > PARALLEL
+    counts = z * (square / dot - 1.0)
+    if how == "zeroed":
+        weight = np.exp(-np.einsum("qhd,hd->qh", q, mean) / np.sqrt(q.shape[-1]))
+        counts = counts - padded * weight + padded
+    counts = counts[parallel]
+    if counts.size == 0:
+        return Phantoms(branch, 0.0, np.inf, 0.0, padded, tokens, smooth)
+    middle = float(np.median(counts))
+    spread = 1.96 * 1.2533 * 1.4826 * float(np.median(np.abs(counts - middle))) / np.sqrt(counts.size)
+    return Phantoms(branch, middle, float(spread), float(parallel.mean()), padded, tokens, smooth)
+
+
+# --- masks
+
+MOST = 1024
+"""Keys at most: the system is of their square."""
+EXACT = 1e-3
+"""Relative residual up to which attention under a mask is the output; float32 leaves 1e-6, bfloat16 some 3e-3."""
+
+EXPLAINED = 0.05
+"""Share of the two outputs' difference that a mistake may leave: one of little effect is no explanation of another."""
+
+Call = Mapping[str, np.ndarray]
+"""`in.query`, `in.key`, `in.value` and `out` of one call: float64 [rows, heads, head dim]."""
+
+
+def mask_cause(reference: Call, candidate: np.ndarray, module: str) -> Cause | None:
+    """The mistake with a mask of keys that gives the candidate's output; None where none does, or there is no mask.
+
+    Args:
+        reference: the call's values. candidate: its output on the other side. module: the call's site.
+    """
+    if not _fits(reference, candidate):
+        return None
+    logits = np.einsum("qhd,khd->qhk", reference["in.query"], reference["in.key"])
+    logits /= math.sqrt(reference["in.key"].shape[-1])
+    value, out = reference["in.value"], reference["out"]
+    asks = np.abs(out).sum(axis=(1, 2)) > 0  # padded queries may read nothing
+    found = _reads(logits, value, out, asks)
+    if found is None:
+        return None
+    most = min(EXACT, EXPLAINED * _apart(candidate[asks], out[asks]))
+    for what, setting, mistaken, bias in _mistakes(*found, logits.shape[0]):
+        left = _apart(_attention(logits + bias, value)[asks], candidate[asks])
+        if left <= most:
+            detail = f"attention under it leaves {left:.1e} of the candidate's output at {module}"
+            exact = "exact" if setting else ""
+            return measured(what, setting, exact, mistaken, left, detail=detail)
+    return None
+
+
+def _fits(call: Call, candidate: np.ndarray) -> bool:
+    query, key, value, out = (call[port] for port in ("in.query", "in.key", "in.value", "out"))
+    whole = all(np.isfinite(x).all() for x in (*call.values(), candidate))
+    heads = query.shape[1:] == key.shape[1:] and query.shape[:2] == out.shape[:2] and value.shape[:2] == key.shape[:2]
+    return whole and heads and value.shape[2] == out.shape[2] and out.shape == candidate.shape and len(key) <= MOST
+
+
+def _reads(logits: np.ndarray, value: np.ndarray, out: np.ndarray, asks: np.ndarray) -> tuple[np.ndarray, bool] | None:
+    """Which keys the reference reads, and whether only those up to the query's own; None where neither is its way."""
+    reads = _mask(logits[asks], value, out[asks])
+    if reads is not None:
+        return reads, False
+    if logits.shape[0] != logits.shape[2]:
+        return None
+    reads = _mask((logits + _causal(len(logits)))[asks], value, out[asks])
+    return None if reads is None else (reads, True)
+
+
+def _mask(logits: np.ndarray, value: np.ndarray, out: np.ndarray) -> np.ndarray | None:
+    """Which keys the reference reads; None where its output is no attention under one mask for all."""
+    rows, heads, keys = logits.shape
+    every = np.ones(keys, dtype=bool)
+    if _apart(_attention(logits, value), out) <= EXACT:
+        return every
+    system = np.zeros((keys, keys))
+    enough = max(1, math.ceil(8 * keys / (heads * value.shape[-1])))
+    for row in np.unique(np.linspace(0, rows - 1, min(rows, enough)).astype(int)):
+        weights = np.exp(logits[row] - logits[row].max(axis=-1, keepdims=True))
+        for head in range(heads):
+            part = weights[head][:, None] * (value[:, head] - out[row, head])
+            system += part @ part.T
+    least = np.linalg.eigh(system)[1][:, 0]
+    reads = least / least[np.argmax(np.abs(least))] > 0.5
+    agrees = _apart(_attention(np.where(reads, logits, -np.inf), value), out) <= EXACT
+    return reads if agrees else None
+
+
+def _mistakes(reads: np.ndarray, causal: bool, rows: int) -> Iterator[tuple[str, str, str, np.ndarray]]:
+    """(what it is, setting, its value, what it adds to the logits) of each mistake with a mask."""
+    keys, valid = len(reads), int(reads.sum())
+    place, mask = np.arange(keys), "attention.mask"
+    before = _causal(keys) if causal else np.zeros(keys)
+    if causal:
+        yield "the attention is neither causal nor masked, and the reference's is", mask, "none", np.zeros(keys)
+        yield "the attention is not causal, and the reference's is", "", "", _only(reads)
+    if valid < keys:
+        out_of = f"{keys - valid} of {keys} keys that the reference masks are read: the mask is not applied"
+        yield out_of, mask, "none", before
+        added = "the mask is added to the logits as ones and zeros: make it boolean, or zero and minus infinity"
+        yield added, mask, "added", before + reads
+        inverted = "the mask is inverted: only the keys that the reference masks are read"
+        yield inverted, mask, "inverted", before + _only(~reads)
+        for which, others in (("first", place < valid), ("last", place >= keys - valid)):
+            text = f"the {which} {valid} keys are read, whichever the mask lets through"
+            yield text, mask, which, before + _only(others)
+    if rows == keys and not causal:
+        text = "the attention is causal: each query reads only the keys up to its own"
+        yield text, "", "", _causal(keys) + _only(reads)
+
+
+def _causal(keys: int) -> np.ndarray:
+    return _only(np.tri(keys, dtype=bool))[:, None, :]
+
+
+def _only(reads: np.ndarray) -> np.ndarray:
+    return np.where(reads, 0.0, -np.inf)
+
+
+def _attention(logits: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """Softmax over keys, times values; rows without a key are 0."""
+    top = logits.max(axis=-1, keepdims=True)
+    weights = np.exp(logits - np.where(np.isfinite(top), top, 0.0))
+    total = weights.sum(axis=-1, keepdims=True)
+    return np.einsum("qhk,khd->qhd", weights / np.where(total > 0, total, 1.0), value)
+
+
+def _apart(a: np.ndarray, b: np.ndarray) -> float:
+    size = float(np.linalg.norm(b))
+    return float(np.linalg.norm(a - b)) / size if size > 0 else math.inf

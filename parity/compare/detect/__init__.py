@@ -1,1 +1,0 @@
-"""What records show of a cause by themselves: values, relations, phantom keys, frames. numpy only."""

@@ -1,0 +1,107 @@
+"""All that looks for causes around the model, step by step.
+
+Where nothing else names a cause, config values are said that differ in the component in which a divergence starts. A
+config says what a component was built with, a default that a missing field stands for among it. Which of them makes the
+difference is not measured: they are said where the divergence starts inside that component, with its own inputs alike.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from parity.compare.frames import truncated
+from parity.compare.relations import (
+    decoded,
+    guidance,
+    judged_by_own_branches,
+    judged_by_own_latents,
+    rounded_otherwise,
+    stepped,
+)
+from parity.compare.result import Cause, Origin, SettingDifference, measured
+from parity.compare.values import GIVEN, Both, Seen, counters, held, latents_of, order, schedule, start
+from parity.records import LOOP, StepRecords
+
+OWN_LATENTS = f"{GIVEN} is compared with what the reference's scaling makes of the candidate's latents"
+OWN_BRANCHES = "noise_pred is compared with what the reference's guidance makes of the candidate's branches"
+
+Detector = Callable[[Seen], Iterator[Cause]]
+_DETECTORS: tuple[Detector, ...] = (schedule, counters, start, order, guidance, stepped, decoded)
+
+
+@dataclass
+class Detectors:
+    """Collects causes step by step.
+
+    Attributes:
+        settings: of both sides, configs among them. found: causes, the first first.
+        notes: what the sides compute in another order or precision, and what was compared otherwise, in sentences.
+    """
+
+    settings: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
+    found: list[Cause] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    _before: Both | None = None
+
+    def as_judged(self, reference: StepRecords, candidate: StepRecords) -> tuple[StepRecords, StepRecords]:
+        """The reference of a step as `add` reads it, and as it is to be judged.
+
+        See `judged_by_own_latents` and `judged_by_own_branches`; `add` reads the branches that were recorded.
+        """
+        read = judged_by_own_latents(reference, candidate, self._before)
+        judged = judged_by_own_branches(read, candidate)
+        for instead, of, note in ((read, reference, OWN_LATENTS), (judged, read, OWN_BRANCHES)):
+            if instead is not of and note not in self.notes:
+                self.notes.append(note)
+        return read, judged
+
+    def add(self, reference: StepRecords, candidate: StepRecords, *, differs: bool = True) -> None:
+        """Look at one step of both sides; each kind of cause is named once.
+
+        Args:
+            differs: whether anything in it does; of a step that agrees only what the next one needs is kept.
+        """
+        ours, theirs = held(reference), held(candidate)
+        before, self._before = self._before, latents_of((ours, theirs))
+        seen = Seen(ours=ours, theirs=theirs, settings=self.settings, step=reference.step, before=before)
+        if reference.step == 0:
+            self.notes += rounded_otherwise(seen)
+        if not differs:
+            return
+        told = (cause for detector in _DETECTORS for cause in detector(seen))
+        for cause in itertools.chain(told, truncated(reference, candidate)):
+            if cause.setting not in {c.setting for c in self.found}:
+                self.found.append(cause)
+
+
+# --- config values of the component in which a divergence starts
+
+COMPONENTS = {"transformer": ("transformer.", "transformer_2.", "unet."), "vae": ("vae.",), "schedule": ("scheduler.",)}
+MOST = 4
+"""Fields that are listed at most; with more the two are other models."""
+
+
+def config_cause(differing: Iterable[SettingDifference], origin: Origin | None) -> Iterator[Cause]:
+    """One cause where configs differ in the component of the first divergence."""
+    component = "" if origin is None else _component(origin)
+    fields = [d for d in differing if component and d.setting.startswith(COMPONENTS[component])]
+    if not fields or len(fields) > MOST:
+        return
+    shown = "; ".join(f"{d.setting} is {d.candidate or 'missing'}, not {d.reference or 'missing'}" for d in fields)
+    plural = "values differ" if len(fields) > 1 else "value differs"
+    text = f"the divergence starts in a component whose config {plural}: {shown}"
+    first = fields[0]
+    yield measured(text, first.setting, first.reference, first.candidate, float(len(fields)))
+
+
+def _component(origin: Origin) -> str:
+    """The component in which a divergence starts; empty for the loop's own values and what is given to it."""
+    key = origin.key
+    if key.module == "schedule":
+        return "schedule"
+    if key.stage == "vae" and key.site == "decode:out":
+        return "vae"
+    inside = key.stage == "transformer" and key.module not in ("", LOOP)
+    return "transformer" if inside else ""

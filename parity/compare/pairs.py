@@ -1,0 +1,438 @@
+"""Which record of one side stands against which of the other, and where their sketches lie.
+
+Records are aligned by their keys. Of layouts this is done once for as long as neither side's changes: `meet` finds it,
+and `parity.compare.judge` judges by it.
+
+Names of ports. Flax calls what a Dense takes `inputs`, torch calls what a Linear takes `input`; a block that Flax scans
+hands on `(x, None)`, torch's `x`. By name they never meet, so that where an output differs nothing is known of what
+went in. Of one call of a module, the inputs whose name the other side does not have are looked at. Where each side has
+one tensor of them and the two line up, they are paired, under the reference's name. Outputs are where each side has one
+tensor in all. Several on a side are not paired, nor are masks, which have forms of their own, nor what the model itself
+is given and returns: a port's call may convert both. What is paired so may still be two things: one implementation
+applies an activation before a projection, the other in it. So such a pair can only agree (`parity.compare.judge`). A
+block of two streams may give them back in another order (text first in diffusers' Flux). Where outputs of one name do
+not line up, and each of one side does with exactly one of the other, they are paired so.
+
+Names of guidance branches. Those of recorded scripts nobody gave: calls are counted and batches taken apart. One
+implementation asks for the prompt first, another for the negative one. What the model is given says which branch is
+which, and what a side makes of its branches, the guided prediction, decides.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from parity.compare.births import SCHEDULE
+from parity.compare.comparable import of_script
+from parity.compare.metrics import comparable_shapes
+from parity.compare.result import UNKNOWN, SiteDiff
+from parity.golden.disk.part import Layout, Table
+from parity.records import LOOP, Key, Provenance, Record, StepRecords
+from parity.sketch import Geometry
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Records of one place; None on the side that has none.
+
+    Attributes:
+        key: the reference's, where it has a record. reference, candidate: the records.
+    """
+
+    key: Key
+    reference: Record | None
+    candidate: Record | None
+
+    @property
+    def called(self) -> str:
+        """The candidate's port, where it has another name than the reference's; else empty."""
+        other = self.candidate is not None and self.candidate.key != self.key
+        return self.candidate.key.port if other and self.candidate is not None else ""
+
+
+def align(
+    reference: Sequence[Record], candidate: Sequence[Record], *, lone: Callable[[str], bool] | None = None
+) -> tuple[Pair, ...]:
+    """Pairs in the reference's execution order; what only the candidate has follows the record before it.
+
+    A record of None and no record at all are the same: implementations differ in whether they pass what is absent.
+
+    Args:
+        lone: of which modules inputs and outputs are paired too that each side names by itself
+            (`parity.compare.pairs`); None for none.
+    """
+    names = lone_ports(reference, candidate, lone) if lone is not None else {}
+    theirs = {names.get(r.key, r.key): r for r in candidate}
+    ours = {r.key for r in reference}
+    pairs = [Pair(r.key, r, theirs.get(r.key)) for r in reference]
+    position = {pair.key: i for i, pair in enumerate(pairs)}
+    extra: dict[int, list[Pair]] = {}
+    at = -1
+    for key, record in theirs.items():
+        if key in ours:
+            at = position[key]
+        else:
+            extra.setdefault(at, []).append(Pair(key, None, record))
+    merged = list(extra.get(-1, []))
+    for i, pair in enumerate(pairs):
+        merged += [pair, *extra.get(i, [])]
+    return tuple(p for p in merged if not _absent(p))
+
+
+def _absent(pair: Pair) -> bool:
+    """Whether one side has nothing and the other None, or a scalar argument the other's code does not take."""
+    if pair.reference is not None and pair.candidate is not None:
+        return False
+    one = pair.reference or pair.candidate
+    return one is not None and one.kind in ("none", "scalar")
+
+
+# --- ports that the two sides name differently
+
+_Parts = Mapping[str, Record]
+"""A port's records by the part of its rows that they hold; the whole's is empty."""
+_Side = tuple[Key, bool]
+"""A call of a module, and whether its inputs or its outputs."""
+
+
+def lone_ports(
+    reference: Sequence[Record], candidate: Sequence[Record], of: Callable[[str], bool] = lambda module: True
+) -> dict[Key, Key]:
+    """The candidate's key -> the reference's, of inputs and outputs that each side names by itself.
+
+    Args:
+        of: of which modules.
+    """
+    ours, theirs = (_ports(r for r in side if of(r.key.module)) for side in (reference, candidate))
+    mine, other = _alone(ours, theirs), _alone(theirs, ours)
+    found: dict[Key, Key] = {}
+    for call, a in mine.items():
+        b = other.get(call)
+        if b is not None and _line_up(ours[a], theirs[b]):
+            found |= _renamed(ours[a], theirs[b])
+    for a, b in _turned(ours, theirs):
+        found |= _renamed(ours[a], theirs[b])
+    return found
+
+
+def _renamed(ours: _Parts, theirs: _Parts) -> dict[Key, Key]:
+    return {theirs[part].key: record.key for part, record in ours.items()}
+
+
+def met(reference: StepRecords, candidate: StepRecords) -> StepRecords:
+    """The candidate's step under the keys that it was compared by."""
+    names = lone_ports(reference.records, candidate.records)
+    return candidate.renamed(lambda key: names.get(key, key)) if names else candidate
+
+
+def _ports(records: Iterable[Record]) -> dict[Key, dict[str, Record]]:
+    """The inputs and outputs of modules inside the model, by their key without a part."""
+    found: defaultdict[Key, dict[str, Record]] = defaultdict(dict)
+    for record in records:
+        if record.key.module not in ("", LOOP):
+            bare, _, part = record.key.site.partition("@")
+            found[replace(record.key, site=bare)][part] = record
+    return found
+
+
+def _alone(ports: Mapping[Key, _Parts], others: Mapping[Key, _Parts]) -> dict[_Side, Key]:
+    """The one port of a tensor whose name the other side does not have; of outputs, beside which there is no other."""
+    found: defaultdict[_Side, list[Key]] = defaultdict(list)
+    for port, parts in ports.items():
+        named = port.is_input and port in others
+        if not named and any(r.kind == "tensor" for r in parts.values()):
+            found[replace(port, site=port.module), port.is_input].append(port)
+    lone = {side: alone[0] for side, alone in found.items() if len(alone) == 1}
+    return {side: port for side, port in lone.items() if port not in others and "mask" not in port.port}
+
+
+def _turned(ours: Mapping[Key, _Parts], theirs: Mapping[Key, _Parts]) -> Iterator[tuple[Key, Key]]:
+    """Outputs of one call that only another order lines up, each with the one that it can only be."""
+    mine, others = _outputs(ours), _outputs(theirs)
+    for call, ports in mine.items():
+        if set(others.get(call, ())) != set(ports) or all(_line_up(ours[p], theirs[p]) for p in ports):
+            continue
+        fits = {a: [b for b in ports if _line_up(ours[a], theirs[b])] for a in ports}
+        if all(len(found) == 1 for found in fits.values()) and len({b for (b,) in fits.values()}) == len(ports):
+            yield from ((a, b) for a, (b,) in fits.items() if a != b)
+
+
+def _outputs(ports: Mapping[Key, _Parts]) -> dict[Key, list[Key]]:
+    """The tensors that each call gives back, by its module's key."""
+    found: defaultdict[Key, list[Key]] = defaultdict(list)
+    for port, parts in ports.items():
+        if not port.is_input and any(r.kind == "tensor" for r in parts.values()):
+            found[replace(port, site=port.module)].append(port)
+    return found
+
+
+def _line_up(a: _Parts, b: _Parts) -> bool:
+    return a.keys() == b.keys() and all(
+        x.kind == b[part].kind == "tensor" and comparable_shapes(x, b[part]) for part, x in a.items()
+    )
+
+
+# --- layouts
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Group:
+    """Sites whose sketches lie alike.
+
+    Attributes:
+        view: of their tensors. at: int64, positions among the sites. starts: where the sketches of (reference,
+            candidate) begin. floors: int64, position of the reference's floor, -1 without. bins: where the floor's bins
+            begin, -1 without bins or where there are others than the sketch has.
+    """
+
+    view: Geometry
+    at: np.ndarray
+    starts: tuple[np.ndarray, np.ndarray]
+    floors: np.ndarray
+    bins: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Meeting:
+    """How two layouts meet.
+
+    Attributes:
+        layouts: of reference and candidate. pairs: positions on both sides, -1 where there is none. places: one a pair.
+        groups: of pairs that meet as sketches. others: of those that do not. moments: int64 [pairs, 2], -1 without.
+        padding: bool [pairs]. read: int64 [sequences, 2], a joint sequence and the rows of it that are read.
+        lone: positions of what the sides name differently: of an output with that of the prediction that tells whether
+            it is one, else with -1.
+        own: whether the module is a port's own, or one that is mapped. modules: of the reference, with a tensor.
+        alone: tensors that only the reference has, and only the candidate.
+    """
+
+    layouts: tuple[Layout, Layout]
+    pairs: tuple[tuple[int, int], ...]
+    places: tuple[SiteDiff, ...]
+    groups: tuple[Group, ...]
+    others: tuple[int, ...]
+    moments: np.ndarray
+    padding: np.ndarray
+    read: np.ndarray
+    lone: tuple[tuple[int, int], ...]
+    own: tuple[bool, ...]
+    modules: frozenset[str]
+    alone: tuple[int, int]
+
+
+def meet(ours: Layout, theirs: Layout, *, port: bool = False, mapped: Collection[str] | None = None) -> Meeting:
+    """How two layouts meet.
+
+    Args:
+        port, mapped: as of `parity.compare.judge.Judge`.
+    """
+    at = [{r.key: i for i, r in enumerate(layout.records)} for layout in (ours, theirs)]
+    modules = [{r.key.module for r in layout.records} for layout in (ours, theirs)]
+
+    def own(module: str) -> bool:
+        """Whether the candidate's module is built otherwise: a port's own, or one that is mapped."""
+        return module != LOOP and (port or (mapped is not None and module in mapped))
+
+    def may_lack(module: str) -> bool:
+        """Whether what only one side has is no difference: of a port, and of a module that no name maps."""
+        return port or own(module) or (mapped is not None and not all(module in known for known in modules))
+
+    every = align(ours.records, theirs.records, lone=own if port or mapped is not None else None)
+    pairs = [p for p in every if (p.reference is not None and p.candidate is not None) or not may_lack(p.key.module)]
+    found = tuple((_at(at[0], p.reference), _at(at[1], p.candidate)) for p in pairs)
+    places = tuple(map(_place, pairs))
+    groups: dict[tuple[int, int], list[int]] = {}
+    others = []
+    for i, (pair, (a, b)) in enumerate(zip(pairs, found, strict=True)):
+        alike = pair.reference is not None and pair.candidate is not None and _sketched(pair, ours, theirs, a, b)
+        if alike:
+            groups.setdefault(places[i].frame, []).append(i)
+        else:
+            others.append(i)
+    none = [[-1 if i < 0 else int(x.moments[i]) for x, i in zip((ours, theirs), sides, strict=True)] for sides in found]
+    return Meeting(
+        layouts=(ours, theirs),
+        pairs=found,
+        places=places,
+        groups=tuple(_group(Geometry(*frame), here, found, ours, theirs) for frame, here in groups.items()),
+        others=tuple(others),
+        moments=np.array(none, np.int64).reshape(-1, 2),
+        padding=np.array([p.key.is_apart for p in places], bool),
+        read=np.array(_read(places), np.int64).reshape(-1, 2),
+        lone=tuple(_lone(places)),
+        own=tuple(own(p.key.module) for p in places),
+        modules=frozenset(r.key.module for r in ours.records if _counts(r) and r.key.module not in ("", LOOP)),
+        alone=(
+            sum(_counts(p.reference) for p in every if p.candidate is None),
+            sum(_counts(p.candidate) for p in every if p.reference is None),
+        ),
+    )
+
+
+def _at(held: Mapping[Key, int], record: Record | None) -> int:
+    return -1 if record is None else held[record.key]
+
+
+def _read(places: Sequence[SiteDiff]) -> list[tuple[int, int]]:
+    at = {p.key: i for i, p in enumerate(places) if p.key.is_read and all(p.dtypes)}
+    whole = ((i, at.get(p.key.read)) for i, p in enumerate(places)) if at else ()
+    return [(i, j) for i, j in whole if j is not None]
+
+
+def _lone(places: Sequence[SiteDiff]) -> Iterator[tuple[int, int]]:
+    predicted = {p.key.branch: i for i, p in enumerate(places) if p.key.site == f"{LOOP}:noise_pred"}
+    for i, p in enumerate(places):
+        if p.called:
+            yield i, -1 if p.key.is_input else predicted.get(p.key.branch, -1)
+
+
+def _place(pair: Pair) -> SiteDiff:
+    """What of a site does not depend on the step."""
+    a, b = pair.reference, pair.candidate
+    if a is None or b is None or a.kind != "tensor" or b.kind != "tensor":
+        return SiteDiff(pair.key, UNKNOWN)
+    shapes, dtypes = (a.shape, b.shape), (a.dtype, b.dtype)
+    return SiteDiff(pair.key, UNKNOWN, shapes=shapes, dtypes=dtypes, frame=a.frame, rows=a.rows, called=pair.called)
+
+
+def _sketched(pair: Pair, ours: Layout, theirs: Layout, a: int, b: int) -> bool:
+    """Whether two records are compared by their sketches."""
+    x, y = pair.reference, pair.candidate
+    if x is None or y is None or not x.kind == y.kind == "tensor" or not comparable_shapes(x, y):
+        return False
+    if "mask" in x.key.port:  # perhaps of another form
+        return False
+    held = ours.values[a] and theirs.values[b]
+    drawn = ours.sketches[a] >= 0 and theirs.sketches[b] >= 0
+    return bool(drawn) and not held and x.frame[0] * x.frame[1] > 0
+
+
+def _group(
+    view: Geometry, here: Sequence[int], found: Sequence[tuple[int, int]], ours: Layout, theirs: Layout
+) -> Group:
+    at = np.array([found[i] for i in here], np.int64).reshape(-1, 2)
+    floors = np.array([ours.floors.get(ours.records[i].key, -1) for i in at[:, 0]], np.int64)
+    has = floors >= 0
+    fits = has.copy()
+    fits[has] = ours.bin_counts[floors[has]] == view.bins
+    bins = np.full(len(here), -1)
+    bins[fits] = ours.bins[floors[fits]]
+    starts = (ours.sketches[at[:, 0]], theirs.sketches[at[:, 1]])
+    return Group(view=view, at=np.array(here, np.int64), starts=starts, floors=floors, bins=bins)
+
+
+def _counts(r: Record | None) -> bool:
+    return r is not None and r.kind == "tensor" and not r.key.is_apart
+
+
+def lean(step: StepRecords) -> StepRecords:
+    """The step with those records alone that causes and the loop's figures are read from: values, and 8-bit frames."""
+    records = step.records
+    return replace(step, records=tuple(records.where(_wanted))) if isinstance(records, Table) else step
+
+
+def _wanted(r: Record) -> bool:
+    return r.dtype == "uint8" or r.key.module in (LOOP, SCHEDULE, "decode")
+
+
+# --- branches that nobody named
+
+NEARER = 0.1
+"""How much nearer the inputs of another branch must be, of those of the same name, for the names to be crossed."""
+
+
+def crossed(reference: StepRecords, candidate: StepRecords) -> Mapping[str, str]:
+    """The candidate's branches -> the reference's, where another order of them is given the same; empty where not."""
+    ours, theirs = _inputs(reference), _inputs(candidate)
+    names = sorted(ours)
+    if len(names) < 2 or len(names) > 3 or ours.keys() != theirs.keys():
+        return {}
+    orders = {order: _apart(ours, theirs, names, order) for order in itertools.permutations(names)}
+    least = min(orders, key=lambda order: orders[order])
+    if list(least) == names or not orders[least] <= NEARER * orders[tuple(names)]:
+        return {}
+    return dict(zip(least, names, strict=True))
+
+
+def _inputs(step: StepRecords) -> dict[str, dict[tuple[str, int], Record]]:
+    """What the model is given in each branch, of a step whose guided prediction is there to decide."""
+    found: dict[str, dict[tuple[str, int], Record]] = {}
+    guided = False
+    records = step.records
+    for r in records.where(_tells) if isinstance(records, Table) else filter(_tells, records):
+        if not r.key.branch:
+            guided = True
+        elif r.sketch is not None:
+            found.setdefault(r.key.branch, {})[r.key.site, r.key.call] = r
+    return found if guided else {}
+
+
+def _tells(r: Record) -> bool:
+    """Whether it is what the model is given in a branch, or the guided prediction."""
+    given = r.key.is_input and not r.key.module and not r.key.is_apart
+    return given if r.key.branch else r.key.site == f"{LOOP}:noise_pred"
+
+
+def _apart(
+    ours: Mapping[str, Mapping[tuple[str, int], Record]],
+    theirs: Mapping[str, Mapping[tuple[str, int], Record]],
+    names: list[str],
+    order: tuple[str, ...],
+) -> float:
+    """How far the candidate's branches in this order are from the reference's: the sum of relative distances over what
+    every branch of both is given, so that no order gains by what is missing."""
+    total = 0.0
+    everywhere = set.intersection(*(set(branch) for branch in (*ours.values(), *theirs.values())))
+    for own, other in zip(names, order, strict=True):
+        for site in everywhere:
+            r, s = ours[own][site], theirs[other][site]
+            if s.sketch is not None and r.sketch is not None and r.frame == s.frame:
+                size = float(np.linalg.norm(r.sketch))
+                total += float(np.linalg.norm(s.sketch - r.sketch)) / size if size else 0.0
+    return total if np.isfinite(total) else np.inf
+
+
+@dataclass
+class Branches:
+    """Renames the candidate's branches, as its first step with several shows them.
+
+    Attributes:
+        unnamed: whether a side's branches have no names of their own. names: the candidate's -> the reference's; None
+            until they are known.
+    """
+
+    unnamed: bool
+    names: Mapping[str, str] | None = None
+
+    @classmethod
+    def of(cls, reference: Provenance, candidate: Provenance) -> Branches:
+        """Those of two recordings."""
+        return cls(of_script(reference) or of_script(candidate))
+
+    def step(self, reference: StepRecords, candidate: StepRecords) -> StepRecords:
+        """The candidate's step under the reference's names."""
+        if not self.unnamed:
+            return candidate
+        if self.names is None and len(_inputs(reference)) > 1:
+            self.names = crossed(reference, candidate)
+        names = self.names or {}
+        return (
+            candidate.renamed(lambda key: replace(key, branch=names.get(key.branch, key.branch)))
+            if names
+            else candidate
+        )
+
+    @property
+    def note(self) -> str:
+        """A sentence on other names; empty where there are none."""
+        if not self.names:
+            return ""
+        pairs = ", ".join(
+            f"its {own} is the reference's {theirs}" for own, theirs in self.names.items() if own != theirs
+        )
+        return f"the candidate's guidance branches are in another order: {pairs}, by what the model is given"

@@ -1,1 +1,0 @@
-"""Which record of one side stands against which of the other."""
