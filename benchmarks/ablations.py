@@ -38,7 +38,7 @@ MECHANISMS: Mapping[str, Mapping[str, Any]] = {
     "row bins": {"parity.compare.metrics.bin_norms": lambda s, g: np.zeros((*s.shape[:-1], g.bins))},
     "largest element": {f"{SINGLE}.linf_ratio": lambda *_: NAN},
     "following": {f"{STRUCTURE}.Following.add": lambda *_: None},
-    "modules in doubt": {"parity.runs.closer.follow.doubtful": lambda *_: ()},
+    "modules in doubt": {"parity.runs.follow.doubtful": lambda *_: ()},
     "behind the first divergence": {f"{STRUCTURE}.behind": lambda result, *_: result},
     "descent into the block": {f"{STRUCTURE}.descend": lambda result, *_, **__: result},
     "unobserved run": {"parity.runs.compare.unobserved": lambda result, *_: result},

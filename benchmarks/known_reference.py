@@ -21,8 +21,8 @@ from parity.records import Facts
 from parity.runs import compare
 from parity.runs.memo import Remembering
 from parity.runs.request import NO_PORTS, Ports, Request
-from parity.runs.sides import candidate_spec, reference_spec
-from parity.runs.sink import NoSink
+from parity.runs.sides import candidate_spec, spec_of
+from parity.runs.stream import Sink
 from parity.settings import parse
 
 
@@ -82,7 +82,7 @@ class Known:
             checks="both" if exact else "precision",
             ports=ports,
         )
-        self.facts: Facts = self.openers.of("reference").open(reference_spec(self.request)).facts()
+        self.facts: Facts = self.openers.of("reference").open(spec_of(self.request, "reference")).facts()
 
     def candidate(self, *settings: str) -> Loaded:
         """A loaded candidate with these settings over those of the bench's dtype."""
@@ -100,5 +100,5 @@ class Known:
         """
         self._openers.loaded = candidate
         request = replace(self.request, candidate=candidate.settings)
-        sink = NoSink() if keep is None else KeepRun(keep, request)
+        sink = Sink() if keep is None else KeepRun(keep, request)
         return compare.run(request, quiet, sink, openers=self.openers)

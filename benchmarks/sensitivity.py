@@ -47,10 +47,9 @@ from parity.hooks.sites import OUTPUTS, SitePlan
 from parity.paths.jax.candidate import to_jax
 from parity.paths.live import LiveSide
 from parity.paths.loaded import Loaded
-from parity.paths.plan import DEFAULT_KINDS, Array, Plan, State
-from parity.runs.closer.follow import without_held
-from parity.runs.sides import reference_spec
-from parity.runs.stream import state_of
+from parity.paths.plan import DEFAULT_KINDS, Array, Plan, State, state_of
+from parity.runs.follow import without_held
+from parity.runs.sides import spec_of
 
 MODELS = ("tiny-flux2", "tiny-hunyuan-video-1.5", "tiny-wan")
 """Built-in ones, and such as `tiny_families` has a config of."""
@@ -92,7 +91,7 @@ class Bench:
             "float32", 1, model=where, port=f"{folder / 'port.py'}:build" if candidate == "port" else None
         )
         self.side = self.known.candidate()
-        self.reference = LiveSide(self.known.openers.inner.host, reference_spec(self.known.request))  # type: ignore[attr-defined]
+        self.reference = LiveSide(self.known.openers.inner.host, spec_of(self.known.request, "reference"))  # type: ignore[attr-defined]
         self.module = self.reference.loaded.backend.module()
         self.state: State = state_of(next(self.reference.observe(Plan())), "before")
 

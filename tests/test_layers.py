@@ -154,9 +154,9 @@ PARENT = (
     "parity", "parity.cli", "parity.golden", "parity.compare", "parity.report.comparison", "parity.commands.run",
     "parity.commands.explain", "parity.commands.diff",
     "parity.runs.compare",
-    "parity.face.verbs", "parity.runs.closer.follow",
+    "parity.face.verbs", "parity.runs.follow",
     "parity.runs.memo", "parity.runs.sides", "parity.causes.explain", "parity.bisect.settings", "parity.paths.plan",
-    "parity.paths.side", "parity.paths.worker.wire", "parity.paths.worker.process", "parity.runs.recording.record",
+    "parity.paths.side", "parity.paths.worker.wire", "parity.paths.worker.process", "parity.runs.record",
     "parity.tpu.compiler",
 )  # fmt: skip
 """What a command's own process runs: torch and jax are its sides' alone."""

@@ -24,7 +24,7 @@ from parity.compare.result import Result
 from parity.errors import ParityError
 from parity.paths.live import InProcess
 from parity.runs import compare
-from parity.runs.load import load_ports
+from parity.runs.ports import load_ports
 from parity.runs.request import Request
 
 PORTS = Path(__file__).with_name("ports.py")

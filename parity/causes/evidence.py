@@ -26,14 +26,13 @@ from parity.compare.result import Cause, Origin, Result
 from parity.errors import UsageError
 from parity.golden import Golden, GoldenWriter
 from parity.hooks.sites import plan_sites
-from parity.paths.plan import LOOP_STAGE, VAE_STAGE, Changes, Plan
+from parity.paths.plan import LOOP_STAGE, VAE_STAGE, Plan, changed
 from parity.paths.port.settings import PortInfo, typed
-from parity.paths.side import Side
-from parity.paths.worker.openers import Openers
+from parity.paths.side import Openers, Side
 from parity.records import Facts, Provenance, StepRecords
-from parity.runs.like import Like, carried
+from parity.runs.given import Like, carried
 from parity.runs.request import Ports, Request, Say
-from parity.runs.sides import candidate_spec, modules_of, reference_spec
+from parity.runs.sides import candidate_spec, modules_of, spec_of
 from parity.settings import SETTINGS, Settings, parse
 
 Need = Literal["reference", "candidate", "script"]
@@ -132,7 +131,7 @@ class Machine:
             ports=request.ports,
             like=_inputs(request, golden),
         )
-        reference = openers.of("reference").open(reference_spec(pair))
+        reference = openers.of("reference").open(spec_of(pair, "reference"))
         facts = reference.facts()
         own = {} if facts.provenance is None else facts.provenance.inputs
         known = golden.inputs.items()
@@ -312,7 +311,7 @@ class Simulated:
         settings = self._with(fault)
         # The encoders' dtype stays the reference's: what a fault changes is what it names.
         encode = {"dtype": self.settings.text("dtype"), "text.byt5_dtype": settings.text("text.byt5_dtype")}
-        side = self.reference.patched(Changes(settings=settings.as_text(), encode=encode))
+        side = self.reference.patched(changed(self.reference.spec, settings=settings.as_text(), encode=encode))
         try:
             facts = side.facts()
             assert facts.provenance is not None

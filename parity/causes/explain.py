@@ -36,8 +36,8 @@ from parity.compare.reason import Note
 from parity.compare.result import EVIDENCE, Cause, Origin, Result
 from parity.errors import ParityError
 from parity.golden import Golden
+from parity.paths.side import Openers
 from parity.paths.worker.extras import check_extras
-from parity.paths.worker.openers import Openers
 from parity.records import LOOP, PORT, StepRecords
 from parity.runs.request import Request, Say
 

@@ -12,13 +12,12 @@ from parity.errors import UsageError
 from parity.files import read_text
 from parity.paths.plan import LOOP_STAGE, VAE_STAGE, Role
 from parity.paths.port.settings import typed
-from parity.paths.worker.openers import Openers
+from parity.paths.side import Openers
 from parity.records import Key, Provenance
 from parity.redact import typed_command
-from parity.runs.kept import ports_of
-from parity.runs.like import carried
-from parity.runs.request import NO_PORTS, Ports, Request
-from parity.runs.spec import RunSpec, replaced, texts_of
+from parity.runs.given import carried
+from parity.runs.ports import ports_of
+from parity.runs.request import NO_PORTS, Ports, Request, RunSpec, replaced, texts_of
 from parity.settings import BY_NAME, NEUTRAL, Backend, Settings
 
 FOLDER = "closer"

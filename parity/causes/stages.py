@@ -6,7 +6,7 @@ no setting of the text stage differs, what differs is in its code, as a note say
 
 Where no setting of a VAE differs, or a port decodes, nothing is known of its code. The reference then decodes the same
 latents with one known fault at a time (`vae.attention=by_frame`, `vae.norm=by_frame`, ...;
-`parity.hooks.faults.decoder`), and the candidate's error of the frames is looked for among theirs, as an error of the
+`parity.hooks.faults`), and the candidate's error of the frames is looked for among theirs, as an error of the
 loop is (`parity.causes.match`). Each is tried on latents that were not divided too: a port that forgets the division
 often has another fault. A fault of something that this VAE has not is left out: its code is never reached.
 
@@ -32,14 +32,13 @@ from parity.errors import ParityError, UsageError
 from parity.floors import Floors
 from parity.hooks.sites import SitePlan
 from parity.models.text import TEXT
-from parity.paths.plan import DEFAULT_KINDS, STAGES_STEP, VAE_INPUT, VAE_STAGE, Given, Plan, Role, Spec
-from parity.paths.stages.known import case_of
-from parity.paths.worker.openers import Openers
+from parity.paths.families import case_of
+from parity.paths.plan import DEFAULT_KINDS, STAGES_STEP, VAE_INPUT, VAE_STAGE, Given, Plan, Role, Spec, Start
+from parity.paths.side import Openers
 from parity.records import LOOP, Floor, Key, Record, StepRecords
 from parity.runs.precision import coarse_settings
-from parity.runs.request import Request, Say
+from parity.runs.request import Request, RunSpec, Say
 from parity.runs.sides import source_of
-from parity.runs.spec import RunSpec
 from parity.runs.stages.chain import reference_latents, run_chain
 from parity.settings import BY_NAME, Settings, differences
 
@@ -159,7 +158,7 @@ class _Again:
         for part, own in self._parts:
             self.say(f"{self.request.stage} {part}".rstrip() + f": the {role} with other settings")
             source = source_of(replace(self.request, part=part))
-            spec = Spec(role=role, source=source, settings=own(settings).as_text(), inputs=self._latents)
+            spec = Spec(role=role, source=source, settings=own(settings).as_text(), start=Start(self._latents))
             port = self.request.ports.candidate
             if port is not None and role == "candidate":
                 spec = replace(spec, port=port.text, option=port.option)

@@ -26,7 +26,7 @@ from parity.compare.reason import Note
 from parity.compare.result import HARMLESS, Cause, Witness
 from parity.errors import ParityError, UsageError
 from parity.records import LOOP, PORT, Key, Provenance, StepRecords
-from parity.runs.spec import RunSpec
+from parity.runs.request import RunSpec
 from parity.settings import BITS, BY_NAME, Settings, remedy, sentence
 
 Run = Callable[[Settings], np.ndarray]

@@ -11,7 +11,7 @@ from parity.commands.parts.keep import last_run
 from parity.commands.parts.options import GoldensModel, Judgement, Port, Prompt, ReferencePort, saved, shown
 from parity.commands.parts.unfold import command
 from parity.errors import UsageError
-from parity.paths.worker.openers import Workers
+from parity.paths.worker.process import Workers
 from parity.redact import typed_command
 from parity.report.comparison import Comparison
 from parity.report.formats import render

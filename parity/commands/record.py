@@ -19,7 +19,7 @@ from parity.report.document import counted
 from parity.report.output import tell
 
 if TYPE_CHECKING:
-    from parity.runs.recording.record import Recorded
+    from parity.runs.record import Recorded
 
 
 @command
@@ -107,7 +107,7 @@ def recorded(
 
     Raises:
         UsageError: options of the side that is not recorded.
-        ParityError: see `Sides.load` and `parity.runs.recording.record.record`.
+        ParityError: see `Sides.load` and `parity.runs.record.record`.
     """
     role = cast(Role, side)
     if role == "reference" and (sides.candidate or sides.port is not None):
@@ -115,8 +115,8 @@ def recorded(
     if role == "candidate" and sides.reference:
         raise UsageError("--reference is of the reference, and the candidate is recorded: leave it out")
     with Output().sides(torchax=role == "candidate" and sides.torchax) as say:
-        from parity.runs.recording.record import RecordRequest, check_floors
-        from parity.runs.recording.record import record as record_side
+        from parity.runs.record import RecordRequest, check_floors
+        from parity.runs.record import record as record_side
 
         request = RecordRequest(
             where=where,

@@ -16,8 +16,7 @@ from parity.errors import UsageError
 from parity.redact import typed_command
 from parity.report.comparison import Comparison
 from parity.report.output import tell
-from parity.runs.request import Request
-from parity.runs.spec import RunSpec
+from parity.runs.request import Request, RunSpec
 
 
 @command
@@ -58,7 +57,7 @@ def run(
     start = generation.read(stages)
     with output.sides(torchax=sides.torchax) as say:
         from parity.commands.parts.keep import KeepLast, KeepRun
-        from parity.runs.stages.run import run_stages
+        from parity.runs.compare import run_stages
 
         request = start.request(
             sides.load(start.model),

@@ -22,9 +22,8 @@ from parity.face.arguments import Nest, leaves, to_torch
 from parity.face.functions import Function, JaxFunction
 from parity.hooks.modules import named_tensors
 from parity.models.generic.inputs import LATENT
-from parity.paths.port.calling import moved
 from parity.paths.port.load import Entry
-from parity.paths.port.ported import uncompiled
+from parity.paths.port.ported import moved, uncompiled
 from parity.port import Case, Layout, Port, Runs, tap
 from parity.settings import BITS
 

@@ -37,7 +37,7 @@ from parity.port import Layout, Runs
 from parity.records import LOOP, Key, Record, StepRecords
 from parity.runs import compare as runs_compare
 from parity.runs.request import Ports, Request
-from parity.runs.sink import NoSink
+from parity.runs.stream import Sink
 
 Rounds = Literal["logic", "precision", "both"]
 P = ParamSpec("P")
@@ -102,7 +102,7 @@ def compare(
 
 
 @dataclass
-class _Kept(NoSink):
+class _Kept(Sink):
     """Keeps both sides' records of the last check, those of a closer look among them, for what they show."""
 
     ours: tuple[Record, ...] = ()

@@ -16,7 +16,7 @@ from parity.errors import UsageError
 from parity.face.result import Result
 from parity.golden.rename import NONE, load_rename
 from parity.paths.worker.extras import check_extras
-from parity.paths.worker.openers import Workers
+from parity.paths.worker.process import Workers
 
 Where = str | os.PathLike[str]
 Settings = Mapping[str, object]
@@ -66,8 +66,8 @@ def run(
     """
     from parity.commands.parts.keep import KeepRun
     from parity.commands.parts.options import Generation
-    from parity.runs.load import load_ports
-    from parity.runs.stages.run import run_stages
+    from parity.runs.compare import run_stages
+    from parity.runs.ports import load_ports
 
     check_extras(torchax=port is None and "device" not in (candidate or {}))
     generation = Generation(model=model, steps=steps, seed=seed, prompt=prompt, inputs=_text(inputs))

@@ -1,26 +1,32 @@
 """Attaching a tap to a model: forward hooks, and a function mode for attention calls.
 
 Forward hooks see inputs (bound to the names of the module's forward, positional or not) and outputs. The attention
-itself is no module in most models; `torch.nn.functional.scaled_dot_product_attention` is intercepted, flex attention
-where somebody's code keeps it (`parity.hooks.flex`), and attention written by parity announces itself through
-`attention_call`. All are recorded as the pseudo-module `<module>.attention`. Leaving the context removes every hook and
-puts every function back.
+itself is no module in most models; `torch.nn.functional.scaled_dot_product_attention` is intercepted, and attention
+written by parity announces itself through `attention_call`. All are recorded as the pseudo-module `<module>.attention`.
+Leaving the context removes every hook and puts every function back.
+
+Flex attention in somebody's own code is mostly compiled: no function mode of torch sees such a call. It is found by its
+function wherever a module keeps that, as it is or compiled by `torch.compile`. While a call of the model is observed,
+what is found there is called through a function that looks at what goes in and comes out. Cost: a pass over the names
+of the modules that no package manager installed, and over all where others were loaded.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import sys
+import sysconfig
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from types import FunctionType, ModuleType
 from typing import Any, Protocol
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from parity.hooks.flex import watched_flex
 from parity.hooks.implementations import PORTS, described
 from parity.hooks.tap import Tap, single_output
 from parity.hooks.torchtools import SDPA, Intercept, callable_modules, named_arguments, of_attention
@@ -44,19 +50,15 @@ _ACTIVE: ContextVar[_Active | None] = ContextVar("parity_active_tap", default=No
 def attached(model: torch.nn.Module, tap: Tap) -> Iterator[None]:
     """Within the context, calls of `model` are seen by `tap`. Hooks are removed on leaving, whatever happened."""
     active = _Active(tap)
-    handles = []
-    token = _ACTIVE.set(active)
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(_ACTIVE.reset, _ACTIVE.set(active))
         for own, module in callable_modules(model).items():
             path, attention = tap.named(own), tap.named(_attention_of(own))
-            handles.append(module.register_forward_pre_hook(_before(active, path, attention), with_kwargs=True))
-            handles += _ended(active, module, path)
-        with _attention_observed(active):
-            yield
-    finally:
-        _ACTIVE.reset(token)
-        for handle in handles:
-            handle.remove()
+            before = module.register_forward_pre_hook(_before(active, path, attention), with_kwargs=True)
+            for handle in (before, *_ended(active, module, path)):
+                stack.enter_context(handle)
+        stack.enter_context(_attention_observed(active))
+        yield
 
 
 def masks_given(masks: Mapping[str, Any]) -> None:
@@ -293,3 +295,72 @@ def _torchs_attention(active: _Active) -> Intercept:
         return out
 
     return Intercept(handle)
+
+
+_HOME = "torch.nn.attention.flex_attention"
+
+Watcher = Callable[[Any, Any, Any, Any, Callable[..., Any]], None]
+"""`seen(query, key, value, out, function)`: tensors [B, heads, rows, head dim], and the function that computed them."""
+
+
+@contextlib.contextmanager
+def watched_flex(seen: Watcher) -> Iterator[None]:
+    """Within it, each call of a flex attention that somebody's code makes is seen. Its result is as it would be."""
+    replaced = [(module, name, own, _observed(own, seen)) for module, name, own in _places()]
+    for module, name, _, observed in replaced:
+        setattr(module, name, observed)
+    try:
+        yield
+    finally:
+        for module, name, own, observed in replaced:
+            if vars(module).get(name) is observed:
+                setattr(module, name, own)
+
+
+def _observed(own: Callable[..., Any], seen: Watcher) -> Callable[..., Any]:
+    @functools.wraps(own, updated=())  # without what torch.compile has noted on it
+    def observed(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        out = own(query, key, value, *args, **kwargs)
+        if not torch.compiler.is_compiling():  # within a program of the script's own nothing can be looked at
+            seen(query, key, value, out[0] if isinstance(out, tuple) else out, own)
+        return out
+
+    return observed
+
+
+def _places() -> list[tuple[ModuleType, str, Callable[..., Any]]]:
+    """Modules, and the names under which they keep flex attention; empty where nobody has imported it."""
+    home = sys.modules.get(_HOME)
+    if home is None:
+        return []
+    return [
+        (module, name, value)
+        for module in _modules(len(sys.modules))
+        for name, value in list(vars(module).items())
+        if _is_flex(value, home.flex_attention)
+    ]
+
+
+def _is_flex(value: Any, own: Callable[..., Any]) -> bool:
+    # Compiled functions are functions; of anything else no attribute is asked for, which might run its code.
+    return type(value) is FunctionType and (value is own or vars(value).get("_torchdynamo_orig_callable") is own)
+
+
+@functools.lru_cache(maxsize=1)
+def _modules(loaded: int) -> list[ModuleType]:
+    """The modules that may keep flex attention: installed ones that do, and all others, which may still be given it.
+
+    Args:
+        loaded: how many there are, for the cache alone.
+    """
+    modules = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
+    own = sys.modules[_HOME].flex_attention
+    return [m for m in modules if not _is_installed(m) or any(_is_flex(x, own) for x in list(vars(m).values()))]
+
+
+def _is_installed(module: ModuleType) -> bool:
+    where = getattr(module.__spec__, "origin", None) if module.__spec__ else None
+    return where is not None and where.startswith((*_INSTALLED, "built-in", "frozen"))
+
+
+_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})

@@ -28,10 +28,6 @@ Within = Callable[[Any], bool]
 """Whether values can be seen where they are: not inside another transformation."""
 
 
-def _anywhere(value: Any) -> bool:
-    return True
-
-
 def objects_of(top: Any) -> dict[str, Any]:
     """The callable objects of a tree by path, the top one as `""`; one that is met twice keeps its first path."""
     found: dict[str, Any] = {}
@@ -68,7 +64,7 @@ def _caller(kind: type) -> type | None:
     return found if found is not None and inspect.isfunction(vars(found)[CALL]) else None
 
 
-def watched(top: Any, see: See, within: Within = _anywhere) -> contextlib.AbstractContextManager[None]:
+def watched(top: Any, see: See, within: Within) -> contextlib.AbstractContextManager[None]:
     """Within it, calls of the objects below (and of) `top`, or of a copy of it, are seen; classes are put back.
 
     Args:

@@ -21,7 +21,10 @@ is large, element by element, where whole ulps of 16 bits would be far more than
 Another's rounding is sampled there by up to half an ulp of 16 bits around modules whose weights have these.
 
 Where the other implementation runs on a TPU (the setting `tpu`), elementary functions move in every module, within what
-its own may be off (`parity.hooks.elementary`).
+its own may be off (`reach`). `parity.settings.chips` has the bounds of each function of XLA; a torch function is one of
+them, or is made of some (a softmax of exp and a division), whose bounds add up. What is added up by the million
+(attention, norms) errs less than the sum of its parts; a floor that holds this bound holds that too. float32 alone:
+16-bit results are rounded by more.
 
 The idea is Monte Carlo arithmetic (Parker 1997) at module boundaries. Cost: an elementwise pass over each value and,
 one module at a time, a copy of its parameters.
@@ -32,17 +35,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-from parity.hooks.elementary import reach
 from parity.hooks.modules import device_of
-from parity.hooks.torchtools import Intercept, callable_modules, mapped
-from parity.hooks.widest import widest
-from parity.settings.chips import CHIPS, NO_CHIP, Bounds
+from parity.hooks.torchtools import Intercept, callable_modules, mapped, widest
+from parity.settings.chips import CHIPS, EPS, NO_CHIP, Bounds
 
 SUM = 0.45 * 2.0**-24 / math.sqrt(2.0)
 """What adding K terms in float32 rounds, in the root mean square, over sqrt(K) and the root mean square of the sums.
@@ -69,23 +70,19 @@ def perturbed(
         wide: whether it computes in float32 what it has in 16 bits; what it gives is in 16 bits again.
     """
     run = _Run(model, seed, CHIPS[chip], inputs=inputs, wide=wide)
-    handles = []
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(run.restore_all)
         for module in callable_modules(model).values():
             leaf = next(module.children(), None) is None
             own = leaf and next(module.parameters(recurse=False), None) is None
-            handles.append(module.register_forward_pre_hook(_before(run, own), with_kwargs=True))
+            stack.enter_context(module.register_forward_pre_hook(_before(run, own), with_kwargs=True))
             # First of its hooks: an observer that began before sees what rounding made of the output.
-            handles.append(
-                module.register_forward_hook(_after(run, own), prepend=True, with_kwargs=True, always_call=True)
-            )
-        # Around whatever looks at functions within: that is to see what the chip gives.
-        with _of_the_chip(run) if run.bounds else contextlib.nullcontext():
-            yield
-    finally:
-        for handle in handles:
-            handle.remove()
-        run.restore_all()
+            after = _after(run, own)
+            stack.enter_context(module.register_forward_hook(after, prepend=True, with_kwargs=True, always_call=True))
+        if run.bounds:
+            # Around whatever looks at functions within: that is to see what the chip gives.
+            stack.enter_context(_of_the_chip(run))
+        yield
 
 
 Move = Callable[[torch.Tensor], torch.Tensor]
@@ -368,3 +365,82 @@ def _of_the_chip(run: _Run) -> Intercept:
         return run.err(getattr(func, "__name__", ""), out, args, kwargs) if run.calls else out
 
     return Intercept(handle)
+
+
+Reach = Callable[[torch.Tensor, Sequence[Any], Mapping[str, Any], Bounds], torch.Tensor | None]
+"""(result, arguments, named arguments, bounds) -> how far the result may be; None for no error."""
+
+
+def reach(
+    name: str, out: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any], bounds: Bounds
+) -> torch.Tensor | None:
+    """How far from its exact value a result may be, of its shape; None for what every chip computes alike.
+
+    Args:
+        name: of the torch function. out: what it gave. args, kwargs: what it was given. bounds: of the chip.
+    """
+    known = _REACHES.get(name)
+    if known is None or out.dtype not in (torch.float32, torch.float64):
+        return None
+    with torch._C.DisableTorchFunction():
+        return known(out, args, kwargs, bounds)
+
+
+def _of(*parts: str) -> Reach:
+    """Of a function that is made of these, each of which errs relatively to the whole."""
+
+    def reached(out: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any], bounds: Bounds) -> torch.Tensor:
+        relative = sum(bounds[part].relative for part in parts) * EPS
+        return out.abs() * relative + sum(bounds[part].absolute for part in parts)
+
+    return reached
+
+
+def _by_a_number(of: Reach) -> Reach:
+    """Of a quotient or a power: where the second is a number XLA multiplies, which is rounded as anywhere."""
+
+    def reached(
+        out: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any], bounds: Bounds
+    ) -> torch.Tensor | None:
+        return None if len(args) > 1 and isinstance(args[1], int | float) else of(out, args, kwargs, bounds)
+
+    return reached
+
+
+def _given(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
+    """What an activation is applied to."""
+    return args[0] if args else kwargs["input"]
+
+
+def _silu(out: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any], bounds: Bounds) -> torch.Tensor:
+    """x times the logistic function."""
+    return _given(args, kwargs).abs() * bounds["logistic"].absolute
+
+
+def _gelu(out: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any], bounds: Bounds) -> torch.Tensor:
+    """x / 2 times (1 + tanh), or (1 + erf), which JAX computes as erfc."""
+    half = _given(args, kwargs).abs() * 0.5
+    if kwargs.get("approximate") == "tanh":
+        return half * (bounds["tanh"].absolute + bounds["tanh"].relative * EPS)
+    return half * bounds["erf"].relative * EPS + out.abs() * bounds["erfc"].relative * EPS
+
+
+_ATTENTION = _of("exp", "div")
+
+_REACHES: Mapping[str, Reach] = {
+    **{name: _of(name) for name in ("exp", "exp2", "expm1", "log", "log1p", "sqrt", "rsqrt", "erf", "erfc", "tanh")},
+    **{name: _of(name) for name in ("cos", "sin", "tan", "sinh", "cosh", "acos", "asin", "atan", "atan2")},
+    **dict.fromkeys(("div", "true_divide", "divide"), _by_a_number(_of("div"))),
+    **dict.fromkeys(("reciprocal", "__rdiv__"), _of("div")),
+    **dict.fromkeys(("pow", "__pow__", "float_power"), _by_a_number(_of("pow"))),
+    "__rpow__": _of("pow"),
+    **dict.fromkeys(("layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm"), _of("rsqrt")),
+    "normalize": _of("sqrt", "div"),
+    **dict.fromkeys(("softmax", "_softmax", "scaled_dot_product_attention", "flex_attention"), _ATTENTION),
+    "log_softmax": _of("log", "exp"),
+    "sigmoid": _of("logistic"),
+    "silu": _silu,
+    "gelu": _gelu,
+    "softplus": _of("log1p", "exp"),
+    "elu": _of("expm1"),
+}

@@ -73,7 +73,7 @@ class SitePlan:
         values: globs of the sites whose values are kept whole; empty for none.
         modules: the chosen modules; the top module is `""`.
         whole: which values, of chosen modules or not, are held as they are, for a reference that is to follow them
-            (`parity.paths.closer.follow`); None for none.
+            (`parity.paths.follow`); None for none.
     """
 
     choice: str
@@ -153,7 +153,7 @@ def plan_sites(modules: Iterable[str], choice: str, values: tuple[str, ...] = ()
 
 
 def split_sites(
-    stages: Mapping[str, Iterable[str]], choice: str, values: tuple[str, ...] = ()
+    stages: Mapping[str, Iterable[str]], choice: str, values: tuple[str, ...]
 ) -> dict[str, tuple[str, tuple[str, ...]]]:
     """Stage -> its own choice and values: a glob goes to each stage that has a module it names.
 

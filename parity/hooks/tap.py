@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -21,8 +21,7 @@ import torch
 
 from parity.errors import InconclusiveError
 from parity.hooks.implementations import Seen
-from parity.hooks.masks import Masks
-from parity.hooks.rows import JOINT, Part, RowRule, kept, take
+from parity.hooks.rows import JOINT, Masks, Part, RowRule, kept, take
 from parity.hooks.sites import WHOLE, SitePlan, matches
 from parity.hooks.torchtools import leaves, parts_of
 from parity.records import PADDING, Kind, Scalar
@@ -86,18 +85,6 @@ class Entry:
     reduced: Reduced | None = None
 
 
-def _same(path: str) -> str:
-    return path
-
-
-def _port(module: str, port: str) -> str:
-    return port
-
-
-def _nothing() -> None:
-    return None
-
-
 @dataclass
 class Tap:
     """Collects the entries of one model call.
@@ -120,10 +107,10 @@ class Tap:
     frames: Mapping[str, Mapping[str, tuple[Any, Any]]]
     entries: list[Entry] = field(default_factory=list)
     calls: Counter[str] = field(default_factory=Counter)
-    named: Callable[[str], str] = _same
-    ports: Callable[[str, str], str] = _port
+    named: Callable[[str], str] = lambda path: path
+    ports: Callable[[str, str], str] = lambda module, port: port
     masks: Masks | None = None
-    attention: Callable[[], Callable[..., Any] | None] = _nothing
+    attention: Callable[[], Callable[..., Any] | None] = lambda: None
     ran: Seen = field(default_factory=Seen)
     _seen: dict[int, _Memo] = field(default_factory=dict)
     _held: int = 0
@@ -328,30 +315,24 @@ def _version(x: torch.Tensor) -> Callable[[], Any]:
     return lambda: version
 
 
-def require_fired(tap: Tap, expected: frozenset[str]) -> None:
-    """Check that every module of `expected` was called, and that every glob of the plan named something seen.
+def require_fired(
+    plan: SitePlan, expected: frozenset[str], calls: Collection[str], seen: Collection[str], what: str = "model"
+) -> None:
+    """Check that every module of `expected` was called, and that every glob of the plan named something seen: a port or
+    an attention call that exists.
 
     Args:
-        expected: the plan's `must_fire`, less the modules that a setting keeps from being called.
+        expected: the plan's `must_fire`, less the modules that a setting keeps from being called; globs of these are
+            excused. calls: the modules that were called. seen: the sites. what: of whom.
 
     Raises:
         InconclusiveError: some were not; absence is never taken for agreement.
     """
-    silent = sorted(expected - set(tap.calls)) or _unseen_globs(tap, expected)
+    sites = [tuple(site.split(":", 1)) for site in seen] + [(module, "*") for module in plan.must_fire - expected]
+    silent = sorted(module for module in expected if module not in calls)
+    silent = silent or [g for g in plan.globs if not any(matches(g, module, port) for module, port in sites)]
     if silent:
         shown = ", ".join(f"'{s}'" for s in silent[:5]) + (f" and {len(silent) - 5} more" if len(silent) > 5 else "")
         raise InconclusiveError(
-            f"chosen sites never fired: {shown}; the model does not call them on this path: choose others with --sites"
+            f"chosen sites never fired: {shown}; the {what} does not call them on this path: choose others with --sites"
         )
-
-
-def _unseen_globs(tap: Tap, expected: frozenset[str]) -> list[str]:
-    """Globs that no record answers: a port or an attention call that does not exist. Those kept silent are excused."""
-    seen = {tuple(e.site.split(":", 1)) for e in tap.entries}
-    excused = tap.plan.must_fire - expected
-    return [
-        glob
-        for glob in tap.plan.globs
-        if not any(matches(glob, module, port) for module, port in seen)
-        and not any(matches(glob, module, "*") for module in excused)
-    ]

@@ -1,4 +1,4 @@
-"""Torch helpers: its functions intercepted, modules and arguments by name, nests walked."""
+"""Torch helpers: its functions intercepted, modules and arguments by name, nests walked, a model in a wider dtype."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 SDPA: Callable[..., torch.Tensor] = torch._C._nn.scaled_dot_product_attention
 """torch's own attention, whatever stands in `torch.nn.functional` by now."""
@@ -147,3 +148,41 @@ def mapped(change: Callable[[torch.Tensor], Any], x: Any, rest: Callable[[Any], 
     for name, item in changed.items():
         object.__setattr__(new, name, item)
     return new
+
+
+def prediction_of(output: Any) -> Any:
+    """The prediction in what a transformer returns: itself, the first of a tuple or list, or `sample` of an object."""
+    if isinstance(output, (tuple, list)) and output:
+        return output[0]
+    return output if isinstance(output, torch.Tensor) else getattr(output, "sample", output)
+
+
+def widest() -> Intercept:
+    """Within it a model runs in a wider dtype than it was made for.
+
+    torch refuses a norm that a model asks for in float32 where it would narrow its operand (Cosmos' positions): it is
+    taken in the operand's dtype. And what it refuses for operands of two dtypes, as a product of what a model makes in
+    one (Motif's sinusoids of a timestep) with weights in another: all are taken in the widest, or where that is written
+    to in the first's.
+    """
+
+    def handle(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func is torch.linalg.vector_norm and args and args[0].dtype == torch.float64:
+            kwargs.pop("dtype", None)
+        try:
+            return func(*args, **kwargs)
+        except RuntimeError:
+            leaves = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor) and x.is_floating_point()]
+            dtypes = {x.dtype for x in leaves}
+            if len(dtypes) < 2:
+                raise
+        name = getattr(func, "__name__", "")
+        in_place = name.endswith("_") and not name.endswith("__")
+        wanted = args[0].dtype if in_place else max(dtypes, key=lambda dtype: dtype.itemsize)
+        return func(*mapped(_to(wanted), args), **mapped(_to(wanted), kwargs))
+
+    return Intercept(handle)
+
+
+def _to(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda x: x.to(dtype) if x.is_floating_point() else x

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from parity.hooks.faults.decoder import KNOWN, MODEL, wrong_from_here_on
+from parity.hooks.faults import KNOWN, MODEL, wrong_from_here_on
 from parity.hooks.modules import cast
 from parity.hooks.rows import WHOLE, Part
 from parity.models.folder import DIVIDES, load_part, vae_config

@@ -1,58 +1,103 @@
-"""Reads what a side is about to run with (`parity.records`), before any forward."""
+"""What a side is about to run with, before any forward, and what its loop comes to.
+
+The facts hold what parity puts in the place of a model's own code, found on the loaded model: parity's own sides
+realise settings so (attention processors, forwards that JAX can trace); a port runs as it is.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
+import torch
 
-from parity.golden.fingerprint import narrow, weight_prints
+from parity.golden.fingerprint import fingerprint, narrow, weight_prints
+from parity.hooks.reduce.transfer import to_numpy
+from parity.models.stage_files import write_stage2
+from parity.paths.inputs import array
+from parity.paths.loaded import Loaded
 from parity.paths.loop import Loop
-from parity.records import Facts
+from parity.paths.plan import Ends
+from parity.records import PORT, Facts, Provenance
+from parity.settings.chips import NO_CHIP, chip_of
 from parity.transforms import bfloat16
+from parity.versions import versions
 
 SAMPLE = 4096
 """Values of a parameter that are looked at: of float32 one in 65,536 is a number of bfloat16."""
 
 
-def gather(loop: Loop) -> Facts:
-    """Read a prepared side. Cost: one read of the weights, and the rotary tables computed once."""
+def facts_of(loop: Loop, *, alone: bool) -> Facts:
+    """Read a prepared side. Cost: one read of the weights, and the rotary tables computed once.
+
+    Where the text stage is part of the run its tokens are the explicit inputs of the provenance, and not the embeddings
+    it made of them.
+
+    Args:
+        alone: whether a reference port brings its own inputs.
+    """
     side = loop.side
+    family, backend, settings, given = side.family, side.backend, side.settings, side.inputs
     shapes: dict[str, tuple[int, ...]] = {}
     dtypes: dict[str, str] = {}
     narrow_ones = 0
 
     def read() -> Iterator[tuple[str, np.ndarray]]:
         nonlocal narrow_ones
-        for name, dtype, values in side.backend.weights():
+        for name, dtype, values in backend.weights():
             shapes[name], dtypes[name] = values.shape, dtype
             narrow_ones += values.size if _is_narrow(values.reshape(-1)[:SAMPLE]) else 0
             yield name, narrow(values)
 
     prints = weight_prints(read())
-    every = sum(map(math.prod, shapes.values()))
-    with side.backend.scope():
-        sample = side.family.rotary_tables(side.backend.module(), loop.latents)
-        tables = {name: side.backend.host(x).astype(np.float32) for name, x in sample.items()}
-        noise = side.backend.host(loop.latents)
-    inputs = {
-        f"{branch}.{name}": np.asarray(x.float().numpy())
-        for branch, condition in side.inputs.conditions.items()
-        for name, x in condition.items()
-    }
-    return Facts(
-        {name: (shape, prints[name]) for name, shape in shapes.items()},
-        dtypes,
-        inputs,
-        tables,
-        noise,
-        loop.schedule,
-        own=side.family.is_own,
-        encoded=side.inputs.encoded is not None,
-        placement=side.backend.placement,
-        narrow=narrow_ones / max(every, 1),
+    weights = {name: (shape, prints[name]) for name, shape in shapes.items()}
+    with backend.scope():
+        sample = family.rotary_tables(backend.module(), loop.latents)
+        tables = {name: backend.host(x).astype(np.float32) for name, x in sample.items()}
+        noise = backend.host(loop.latents)
+    inputs = {f"{branch}.{name}": x for branch, own in given.conditions.items() for name, x in own.items()}
+    values = {name: np.asarray(x.float().numpy()) for name, x in inputs.items()}
+    started = {name: x.numpy() for name, x in given.tokens.items()} or values
+    tensors = family.tensors() if alone else {}
+    origin = Provenance(
+        side=side.role,
+        backend=PORT if side.role == "candidate" and family.is_own else backend.name,
+        model=side.case.name,
+        settings=settings.as_text(),
+        seed=given.seed,
+        steps=given.steps,
+        weights={name: print_ for name, (_, print_) in weights.items()},
+        inputs={name: fingerprint(x) for name, x in {**started, "noise": noise}.items()},
+        versions=versions(),
+        devices=backend.describe(),
+        modules=side.modules,
     )
+    return Facts(
+        weights=weights,
+        dtypes=dtypes,
+        inputs=values,
+        tables=tables,
+        noise=noise,
+        schedule=loop.schedule,
+        own=family.is_own,
+        encoded=bool(given.tokens),
+        placement=backend.placement,
+        provenance=origin,
+        grid=family.token_grid(side.case),
+        dtype=_name_of(backend.dtype),
+        checks=(*family.checks(side.case, side.role), *_own_checks(side)),
+        input_dtypes={name: _name_of(x.dtype) for name, x in {**inputs, **tensors}.items()},
+        tensors={name: to_numpy(x) for name, x in tensors.items()},
+        lacks=dict(family.without(side.case.config)),
+        compiled=backend.eager is None and bool(settings["jit"]),
+        narrow=narrow_ones / max(sum(map(math.prod, shapes.values())), 1),
+    )
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _is_narrow(x: np.ndarray) -> bool:
@@ -61,3 +106,91 @@ def _is_narrow(x: np.ndarray) -> bool:
         return False
     with np.errstate(over="ignore"):
         return np.array_equal(x, bfloat16(x)) or np.array_equal(x, x.astype(np.float16).astype(x.dtype))
+
+
+def replacements(model: torch.nn.Module, safe_attention: bool) -> str:
+    """What is parity's own in a loaded model, in words; empty for nothing.
+
+    Args:
+        safe_attention: whether torchax's attention is replaced by one in which rows without a key give 0, and what
+            `parity.paths.jax.mended` mends.
+    """
+    mended = "torchax's attention (rows without a key give 0, not NaN) and `type_as` (a cast, not in place)"
+    found = [mended] if safe_attention else []
+    processors, forwards = [], []
+    for path, module in model.named_modules():
+        if _is_ours(type(getattr(module, "processor", None))):
+            processors.append(path)
+        if "forward" in vars(module) and _is_ours(vars(module)["forward"]):
+            forwards.append(path or "the transformer")
+    if processors:
+        found.append(f"attention processors of {_places(processors)}")
+    if forwards:
+        found.append(f"forward of {_places(forwards)}")
+    return "; ".join(found)
+
+
+def _own_checks(side: Loaded) -> tuple[tuple[str, str, str], ...]:
+    """Preflight checks (name, verdict, detail): what is parity's own in a side, and what is its chip's."""
+    said = replacements(side.backend.module(), side.backend.safe_attention)
+    own = (f"{side.role}: replaced by parity", "pass", said or "nothing: its code runs as it is")
+    if side.role == "reference":
+        return (own,)
+    return (own, *of_the_chip(side.backend.describe(), side.settings.text("tpu")))
+
+
+def of_the_chip(devices: Sequence[str], chip: str) -> tuple[tuple[str, str, str], ...]:
+    """What a candidate's elementary functions are, where that is of any account: a preflight check, or none.
+
+    Args:
+        devices: as `Backend.describe` says. chip: the setting `tpu`.
+    """
+    here = chip_of(devices[0])
+    if chip == here == NO_CHIP:
+        return ()
+    name = "candidate: elementary functions"
+    if here == chip:
+        return ((name, "pass", f"those of the TPU {here}, which the floors allow for"),)
+    if chip == NO_CHIP:
+        said = f"those of the TPU {here}, which no floor allows for: --candidate tpu={here} makes some that do"
+        return ((name, "explained", said),)
+    said = (
+        f"in float32 each errs at random within XLA's bounds for a TPU {chip}, and the floors allow for it; the order "
+        "of sums, the passes of a product and what fusions keep in float32 are this machine's"
+    )
+    return ((name, "explained", said),)
+
+
+def _is_ours(x: object) -> bool:
+    return str(getattr(x, "__module__", "")).partition(".")[0] == "parity"
+
+
+def _places(paths: list[str]) -> str:
+    return paths[0] if len(paths) == 1 else f"{paths[0]} to {paths[-1]} ({len(paths)} modules)"
+
+
+def ends(runs: Mapping[str, Loop]) -> Ends:
+    """The final latents as the VAE takes them, by run (`""`: the side's own); the modules named, what computed the
+    attention, and what a port installed in vain."""
+    own = runs[""].side
+    seen = own.backend.seen  # what a port named so far: some names show only when it is called
+    named = sorted(own.modules if seen is None else seen)
+    came = {
+        name: {"latents": array(loop.side.family.stage2(loop.side.case, loop.side.backend.to_torch(loop.latents)))}
+        for name, loop in runs.items()
+    }
+    return Ends(came, tuple(named), own.backend.ran, own.family.idle)
+
+
+def leave(folder: Path, loop: Loop) -> None:
+    """Write a side's embeddings and final latents into a folder, in the ports' conventions."""
+    side = loop.side
+    side.family.write_stage1(folder / f"{side.role}_embeddings.safetensors", side.inputs.conditions)
+    write_stage2(
+        folder / f"{side.role}_latents.safetensors",
+        side.family.stage2(side.case, side.backend.to_torch(loop.latents)),
+        seed=side.inputs.seed,
+        guidance_scale=side.sampler.guidance_scale,
+        num_frames=side.case.spec.num_frames,
+        num_inference_steps=side.inputs.steps,
+    )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from parity.errors import MalformedError, UsageError
-from parity.golden.rename import Rename, decode_rename
+from parity.errors import UsageError
 from parity.hooks.modules import nearest
 from parity.models.family import Family
 from parity.models.registry import opened
@@ -16,39 +15,35 @@ from parity.models.spec import Case, GenerationSpec
 from parity.paths.inputs import Inputs
 from parity.paths.loaded import Loaded
 from parity.paths.loop import Loop, call_model
-from parity.paths.port.inputs import PortInputs, case_of, inputs_of
+from parity.paths.plan import Source
+from parity.paths.port.inputs import PortInputs, inputs_of
 from parity.paths.port.load import Entry
 from parity.paths.port.ported import Ported, built
 from parity.paths.reference import load_reference
 from parity.paths.worker.extras import check_extras
-from parity.records import ATTENTION
 from parity.settings import Settings
 
 
-def reference_case(entry: Entry, settings: Settings, inputs: Path | None) -> tuple[PortInputs, Case]:
-    """Inputs and sizes of a reference port without a model: it is built once to be asked for its inputs."""
+def reference_case(entry: Entry, settings: Settings, inputs: Path | None) -> tuple[Case, PortInputs]:
+    """Sizes and inputs of a reference port without a model: it is built once to be asked for its inputs."""
     nothing = Case(entry.text, entry.path.parent, {}, GenerationSpec(), ())
     port, _ = built(entry, "reference", nothing, settings, lambda _: None)
     family = inputs_of(entry, port, inputs)
-    return family, case_of(entry, family)
+    shape = family.latent_shape(entry.path, GenerationSpec())
+    return Case(entry.text, entry.path.parent, {}, GenerationSpec(), shape), family
 
 
-def base_of(
-    model: str,
-    settings: Settings,
-    alone: Entry | None = None,
-    prompt: str | None = None,
-    inputs: Path | None = None,
-) -> tuple[Family, Case]:
-    """The family and the sizes that both sides of a run stand on: of a checkpoint, or of a reference port's own inputs.
+def case_of(source: Source, inputs: Path | None = None) -> tuple[Case, Family]:
+    """The sizes and the family of a checkpoint, on which both sides of a run stand.
 
     Args:
-        settings: of the reference. alone: a reference port that no model stands behind. prompt: in place of the model's
-            own. inputs: tensors by argument name.
+        inputs: tensors by argument name.
+
+    Raises:
+        UsageError: there is no such model.
     """
-    if alone is not None:
-        return reference_case(alone, settings, inputs)
-    return opened(model, inputs, prompt)
+    family, case = opened(source.model, inputs, source.prompt)
+    return case, family
 
 
 Loader = Callable[[Case, Settings, Inputs], Loaded]
@@ -64,7 +59,7 @@ def reference_of(base: Family, case: Case, port: Entry | None) -> tuple[Family, 
 def candidate_of(base: Family, case: Case, port: Entry | None, reference: Entry | None) -> tuple[Family, Loader]:
     """The candidate's family and its loader; without a port of its own the reference's, which torchax then runs."""
     if port is not None:
-        own = Ported(base, port, "candidate", lambda rules: Names(port, rules), base.output_shape(case))
+        own = Ported(base, port, "candidate", own=True, expected=base.output_shape(case))
         return own, partial(_load_port, own)
     if reference is not None:
         base = Ported(base, reference, "candidate", expected=base.output_shape(case))
@@ -115,40 +110,3 @@ def with_names(loop: Loop) -> Loop:
         return loop
     paths = dict.fromkeys([*side.modules, *sorted(found)], "")
     return dataclasses.replace(loop, side=dataclasses.replace(side, modules={p: nearest(p, paths) for p in paths if p}))
-
-
-class Names:
-    """A port's `rename`: its modules' names and, where a rule has a colon, its arguments' in the reference's.
-
-    Raises:
-        UsageError: a rule is none.
-    """
-
-    def __init__(self, entry: Entry, rules: Mapping[str, str]) -> None:
-        try:
-            self._rename: Rename = decode_rename(rules)
-        except MalformedError as error:
-            raise UsageError(f"{entry.named}: `rename`: {error}") from None
-        self._own: dict[str, str] = {}
-
-    def module(self, path: str) -> str:
-        """The reference's name of a module of the port."""
-        found = self._rename.module(path)
-        owner, _, last = path.rpartition(".")
-        if found == path and owner and last == ATTENTION:
-            found = f"{self._rename.module(owner)}.{ATTENTION}"
-        self._own[found] = path
-        return found
-
-    def port(self, module: str, port: str) -> str:
-        """The reference's name of an input or output of a module.
-
-        Args:
-            module: its name in the reference; rules may have either.
-        """
-        for rule in self._rename.ports:
-            for name in dict.fromkeys((module, self._own.get(module, module))):
-                renamed = rule.apply(f"{name}:{port}")
-                if renamed is not None:
-                    return renamed.partition(":")[2]
-        return port

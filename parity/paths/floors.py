@@ -25,10 +25,10 @@ import torch
 from parity.floors import Floors
 from parity.hooks.perturb import perturbed
 from parity.hooks.sites import SitePlan
-from parity.hooks.widest import widest
+from parity.hooks.torchtools import widest
 from parity.paths.loaded import Loaded
-from parity.paths.loop import Forced, Loop, denoise, prepare
-from parity.paths.plan import DEFAULT_KINDS
+from parity.paths.loop import Loop, denoise, prepare
+from parity.paths.plan import DEFAULT_KINDS, Forced
 from parity.paths.reference import load_reference
 from parity.records import StepRecords
 from parity.settings import Settings, kernels

@@ -7,14 +7,16 @@ guidance, kernels) each path computes by itself, so that a mistake in one cannot
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from parity.errors import UsageError
+from parity.hooks.reduce.transfer import to_numpy
 from parity.models.family import Family, require_meaning
 from parity.models.feature_cache import require_cache
 from parity.models.spec import Case
+from parity.paths.plan import Array
 from parity.settings import Settings
 
 BRANCHES = ("cond", "uncond")
@@ -25,21 +27,6 @@ Conditions = Mapping[str, Mapping[str, torch.Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
-    """Embeddings that a side's own text stage made.
-
-    Attributes:
-        own: what the side is given. beside: what the runs made that measured the text stage's floors, by name, and
-            `float32`, the truth: the loop's runs of the same names go on from them.
-        tokens: what both sides encoded, by name.
-    """
-
-    own: Conditions
-    beside: Mapping[str, Conditions]
-    tokens: Mapping[str, torch.Tensor]
-
-
-@dataclass(frozen=True, slots=True)
 class Inputs:
     """What a generation starts from.
 
@@ -47,7 +34,9 @@ class Inputs:
         conditions: branch -> keyword of the transformer -> CPU tensor.
         noise: float32 CPU tensor of the case's latent shape, drawn from the seed.
         steps: denoising steps. seed: of the noise.
-        encoded: where the conditions come from, if it is the side's own text stage.
+        beside: what the runs made that measured the text stage's floors, by name, and `float32`, the truth: the loop's
+            runs of the same names go on from them. tokens: what that stage encoded, by name. Both are empty where the
+            conditions are not those of the side's own text stage.
         start: the initial latents as they are, in place of the noise.
     """
 
@@ -55,14 +44,13 @@ class Inputs:
     noise: torch.Tensor
     steps: int
     seed: int
-    encoded: Encoded | None = None
+    beside: Mapping[str, Conditions] = field(default_factory=dict)
+    tokens: Mapping[str, torch.Tensor] = field(default_factory=dict)
     start: torch.Tensor | None = None
 
     def of(self, name: str) -> Inputs:
         """Those of a run of the reference that rounds otherwise: with the embeddings of its own text stage, if any."""
-        if self.encoded is None or name not in self.encoded.beside:
-            return self
-        return replace(self, conditions=self.encoded.beside[name])
+        return replace(self, conditions=self.beside.get(name, self.conditions))
 
 
 def require_place(family: Family, case: Case, settings: Settings, steps: int) -> None:
@@ -106,3 +94,14 @@ def require_fit(family: Family, case: Case, conditions: Conditions, start: torch
 def draw_noise(shape: tuple[int, ...], seed: int) -> torch.Tensor:
     """Initial noise as diffusers draws it from a CPU generator with this seed, in float32."""
     return torch.randn(shape, generator=torch.Generator("cpu").manual_seed(seed), dtype=torch.float32)
+
+
+def array(x: torch.Tensor) -> Array:
+    """A tensor's values on the host; 16-bit floats widened, which loses nothing."""
+    return Array(to_numpy(x), str(x.dtype).removeprefix("torch."))
+
+
+def tensor(x: Array) -> torch.Tensor:
+    """The tensor on the CPU, of its own dtype."""
+    dtype: torch.dtype = getattr(torch, x.dtype)
+    return torch.from_numpy(x.values.copy()).to(dtype)

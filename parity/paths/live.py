@@ -6,34 +6,33 @@ side is loaded when it is first asked for something, and lets go of its weights 
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import traceback
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-import torch
-
-from parity.hooks.reduce.transfer import to_numpy
+from parity.errors import ParityError, UsageError, summary
 from parity.models.family import Family
+from parity.models.patches import device_named
+from parity.models.registry import tiny_names
 from parity.models.spec import Case
-from parity.paths.closer.follow import Look, follow, in_loop
-from parity.paths.closer.stepwise import stepwise
-from parity.paths.ends import ends, leave
-from parity.paths.facts import gather
-from parity.paths.families import base_of, candidate_of, reference_of, with_names
+from parity.paths.facts import ends, facts_of, leave
+from parity.paths.families import candidate_of, case_of, reference_case, reference_of, with_names
 from parity.paths.floors import Variant, make_variants, with_floors
-from parity.paths.inputs import Encoded, Inputs, draw_noise, require_fit, require_place
+from parity.paths.follow import Look, follow, in_loop
+from parity.paths.inputs import Conditions, Inputs, draw_noise, require_fit, require_place, tensor
 from parity.paths.loaded import Loaded
-from parity.paths.loop import Loop, denoise, prepare, state_of
-from parity.paths.plan import LOOP_STAGE, Array, Changes, Forced, Plan, Spec, State
+from parity.paths.loop import Loop, denoise, prepare
+from parity.paths.plan import LOOP_STAGE, Array, Forced, Plan, Source, Spec, State, split_branches, state_of
 from parity.paths.port.inputs import from_tensors
-from parity.paths.port.load import Entry
-from parity.paths.port.replaced import checks as own_checks
-from parity.paths.port.settings import typed
-from parity.paths.provenance import provenance
-from parity.paths.shared import Shared
+from parity.paths.port.load import DEFAULT_TIMEOUT, Entry, load_entry
+from parity.paths.port.settings import PortInfo, typed
 from parity.paths.stages.side import Runners, StageSide
-from parity.paths.worker.trees import tensor
+from parity.paths.stepwise import stepwise
 from parity.records import Facts, StepRecords
 from parity.settings import Backend, Settings
 
@@ -41,23 +40,49 @@ BACKENDS: Mapping[str, Backend] = {"reference": "torch", "candidate": "torchax"}
 
 
 @dataclass
-class Host(Shared):
+class Host:
     """Loads sides in this process.
 
     Attributes:
         runners: loaded stages outside the loop, shared by the sides that hold them.
     """
 
-    runners: Runners = field(default_factory=Runners)
+    _ports: dict[tuple[str, str], Entry] = field(default_factory=dict)
+    _encoded: dict[object, Conditions] = field(default_factory=dict)
+    runners: Runners = field(default_factory=weakref.WeakValueDictionary)
 
     def open(self, spec: Spec) -> LiveSide | StageSide:
         """A side, loaded when it is first asked for something."""
         return LiveSide(self, spec) if spec.source.stage == LOOP_STAGE else StageSide(spec, self.runners, self.entry)
 
+    def port(self, option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> PortInfo:
+        """Import a port.
+
+        Raises:
+            UsageError: see `parity.paths.port.load.load_entry`.
+        """
+        return self.entry(option, text, timeout).info
+
+    def entry(self, option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> Entry:
+        """An imported port; it is imported once."""
+        key = (option, text)
+        if key not in self._ports:
+            self._ports[key] = load_entry(option, text, timeout)
+        return self._ports[key]
+
+    def encoded(self, spec: Spec, family: Family, case: Case, settings: Settings) -> Conditions:
+        """A prompt's embeddings, made once for each dtype of the encoders."""
+        source = spec.source
+        key = (source.model, source.prompt, source.stage1, settings.text("dtype"), settings.text("text.byt5_dtype"))
+        if key not in self._encoded:
+            stage1 = None if source.stage1 is None else Path(source.stage1)
+            self._encoded[key] = family.conditions(case, settings, stage1, device_named(settings))
+        return self._encoded[key]
+
 
 class InProcess:
     """Opens the sides of both roles in this process: for the library form, benchmarks and tests; see
-    `parity.paths.worker.openers.Openers`. What one side's code changes, the other meets."""
+    `parity.paths.side.Openers`. What one side's code changes, the other meets."""
 
     def __init__(self, *ports: Entry) -> None:
         """Openers of this process; `ports`: those that are imported already, or are no files."""
@@ -72,10 +97,10 @@ class LiveSide:
     """See the module's docstring.
 
     Attributes:
-        role: see `parity.paths.side.Side`. spec: what it is.
+        spec: what it is. role: which side that is.
     """
 
-    def __init__(self, host: Shared, spec: Spec, loaded: Loaded | None = None) -> None:
+    def __init__(self, host: Host, spec: Spec, loaded: Loaded | None = None) -> None:
         """A side of a spec; `loaded`: the path that it names, where it is loaded already."""
         self.host, self.spec, self.role = host, spec, spec.role
         self._loaded = loaded
@@ -98,9 +123,11 @@ class LiveSide:
         inputs = None if source.inputs is None else Path(source.inputs)
         base: Family
         if spec.tensors is not None:
-            base, case = from_tensors(source.model, {name: tensor(x) for name, x in spec.tensors.items()})
+            case, base = from_tensors(source.model, {name: tensor(x) for name, x in spec.tensors.items()})
+        elif source.alone and port is not None:
+            case, base = reference_case(port, settings, inputs)
         else:
-            base, case = base_of(source.model, settings, port if source.alone else None, source.prompt, inputs)
+            case, base = case_of(source, inputs)
         own = None if spec.option == "--reference-port" and spec.role == "candidate" else port
         if spec.role == "reference":
             family, load = reference_of(base, case, port)
@@ -111,42 +138,22 @@ class LiveSide:
 
     def _inputs(self, family: Family, case: Case, settings: Settings) -> Inputs:
         spec, source = self.spec, self.spec.source
-        if spec.inputs is None:
+        if spec.start.inputs is None:
             backend: Backend = "torch"  # the encoders are torch's on both sides
             encode = typed(None, backend, spec.encode) if spec.encode else settings
             conditions = self.host.encoded(spec, family, case, encode)
         else:
-            conditions = _by_branch(family, spec.inputs)
-        encoded = None
-        if spec.tokens:
-            beside = {name: _by_branch(family, given) for name, given in spec.beside.items()}
-            encoded = Encoded(conditions, beside, {name: tensor(x) for name, x in spec.tokens.items()})
+            conditions = _conditions(family, spec.start.inputs)
+        beside = {name: _conditions(family, given) for name, given in spec.start.beside.items()}
+        tokens = {name: tensor(x) for name, x in spec.start.tokens.items()}
         noise = draw_noise(case.latent_shape, source.seed)
         start = None if spec.noise is None else tensor(spec.noise)
         if start is not None:
             require_fit(family, case, conditions, start)
-        return Inputs(conditions, noise, source.steps, source.seed, encoded, start)
+        return Inputs(conditions, noise, source.steps, source.seed, beside, tokens, start)
 
     def facts(self) -> Facts:
-        loaded, loop = self.loaded, self._prepared()
-        facts = gather(loop)
-        family = loaded.family
-        tensors = family.tensors() if self.spec.source.alone else {}
-        checks = (*family.checks(loaded.case, self.role), *own_checks(loaded))
-        conditions = loaded.inputs.conditions.items()
-        dtypes = {f"{branch}.{name}": x.dtype for branch, given in conditions for name, x in given.items()}
-        dtypes |= {name: x.dtype for name, x in tensors.items()}
-        return replace(
-            facts,
-            provenance=provenance(loop, facts),
-            grid=family.token_grid(loaded.case),
-            dtype=str(loaded.backend.dtype).removeprefix("torch."),
-            checks=checks,
-            input_dtypes={name: str(dtype).removeprefix("torch.") for name, dtype in dtypes.items()},
-            tensors={name: to_numpy(x) for name, x in tensors.items()},
-            lacks=dict(family.without(loaded.case.config)),
-            compiled=loaded.backend.eager is None and bool(loaded.settings["jit"]),
-        )
+        return facts_of(self._prepared(), alone=self.spec.source.alone)
 
     def _prepared(self) -> Loop:
         """The loop before its first step; the next walk from the beginning takes it."""
@@ -167,7 +174,7 @@ class LiveSide:
             return self._follow(plan, start, steps[0])
         return self._steps(plan, start, steps or (0, self.spec.source.steps))
 
-    def _steps(self, plan: Plan, start: State | Forced | None, steps: tuple[int, int]) -> Iterator[StepRecords]:
+    def _steps(self, plan: Plan, start: State | Forced | None, steps: tuple[int, int]) -> Iterator[Any]:
         first, stop = steps
         forced = start if callable(start) else None
         # A loop that is forced from a later step on has walked there too, for what a feature cache holds by then.
@@ -235,18 +242,39 @@ class LiveSide:
 
     # --- others like it
 
-    def patched(self, changes: Changes) -> LiveSide:
-        return LiveSide(self.host, changes.of(self.spec))
+    def patched(self, spec: Spec) -> LiveSide:
+        return LiveSide(self.host, spec)
 
     def close(self) -> None:
         self._loaded = self._first = None
         self._variants = {}
 
 
-def _by_branch(family: Family, inputs: Mapping[str, Array]) -> dict[str, dict[str, torch.Tensor]]:
+def _conditions(family: Family, inputs: Mapping[str, Array]) -> Conditions:
     """Explicit inputs by branch; a branch of the family may have none but latents and timestep."""
-    found: dict[str, dict[str, torch.Tensor]] = {branch: {} for group in family.batches for branch in group}
-    for name, x in inputs.items():
-        branch, _, keyword = name.partition(".")
-        found.setdefault(branch, {})[keyword] = tensor(x)
-    return found
+    own = split_branches({name: tensor(x) for name, x in inputs.items()})
+    return {branch: {} for group in family.batches for branch in group} | own
+
+
+@contextlib.contextmanager
+def checkpoint(source: Source) -> Iterator[None]:
+    """Within it, what libraries raise names the checkpoint, in one line.
+
+    A config of somebody's own can make diffusers, transformers or numpy raise anything at any depth. That is the
+    input's fault, exit code 2; with a model of parity's own it is an internal error, and keeps its traceback.
+
+    Raises:
+        UsageError: something failed, and the model is not one of parity's own.
+    """
+    try:
+        yield
+    except ParityError:
+        raise
+    except Exception as error:
+        if source.alone or source.model in tiny_names():
+            raise
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise UsageError(
+            f"'{source.model}' cannot be run: {summary(error)} ({Path(last.filename).name}:{last.lineno}); is the "
+            "checkpoint whole, and one of the pinned diffusers'?"
+        ) from error

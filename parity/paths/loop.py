@@ -8,7 +8,7 @@ whole: they are small. One step's records are handed out at a time, so memory do
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,16 +19,11 @@ from parity.hooks.sites import SitePlan
 from parity.models.feature_cache import Features
 from parity.models.patches import setting_dtype
 from parity.paths.loaded import STAGE, Loaded, Predicted, StepCalls
+from parity.paths.plan import Forced, State
 from parity.records import LOOP, Key, Record, Schedule, StepRecords
 from parity.sketch import value_record
 
 LATENTS = "latents"
-
-State = Mapping[str, np.ndarray]
-"""What a step starts from: `latents`, and what the family's sampler carries beside them."""
-
-Forced = Callable[[int], State | None]
-"""Step -> the state it must start from, or None for its own."""
 
 Around = Callable[[int], contextlib.AbstractContextManager[None]]
 """Step -> the context in which a loop makes its model calls."""
@@ -175,12 +170,6 @@ def call_model(loop: Loop, step: int, plan: SitePlan | None) -> Predicted:
     shared = side.family.model_arguments(side.case, side.settings, latents, timestep, side.backend.dtype)
     calls = StepCalls(branches=_conditions(side), shared=shared, step=step, features=loop.features)
     return side.backend.call(calls, plan)
-
-
-def state_of(step: StepRecords, when: str) -> State:
-    """The state a step started from (`before`) or left (`after`), from its records; empty where they hold none."""
-    values = ((r.key, r.value) for r in step.records if r.key.module == LOOP and r.key.port.endswith(f".{when}"))
-    return {key.port.rpartition(".")[0]: np.asarray(x) for key, x in values if isinstance(x, np.ndarray)}
 
 
 def _state_records(loop: Loop, step: int, when: str) -> list[Record]:

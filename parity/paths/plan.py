@@ -1,18 +1,21 @@
 """What is asked of a side, as plain data: it crosses a process border, so nothing here is torch's or jax's.
 
-`Spec` says what a side is, `Plan` what is observed of it, `Changes` in what another side of the same process differs.
+`Spec` says what a side is, `changed` what another side of the same process is, `Plan` what is observed of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from types import MappingProxyType
+from typing import Literal, TypeVar
 
 import numpy as np
 
 from parity.hooks.sites import SitePlan
-from parity.records import Key
+from parity.records import LOOP, Key, StepRecords
+
+T = TypeVar("T")
 
 LOOP_STAGE = "transformer"
 """The stage that the denoising loop runs."""
@@ -47,9 +50,29 @@ Given = Mapping[str, Array]
 """Explicit inputs by name: `cond.encoder_hidden_states`."""
 
 
+def split_branches(named: Mapping[str, T]) -> dict[str, dict[str, T]]:
+    """`BRANCH.NAME` -> value, as branch -> name -> value."""
+    found: dict[str, dict[str, T]] = {}
+    for name, x in named.items():
+        branch, _, keyword = name.partition(".")
+        found.setdefault(branch, {})[keyword] = x
+    return found
+
+
 def name_of(key: Key) -> str:
     """What a value is called where it is handed from one side to the other: branch, site and call."""
     return f"{key.branch} {key.site} {key.call}"
+
+
+def module_of(name: str) -> str:
+    """The module of a value of that name, whose branch may be empty."""
+    return name.rsplit(" ", 2)[1].partition(":")[0]
+
+
+def state_of(step: StepRecords, when: str) -> State:
+    """The state a step started from (`before`) or left (`after`), from its records; empty where they hold none."""
+    values = ((r.key, r.value) for r in step.records if r.key.module == LOOP and r.key.port.endswith(f".{when}"))
+    return {key.port.rpartition(".")[0]: np.asarray(x) for key, x in values if isinstance(x, np.ndarray)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +101,21 @@ class Source:
     part: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a side starts from, made by what runs before it.
+
+    Attributes:
+        inputs: embeddings, or a stage's own inputs; None to encode the prompt. beside: those of the runs that measured
+            the floors of the stage before, by their names. tokens: what the text stage encoded; empty where it was not
+            run.
+    """
+
+    inputs: Given | None = None
+    beside: Mapping[str, Given] = field(default_factory=dict)
+    tokens: Given = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
     """What a side is.
@@ -87,8 +125,7 @@ class Spec:
         port: `FILE:FUNCTION` of the port that runs in place of parity's own path; None for parity's own.
         option: it was given with: `--reference-port`, `--port`.
         encode: settings that a prompt is encoded with, as text; the encoders' dtype is the reference's on both sides.
-        inputs: embeddings to start from, None to encode them. beside: embeddings of the runs that measured the floors
-            of the text stage, by their names. tokens: what that stage encoded; both empty where it was not run.
+        start: what it starts from.
         tensors: a reference port's own inputs by argument name, for a candidate that no model stands behind.
         noise: the initial latents to start from, None to draw them from the seed.
         named: whether its facts hold what a golden's provenance needs beyond a comparison's: the names that a port in
@@ -102,9 +139,7 @@ class Spec:
     port: str | None = None
     option: str = ""
     encode: Mapping[str, str] = field(default_factory=dict)
-    inputs: Given | None = None
-    beside: Mapping[str, Given] = field(default_factory=dict)
-    tokens: Given = field(default_factory=dict)
+    start: Start = field(default_factory=Start)
     tensors: Given | None = None
     noise: Array | None = None
     named: bool = False
@@ -119,12 +154,11 @@ class Plan:
         sites: of the transformer; None for the loop's own values alone.
         floors: kinds of floors that are measured beside (a reference alone); empty for none.
         forced: whether the runs that measure floors start each step from this side's own latents.
-        ends: whether the final latents follow the last step, as records of step `ENDS`: those of this side, and of the
-            runs that measured its floors under their names as branches.
+        ends: whether `Ends` follow the last step: what this side came to, and the runs that measured its floors.
         leave: folder in which the side leaves its embeddings and final latents in the ports' conventions; None for not.
         follow: values of the other side by `name_of` their keys: those of this side, a reference, give way to the
             other's, in its step and in those that measure its floors, and what is handed out is how far each was from
-            it (`parity.paths.closer.follow`), in place of the step. far, own_order: see `Look` there.
+            it (`parity.paths.follow`), in place of the step. far, own_order: see `Look` there.
     """
 
     sites: SitePlan | None = None
@@ -145,43 +179,59 @@ KINDS = ("fp64", "rounding", "dtype", "kernel")
 
 DEFAULT_KINDS = ("fp64", "rounding", "dtype")
 
-ENDS = -2
-"""The step of records of what a side came to, by the name of the run as branch: final latents [B, C, T, H, W], or the
-outputs of a stage outside the loop. They are no part of a golden."""
-
 BESIDE = "beside "
-"""Before the name of a run: what a stage outside the loop makes of that run's inputs (`Spec.beside`)."""
+"""Before the name of a run: what a stage outside the loop makes of that run's inputs (`Start.beside`)."""
+
+Outputs = Given
+"""What a run came to: the loop's final `latents` [B, C, T, H, W], or a stage's `cond.prompt_embeds`, `.frames`."""
 
 
-NAMES, RAN, IDLE = "names", "ran", "idle"
-"""The loop's ports that follow the final latents: the modules that a side named, comma-separated; which function
-computed each attention call, `SITE=FUNCTION` line by line; why a pass would not rest on what a port installed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
-    """In what a side differs from the one it is made of.
+@dataclass
+class Ends:
+    """What a side came to, after its last step; no part of a golden.
 
     Attributes:
-        settings: values as text, over those of the side. inputs, encode: see `Spec`; None to keep the side's.
+        runs: what each run came to: `""` is the side's own, others measured its floors.
+        names: modules that the side named. ran: attention site -> the function that computed it.
+        idle: why a pass would not rest on what the side's code installed.
+    """
+
+    runs: Mapping[str, Outputs] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+    ran: Mapping[str, str] = field(default_factory=dict)
+    idle: tuple[str, ...] = ()
+
+    @property
+    def own(self) -> Outputs:
+        return self.runs[""]
+
+    @property
+    def beside(self) -> dict[str, Outputs]:
+        """Of the other runs."""
+        return {name: x for name, x in self.runs.items() if name}
+
+    def joined(self, beside: Mapping[str, Outputs]) -> Ends:
+        """The same with other runs beside its own."""
+        return replace(self, runs={**self.runs, **beside})
+
+
+def changed(
+    spec: Spec,
+    *,
+    settings: Mapping[str, str] = MappingProxyType({}),
+    inputs: Given | None = None,
+    encode: Mapping[str, str] | None = None,
+    run: str = "",
+) -> Spec:
+    """The spec of a side that differs from this one.
+
+    Args:
+        settings: values as text, over those of the side. inputs, encode: see `Start`, `Spec`; None to keep the side's.
         run: name of one of the runs that measured the floors of the text stage; where that stage was run, its
             embeddings take the place of `inputs`.
     """
-
-    settings: Mapping[str, str] = field(default_factory=dict)
-    inputs: Given | None = None
-    encode: Mapping[str, str] | None = None
-    run: str = ""
-
-    def of(self, spec: Spec) -> Spec:
-        """The changed spec."""
-        inputs = spec.inputs if self.inputs is None else self.inputs
-        if spec.tokens and self.run:
-            inputs = spec.beside.get(self.run, spec.inputs)
-        return replace(
-            spec,
-            settings={**spec.settings, **self.settings},
-            inputs=inputs,
-            run=self.run or spec.run,
-            encode=spec.encode if self.encode is None else self.encode,
-        )
+    start = spec.start if inputs is None else replace(spec.start, inputs=inputs)
+    if start.tokens and run:
+        start = replace(start, inputs=start.beside.get(run, spec.start.inputs))
+    settings, encode = {**spec.settings, **settings}, spec.encode if encode is None else encode
+    return replace(spec, settings=settings, start=start, encode=encode, run=run or spec.run)

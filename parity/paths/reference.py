@@ -1,29 +1,34 @@
-"""A path in PyTorch, on the device that its settings name: the reference, or a candidate. Imports no jax."""
+"""A path in PyTorch, on the device that its settings name: the reference, or a candidate. Imports no jax.
+
+`matmul_precision` here is what JAX's lower precisions do to float32 matrix products, emulated exactly. On TPU, JAX's
+`default` rounds the operands of a float32 product to bfloat16 and accumulates in float32; `high` takes three bfloat16
+passes, which keep the operands to about 16 bits: each is split into two bfloat16 terms and the product of the two small
+terms is dropped (jax.lax.Precision). The emulation makes a candidate's setting reproducible on the reference alone.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
 
 from parity.errors import UsageError
 from parity.hooks.attach import attached
-from parity.hooks.compiled import eagerly, is_compiled
-from parity.hooks.masks import Masks
-from parity.hooks.modules import cast, device_of, module_tree, named_tensors
+from parity.hooks.modules import cast, device_of, eagerly, is_compiled, module_tree, named_tensors
 from parity.hooks.reduce.on_torch import has_float64
 from parity.hooks.reduce.transfer import TorchReducer, to_numpy, torch_records
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap, require_fired
+from parity.hooks.torchtools import SDPA, Intercept
 from parity.models.family import Family
 from parity.models.feature_cache import calling, given_at
 from parity.models.patches import DTYPES, device_named, in_dtype
 from parity.models.spec import Case
 from parity.paths.inputs import BRANCHES, Inputs
-from parity.paths.loaded import STAGE, Listen, Loaded, Predicted, StepCalls, frames_of, rules_of
-from parity.paths.precision import rounded_matmuls
+from parity.paths.loaded import STAGE, Base, Listen, Loaded, Predicted, StepCalls
 from parity.reached import Reached
 from parity.records import Record
 from parity.settings import Settings
@@ -33,87 +38,71 @@ def _unheard(branches: tuple[str, ...]) -> contextlib.AbstractContextManager[Non
     return contextlib.nullcontext()
 
 
-class TorchBackend:
-    """Calls a transformer as it is, with the branches batched as the family's pipeline does; see
-    `parity.paths.loaded.Backend`. A compiled one is called again without torch.compile, to observe its modules.
+class TorchBackend(Base):
+    """Calls a transformer as it is, with the branches batched as the family's pipeline does. A compiled one is called
+    again without torch.compile, to observe its modules.
     """
 
     name = "torch"
-    placement = ""
-    safe_attention = False
-    seen: Set[str] | None = None
 
     def __init__(
         self, model: torch.nn.Module, family: Family, case: Case, inputs: Inputs, reached: Reached, dtype: torch.dtype
     ) -> None:
-        self.model = model
+        self.model, self.device = model, device_of(model)
+        super().__init__(family, case, inputs, reached, lambda x: torch.from_numpy(x).to(self.device))
         self.dtype = dtype
-        self.device = device_of(model)
-        self.reached = reached
-        self.groups = family.batches
-        self.may_be_silent, self.named, self.predict = family.may_be_silent, family.named, family.predict
-        self.ports, self.pairs_rows = family.named_port, family.pairs_rows
         self.listen: Listen = _unheard
-        self.ran: dict[str, str] = {}
-        settings = reached.settings
-        self.rules = rules_of(family, case, settings, inputs)
-        self.frames = frames_of(family, case, settings, inputs, lambda x: torch.from_numpy(x).to(self.device))
 
     @property
     def eager(self) -> TorchBackend:
         return self
 
-    def names(self, call: Callable[[], object]) -> None:
-        return None
-
     def scope(self) -> contextlib.AbstractContextManager[None]:
+        """The context in which everything of the loop runs: precision, gradients, torchax's environment."""
         return torch_scope(self.reached)
 
     def tensor(self, x: torch.Tensor) -> torch.Tensor:
+        """A CPU tensor moved to where this path computes, dtype kept."""
         return x.to(self.device)
 
     def host(self, x: torch.Tensor) -> np.ndarray:
+        """The values of a tensor on the host; bfloat16 and float16 widened to float32."""
         return to_numpy(x)
 
     def call(self, calls: StepCalls, plan: SitePlan | None) -> Predicted:
+        """Make the transformer's calls of one step.
+
+        Args:
+            plan: what to observe; None for nothing.
+        """
         predictions: dict[str, torch.Tensor] = {}
         records: list[Record] = []
         for group in self.groups:
-            tap = None if plan is None else self.tap(plan, group)
+            rule = self.rules[group[0]]
+            tap = None if plan is None else self.tap(Tap, plan, TorchReducer(), rule, group, self.frames)
             given = given_at(self.reached.settings, calls.step, calls.features, group)
             twice = tap is not None and is_compiled(self.model)
             watched = contextlib.nullcontext() if tap is None or twice else attached(self.model, tap)
             with watched, self.listen(group), calling(self.model, given) as cached:
-                out = self.predict(self.model, calls.of(group))
+                out = self.family.predict(self.model, calls.of(group))
             calls.features[group] = cached.kept
             if tap is not None and twice:  # dynamo would compile the hooks too
                 with eagerly(self.model), attached(self.model, tap), calling(self.model, given):
-                    self.predict(self.model, calls.of(group))
+                    self.family.predict(self.model, calls.of(group))
             for i, branch in enumerate(group):
                 predictions[branch] = out[i : i + 1]
             if tap is not None and plan is not None:
                 if given is None:  # where blocks are skipped, an earlier step has shown that they are called
-                    lenient = self.may_be_silent and plan.choice in ("blocks", "all")
-                    require_fired(tap, frozenset() if lenient else plan.must_fire - silenced(self.reached.settings))
+                    lenient = self.family.may_be_silent and plan.choice in ("blocks", "all")
+                    expected = frozenset() if lenient else plan.must_fire - silenced(self.reached.settings)
+                    require_fired(plan, expected, tap.calls, {e.site for e in tap.entries})
                 self.ran |= tap.ran.ran()
                 records += torch_records(tap.entries, STAGE, calls.step)
         return predictions, records
 
-    def tap(self, plan: SitePlan, group: tuple[str, ...]) -> Tap:
-        masks = Masks(self.rules[group[0]]) if self.pairs_rows else None
-        return Tap(
-            plan,
-            TorchReducer(),
-            self.rules[group[0]],
-            group,
-            self.frames,
-            named=self.named,
-            ports=self.ports,
-            masks=masks,
-        )
-
     @contextlib.contextmanager
     def listening(self, listen: Listen) -> Iterator[None]:
+        """Within it, each call of the model, of these branches, is made in the context that `listen` gives."""
         before, self.listen = self.listen, listen
         try:
             yield
@@ -121,16 +110,20 @@ class TorchBackend:
             self.listen = before
 
     def weights(self) -> Iterator[tuple[str, str, np.ndarray]]:
+        """(name, dtype, values) of each parameter and buffer, one at a time on the host; 16-bit floats as float32."""
         for name, x in named_tensors(self.model):
             yield name, str(x.dtype).removeprefix("torch."), to_numpy(x)
 
     def to_torch(self, x: torch.Tensor) -> torch.Tensor:
+        """A plain CPU torch tensor of the same dtype and values."""
         return x.detach().cpu()
 
     def describe(self) -> tuple[str, ...]:
+        """The devices by process, for people: `cpu`, `NVIDIA H200`, `TPU v5 lite x 8`."""
         return (torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type,)
 
     def module(self) -> torch.nn.Module:
+        """The transformer, to be called within `scope` and only for parts without weights."""
         return self.model
 
 
@@ -159,6 +152,54 @@ def torch_scope(reached: Reached) -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = convolutions
 
 
+_PRODUCTS = {
+    torch.nn.functional.linear,
+    torch.matmul,
+    torch.Tensor.matmul,
+    torch.Tensor.__matmul__,
+    torch.bmm,
+    torch.Tensor.bmm,
+    torch.nn.functional.conv2d,
+    torch.conv2d,
+    torch.nn.functional.conv3d,
+    torch.conv3d,
+    SDPA,
+}
+"""Functions whose first two arguments are operands of a product; a bias or mask after them is left alone."""
+
+
+@contextlib.contextmanager
+def rounded_matmuls(reached: Reached) -> Iterator[None]:
+    """Within it, float32 products round their operands as `matmul_precision` says; nothing where it is `highest`."""
+    precision = reached.settings.text("matmul_precision")
+    if precision == "highest":
+        yield
+        return
+
+    def handle(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func not in _PRODUCTS:
+            return func(*args, **kwargs)
+        reached.mark("matmul_precision")
+        operands = 3 if func is SDPA else 2
+        args = tuple(_round(x, precision) if i < operands else x for i, x in enumerate(args))
+        return func(*args, **{n: _round(x, precision) if n in _OPERANDS else x for n, x in kwargs.items()})
+
+    with Intercept(handle):
+        yield
+
+
+_OPERANDS = ("query", "key", "value", "input", "weight")
+
+
+def _round(x: Any, precision: str) -> Any:
+    if not isinstance(x, torch.Tensor) or x.dtype != torch.float32:
+        return x
+    large = x.to(torch.bfloat16).to(torch.float32)
+    if precision == "default":
+        return large
+    return large + (x - large).to(torch.bfloat16).to(torch.float32)
+
+
 def load_reference(
     family: Family, case: Case, settings: Settings, inputs: Inputs, *, dtype: torch.dtype | None = None
 ) -> Loaded:
@@ -185,17 +226,7 @@ def load_reference(
         family.adapt(model, case, reached, traced=False, first=inputs.conditions[BRANCHES[0]])
     mark_text_settings(reached, inputs)
     backend = TorchBackend(model, family, case, inputs, reached, dtype or given)
-    return Loaded(
-        "reference",
-        family,
-        case,
-        settings,
-        inputs,
-        backend,
-        family.sampler(case, inputs.seed),
-        reached,
-        module_tree(model),
-    )
+    return Loaded("reference", family, case, inputs, backend, family.sampler(case, inputs.seed), module_tree(model))
 
 
 def mark_text_settings(reached: Reached, inputs: Inputs) -> None:

@@ -1,4 +1,4 @@
-"""A side of a comparison: whoever can be asked for records. numpy only.
+"""A side of a comparison: whoever can be asked for records, and who loads the two sides. numpy only.
 
 Torch, torchax, a port and a golden on disk are sides; so is one whose work is done in another process
 (`parity.paths.worker.process`). What a comparison does is written against this protocol alone.
@@ -14,21 +14,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from parity.paths.plan import Changes, Forced, Plan, State
+from parity.paths.plan import Forced, Plan, Role, Spec, State
+from parity.paths.port.settings import PortInfo
 from parity.records import Facts, StepRecords
 
 T = TypeVar("T")
 
 
 class Side(Protocol):
-    """See the module's docstring.
-
-    Attributes:
-        role: `reference` or `candidate`.
-    """
+    """See the module's docstring."""
 
     @property
-    def role(self) -> str: ...
+    def spec(self) -> Spec:
+        """What it is."""
+        ...
 
     def facts(self) -> Facts:
         """What it is about to run with. Nothing is computed but fingerprints."""
@@ -39,6 +38,8 @@ class Side(Protocol):
     ) -> Iterator[StepRecords]:
         """The records of its steps, one step at a time, each computed when it is asked for (or just before).
 
+        Where the plan says so, `parity.paths.plan.Ends` follow them in the same stream.
+
         Args:
             start: the state before the first step; or what gives each step its state.
             steps: from the first to before the second; None for all.
@@ -48,8 +49,8 @@ class Side(Protocol):
         """
         ...
 
-    def patched(self, changes: Changes) -> Side:
-        """Another side of the same process, with these changes."""
+    def patched(self, spec: Spec) -> Side:
+        """Another side of the same process."""
         ...
 
     def close(self) -> None:
@@ -63,3 +64,21 @@ class Pair(Generic[T]):
 
     reference: T
     candidate: T
+
+
+class Opener(Protocol):
+    """Who loads sides of one role: a worker, or this process."""
+
+    def port(self, option: str, text: str, timeout: float) -> PortInfo:
+        """Import a port."""
+        ...
+
+    def open(self, spec: Spec) -> Side:
+        """A side of this spec."""
+        ...
+
+
+class Openers(Protocol):
+    """Openers by role: `parity.paths.worker.process.Workers`, or this process for the library form and tests."""
+
+    def of(self, role: Role) -> Opener: ...

@@ -9,9 +9,9 @@ import contextlib
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,19 +20,19 @@ from parity.errors import UsageError
 from parity.hooks.methods import watched
 from parity.hooks.reduce.transfer import widen16
 from parity.port import Layout, listening
-from parity.recorder.again import Again
-from parity.recorder.steps import OUTSIDE, STAGE, Steps
-from parity.recorder.torch_calls import Kind
+from parity.recorder.rerun import Again
+from parity.recorder.steps import OUTSIDE, STAGE
 from parity.recorder.wrong import Wrong, latents_of, unobserved
 from parity.records import Key, Record
 from parity.sketch import value_record
+
+if TYPE_CHECKING:
+    from parity.recorder.record import Recording
 
 NOT_CALLED = (
     "no call of the transformer was seen in the first step; was it replaced or compiled within the block, or its "
     "forward called by name? Record what the script calls, from where it is ready"
 )
-
-Guard = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 @dataclass(kw_only=True)
@@ -40,23 +40,19 @@ class Loop:
     """Watches a script's loop.
 
     Attributes:
-        steps: of the recording. kind: where its tensors lie.
-        called: whether calls of a transformer are watched.
+        recording: that goes on. called: whether calls of a transformer are watched.
         wrong: takes decodes with known faults; None for none. layout: of what the decoder is given and gives.
-        guard: context in which parity's own work is done. wanted: whether anything is recorded still.
-        ended: called when a step has been written.
     """
 
-    steps: Steps
-    kind: Kind
+    recording: Recording
     called: bool
     wrong: Wrong | None
     layout: Layout
-    guard: Guard
-    wanted: Callable[[], bool]
-    ended: Callable[[], None]
     _decoded: Counter[str] = field(default_factory=Counter)
     _named: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.kind, self.steps = self.recording.kind, self.recording.steps
 
     # --- the scheduler
 
@@ -66,9 +62,9 @@ class Loop:
         names = _step_arguments(scheduler)
 
         def before(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-            if not self.wanted():
+            if not self.recording.wanted():
                 return None
-            with self.guard():
+            with self.recording.guard():
                 given = {**dict(zip(names, args, strict=False)), **kwargs}
                 if lacks := [name for name in _STEP if name not in given]:
                     raise UsageError(
@@ -79,10 +75,10 @@ class Loop:
             return None
 
         def after(held: Any, args: Any, kwargs: Any, result: Any) -> None:
-            if held is None or not self.wanted():
+            if held is None or not self.recording.wanted():
                 return
             given, timestep, remembered = held
-            with self.guard():
+            with self.recording.guard():
                 if self.called and not self.steps.calls and self.steps.number == 0:
                     raise UsageError(NOT_CALLED)
                 seen = self.steps.part
@@ -92,7 +88,7 @@ class Loop:
                 seen += self._values({**given, "after": _first(result)})
                 self.steps.stepped = True
                 self.steps.end_step(given["sample"])
-            self.ended()
+            self.recording.ended()
 
         with watched(scheduler, "step", before, after):
             yield
@@ -136,14 +132,14 @@ class Loop:
         def before(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Again | None:
             again: Again | None = None
             if self.wrong is not None and isinstance(vae, torch.nn.Module):
-                with self.guard():
+                with self.recording.guard():
                     again = Again.of(unobserved(vae), args, kwargs)
             return again
 
         def after(again: Again | None, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
-            if not self.wanted():
+            if not self.recording.wanted():
                 return
-            with self.guard():
+            with self.recording.guard():
                 records = self._decoded_records(latents_of(args, kwargs)[1], _first(result))
                 self.steps.outside += records
                 if self.wrong is not None and again is not None and isinstance(vae, torch.nn.Module):
@@ -182,9 +178,9 @@ class Loop:
             yield
 
     def _frames(self, held: Any, args: Any, kwargs: Any, result: Any) -> None:
-        if not self.wanted() or self._decoded["frames"]:
+        if not self.recording.wanted() or self._decoded["frames"]:
             return
-        with self.guard():
+        with self.recording.guard():
             frames = _array(result)
             if frames is not None:
                 self._decoded["frames"] += 1
@@ -197,9 +193,9 @@ class Loop:
         """Within it, `parity.tap` records what it is given."""
 
         def named(name: str, x: Any) -> None:
-            if not self.wanted() or not isinstance(x, (torch.Tensor, np.ndarray)):
+            if not self.recording.wanted() or not isinstance(x, (torch.Tensor, np.ndarray)):
                 return
-            with self.guard():
+            with self.recording.guard():
                 module, _, port = name.partition(":")
                 counted = f"{self.steps.number} {name}"
                 call = self._named[counted]

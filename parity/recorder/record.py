@@ -18,17 +18,14 @@ import torch
 from parity.errors import ParityError, UsageError, summary
 from parity.golden.disk.read import read_manifest
 from parity.golden.disk.store import open_store
-from parity.hooks import compiled
+from parity.hooks.modules import is_compiled as is_torch_compiled
 from parity.port import Layout
-from parity.recorder.again import Draws, Memory, calls_of
 from parity.recorder.branches import Branches
-from parity.recorder.compiled_calls import TorchCompiledCalls
 from parity.recorder.loop import Loop
-from parity.recorder.parts import Parts, provenance_of
-from parity.recorder.processes import one_of
-from parity.recorder.rerun import RUNS, measured, modules_of, write_floors
+from parity.recorder.parts import Parts, one_of, provenance_of
+from parity.recorder.rerun import RUNS, Draws, Memory, calls_of, measured, modules_of, write_floors
 from parity.recorder.steps import Steps
-from parity.recorder.torch_calls import Calls, Eager, Kind
+from parity.recorder.torch_calls import Calls, Eager, Kind, TorchCompiledCalls
 from parity.recorder.wrong import Wrong
 
 
@@ -131,7 +128,7 @@ def record(
 
     Raises:
         UsageError: nothing to record, a golden is there already, no module matches, or one of several processes is
-            asked for what it cannot give (`parity.recorder.processes`). What the script raises.
+            asked for what it cannot give (`parity.recorder.parts`). What the script raises.
     """
     parts = Parts.found(pipe, transformer=transformer, vae=vae, scheduler=scheduler)
     asked = Asked(parts, like, sites, tuple(values), runs, causes, tuple(branches), layout, stop_after, overwrite)
@@ -362,33 +359,21 @@ def _watched(asked: Asked, wanted: Recording, wrong: Wrong | None) -> list[conte
     Raises:
         UsageError: no module matches.
     """
-    parts, kind, steps = asked.parts, wanted.kind, wanted.steps
-    names = [Branches(parts.guided, asked.branches, steps) for _ in parts.models]
+    parts = asked.parts
+    names = [Branches(parts.guided, asked.branches, wanted.steps) for _ in parts.models]
     found = []
     for (prefix, model), own in zip(parts.models.items(), names, strict=True):
         calls = _calls(model, parts.entries[prefix])(
+            recording=wanted,
             model=model,
             prefix="" if prefix == next(iter(parts.models)) else prefix,
-            kind=kind,
             choice=(asked.sites, asked.values),
             branches=own,
-            steps=steps,
             wrong=wrong,
-            guard=wanted.guard,
-            wanted=wanted.wanted,
             tell=(lambda text: None) if wanted.quiet else say,
         )
         found.append(calls.watching())
-    loop = Loop(
-        steps=steps,
-        kind=kind,
-        called=bool(names),
-        wrong=wrong,
-        layout=asked.layout,
-        guard=wanted.guard,
-        wanted=wanted.wanted,
-        ended=wanted.ended,
-    )
+    loop = Loop(recording=wanted, called=bool(names), wrong=wrong, layout=asked.layout)
     found += [] if parts.scheduler is None else [loop.stepping(parts.scheduler)]
     found += [] if parts.vae is None else [loop.decoding(parts.vae)]
     return [*found, *map(loop.finishing, parts.processors()), loop.naming()]
@@ -454,4 +439,4 @@ def _calls(model: Any, entry: Any) -> Callable[..., Calls]:
 
         if is_compiled(model):
             return CompiledCalls
-    return functools.partial(TorchCompiledCalls, entry=entry) if compiled.is_compiled(entry) else Calls
+    return functools.partial(TorchCompiledCalls, entry=entry) if is_torch_compiled(entry) else Calls

@@ -27,8 +27,7 @@ from parity.errors import ParityError, UsageError, line_of, summary
 from parity.golden.disk.read import read_manifest
 from parity.golden.disk.store import open_store
 from parity.hooks.methods import replaced
-from parity.recorder.parts import Parts
-from parity.recorder.processes import place
+from parity.recorder.parts import Parts, place
 from parity.recorder.record import Asked, Recorder, Recording, in_torch, refuse_golden, say
 from parity.recorder.rerun import components_of, modules_in, modules_of, rounding
 

@@ -1,4 +1,14 @@
-"""The calls of a transformer in torch, eager or through torchax without compiling, as they are made by a script."""
+"""The calls of a transformer in torch, as they are made by a script: eager, through torchax without compiling, or
+compiled with torch.compile.
+
+A program of torch.compile runs as it is, and its modules are seen beside it. A compiled module calls no hooks, and
+hooks that are there while it is compiled become part of it. So the call itself is watched from outside, and what it
+gives is what the script goes on with and what is recorded as its prediction. Then the same module is called once more
+on the same inputs without its compiled program, with what a recording attaches: that is where the records of its
+modules come from. It rounds otherwise than the compiled program; were that program wrong, the prediction would differ
+where no module does. Functions that are compiled on their own, as flex attention must be, stay so. Cost: a second
+forward for each call.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +16,27 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from parity.hooks.attach import watching
-from parity.hooks.calls import Call, prediction_of
-from parity.hooks.masks import Masks, let_through
-from parity.hooks.modules import module_tree
+from parity.hooks.attach import attached, watching
+from parity.hooks.methods import replaced
+from parity.hooks.modules import ORIGINAL, eagerly, entry_of, module_tree
 from parity.hooks.reduce.shards import is_split
 from parity.hooks.reduce.transfer import TorchReducer, to_numpy, torch_records
-from parity.hooks.rows import MaskedRows, NoRows
+from parity.hooks.rows import MaskedRows, Masks, NoRows, let_through
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.hooks.tap import Reducer, Tap
-from parity.hooks.torchtools import mapped
+from parity.hooks.torchtools import mapped, prediction_of
 from parity.recorder.branches import Branches
-from parity.recorder.steps import STAGE, Steps
-from parity.recorder.wrong import STEP, Wrong, copied
+from parity.recorder.rerun import Again, Draws, Memory
+from parity.recorder.steps import STAGE
+from parity.recorder.wrong import STEP, Call, Wrong, copied
 from parity.records import Key, Record
+
+if TYPE_CHECKING:
+    from parity.recorder.record import Recording
 
 
 class Kind(Protocol):
@@ -84,30 +97,24 @@ class Calls:
     """Watches one transformer.
 
     Attributes:
-        model: it. prefix: before its module names, where a pipeline has several. kind: where its tensors lie.
-        choice: sites and values. branches: names its calls. steps: of the recording.
-        wrong: takes runs with known faults; None for none.
-        guard: context in which parity's own work is done.
-        wanted: whether anything is recorded still. tell: says a line to the user.
-        busy: whether parity itself is calling. seen: calls so far.
+        recording: that goes on. model: it. prefix: before its module names, where a pipeline has several.
+        choice: sites and values. branches: names its calls. wrong: takes runs with known faults; None for none.
+        tell: says a line to the user. busy: whether parity itself is calling.
     """
 
+    recording: Recording
     model: torch.nn.Module
     prefix: str
-    kind: Kind
     choice: tuple[str, tuple[str, ...]]
     branches: Branches
-    steps: Steps
     wrong: Wrong | None
-    guard: Callable[[], contextlib.AbstractContextManager[None]]
-    wanted: Callable[[], bool]
     tell: Callable[[str], None]
     busy: bool = False
-    seen: int = 0
     _call: Call | None = None
     _before: torch.nn.Module | None = None
 
     def __post_init__(self) -> None:
+        self.kind, self.steps = self.recording.kind, self.recording.steps
         self.plan: SitePlan = plan_sites(["", *module_tree(self.model)], *self.choice)
         self.whole = not any(is_split(x) for x in self.model.parameters())
 
@@ -128,19 +135,19 @@ class Calls:
         """A tap for a call with these branches in its batch."""
         frames: Mapping[str, Any] = {branch: {} for branch in branches}
         rule = MaskedRows() if self.whole else NoRows()  # of a share nobody knows which rows it holds
-        tap = GuardedTap(self.plan, self.kind.reducer(), rule, branches, frames, guard=self.guard)
+        tap = GuardedTap(self.plan, self.kind.reducer(), rule, branches, frames, guard=self.recording.guard)
         tap.masks = Masks(rule) if self.whole else None
         return tap
 
     def begin(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tap | None:
-        if self.busy or not self.wanted():
+        if self.busy or not self.recording.wanted():
             return None
-        with self.guard():
+        with self.recording.guard():
             branches = self.branches.of(args, kwargs)
             if self._tried():
                 self._before = copied(self.model)
                 args, kwargs = mapped(torch.clone, args), mapped(torch.clone, dict(kwargs))
-            self._call = Call("", self.seen, branches, args, kwargs, None)
+            self._call = Call(branches, args, kwargs)
             return self.tap(branches)
         return None
 
@@ -149,8 +156,7 @@ class Calls:
         if call is None or output is None:
             self.branches.failed()
             return
-        with self.guard():
-            self.seen += 1
+        with self.recording.guard():
             self.busy = True
             try:
                 self._record(call, tap, output)
@@ -186,3 +192,68 @@ class Calls:
             self.steps.value("noise_pred", self.kind.host(x), str(x.dtype).removeprefix("torch."), branch)
             for x, branch in zip(each, branches, strict=True)
         ]
+
+
+@dataclass(kw_only=True)
+class TorchCompiledCalls(Calls):
+    """Watches a transformer that is compiled by torch.compile, or has modules that are.
+
+    Attributes:
+        entry: what the script calls: the model, or what wraps it.
+    """
+
+    entry: torch.nn.Module
+
+    def __post_init__(self) -> None:
+        with eagerly(self.model):
+            super().__post_init__()
+        self.tell(f"{self.prefix or 'the transformer'} is compiled: its modules are observed in an eager run beside it")
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Within it, its calls are recorded."""
+        entry, name = self.entry, entry_of(self.entry)
+        own = getattr(entry, name)
+
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            if self.busy or not self.recording.wanted():
+                return own(*args, **kwargs)
+            again: Again | None = None
+            with self.recording.guard():
+                before, again = Memory.of([self.model]), Again.of(self.model, args, kwargs)
+            out = own(*args, **kwargs)
+            if again is not None:
+                with self.recording.guard():
+                    after, draws = Memory.of([self.model]), Draws.now()
+                    before.put()
+                    try:
+                        self._beside(again, mapped(_kept, prediction_of(out)))  # CUDA graphs write over what they gave
+                    finally:
+                        after.put()
+                        draws.put()
+            return out
+
+        if hasattr(own, ORIGINAL):  # so that `eagerly` finds the function beneath
+            setattr(observed, ORIGINAL, getattr(own, ORIGINAL))
+        elif name == "forward" and entry is self.model:
+            setattr(observed, ORIGINAL, own)
+        with self.branches.listening(self.model), replaced(entry, name, observed):
+            yield
+
+    def _beside(self, again: Again, output: Any) -> None:
+        """Call the module itself on what its program was given, as it was then, and record that."""
+        branches = self.branches.of(again.args, again.kwargs)
+        call = Call(branches, again.args, again.kwargs)
+        self.busy = True
+        try:
+            with eagerly(self.model):
+                tap = self.tap(branches)
+                with attached(self.model, tap):
+                    again()
+                self._record(call, tap, output)
+        finally:
+            self.busy = False
+
+
+def _kept(x: torch.Tensor) -> torch.Tensor:
+    return x.detach().clone()

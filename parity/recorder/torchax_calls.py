@@ -17,18 +17,17 @@ import jax
 import numpy as np
 import torch
 import torchax
+from torch.utils import _pytree as pytree
 from torchax import interop
 
 from parity.hooks.attach import attached
-from parity.hooks.calls import prediction_of
 from parity.hooks.methods import replaced
 from parity.hooks.modules import uncached
-from parity.hooks.reduce.batch_jax import BatchingReducer, array_of
 from parity.hooks.reduce.transfer import widen16
-from parity.hooks.reduce.transfer_jax import jax_records, split, whole
+from parity.hooks.reduce.transfer_jax import BatchingReducer, array_of, jax_records, split, whole
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Reducer, Tap
-from parity.hooks.torchtools import named_arguments
+from parity.hooks.torchtools import named_arguments, prediction_of
 from parity.recorder.steps import STAGE
 from parity.recorder.torch_calls import Calls
 from parity.records import Record
@@ -69,10 +68,10 @@ class CompiledCalls(Calls):
         own = self.compiled.jittable_call
 
         def call(method: str, *args: Any, **kwargs: Any) -> Any:
-            if method != "forward" or self.busy or not self.wanted():
+            if method != "forward" or self.busy or not self.recording.wanted():
                 return own(method, *args, **kwargs)
             branches: tuple[str, ...] = ()
-            with self.guard():
+            with self.recording.guard():
                 branches = self.branches.of(args, kwargs)
             if not branches:
                 return own(method, *args, **kwargs)
@@ -110,18 +109,17 @@ class CompiledCalls(Calls):
             self.programs[key] = interop.jax_jit(run, kwargs_for_jax_jit=options), traced
         program, traced = self.programs[key]
         result: tuple[Any, Any] | None = None
-        with self.guard():
+        with self.recording.guard():
             result = program(self.compiled.params, self.compiled.buffers, *args, **kwargs)
         if result is None:  # it may need more memory than the script's
             return own()
         out, reduced = result
-        with self.guard():
+        with self.recording.guard():
             names = dict(zip(several, branches, strict=True))
             entries = tuple(_renamed(e, names) for e in traced[0])
             step = self.steps.number
             self.steps.part += self.placed(jax_records(entries, interop.jax_view(reduced), step, STAGE))
             self.steps.part += self.predictions(branches, out)
-            self.seen += 1
         if self.same.get(key):
             return out
         given = own()
@@ -164,16 +162,13 @@ def _renamed(entry: Entry, names: dict[str, str]) -> Entry:
     return replace(entry, branch=names[entry.branch])
 
 
-def _signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+def _signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[object, ...]:
     """Shapes, dtypes and constants of a call: what a program is traced for."""
+    leaves, structure = pytree.tree_flatten((args, kwargs))
+    return (str(structure), *map(_traced_for, leaves))
 
-    def one(x: Any) -> str:
-        if isinstance(x, torch.Tensor):
-            return f"{tuple(x.shape)}{x.dtype}"
-        if isinstance(x, (tuple, list)):
-            return f"[{','.join(map(one, x))}]"
-        if isinstance(x, dict):
-            return f"{{{','.join(f'{k}:{one(v)}' for k, v in x.items())}}}"
-        return type(x).__name__ if type(x) in (int, float) else repr(x)
 
-    return one([args, kwargs])
+def _traced_for(x: Any) -> object:
+    if isinstance(x, torch.Tensor):
+        return tuple(x.shape), x.dtype
+    return type(x) if type(x) in (int, float) else repr(x)

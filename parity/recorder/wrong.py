@@ -1,7 +1,7 @@
 """Known faults of a script's model: what it would give with each, kept for `parity explain`.
 
 In a run of its own the first step's calls of the transformer are repeated on their inputs with one fault of attention
-at a time (`parity.hooks.faults.attention`), and the decoder's with one of a decoder's. They are repeated on copies with
+at a time (`parity.hooks.faults`), and the decoder's with one of a decoder's. They are repeated on copies with
 the same weights: what a model remembers of its calls (a cache, a counter) is not touched. Nothing of it goes into the
 golden or its floors. What a fault does not change it is not kept of.
 
@@ -20,12 +20,11 @@ import torch
 
 from parity.golden.faults import Faults, write_faults
 from parity.hooks.attach import attached
-from parity.hooks.calls import Call, prediction_of
-from parity.hooks.faults.attention import AttentionFault, Faulty, Lengths, looking
-from parity.hooks.faults.decoder import FAULTS, faulty
+from parity.hooks.faults import FAULTS, AttentionFault, Faulty, Lengths, faulty, looking
 from parity.hooks.reduce.transfer import torch_records
 from parity.hooks.tap import Tap
-from parity.recorder.again import Again
+from parity.hooks.torchtools import prediction_of
+from parity.recorder.rerun import Again
 from parity.records import Record
 
 STEP = 0
@@ -80,6 +79,19 @@ def copied(model: torch.nn.Module) -> torch.nn.Module:
         if any(hook._is_stateful for hook in hooks.values()):
             vars(module).pop("forward", None)
     return made
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of the transformer.
+
+    Attributes:
+        branches: the guidance branches in the batch, in order. args, kwargs: as it was given them.
+    """
+
+    branches: tuple[str, ...]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
 
 
 @dataclass

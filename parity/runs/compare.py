@@ -23,18 +23,33 @@ from parity.compare.preflight import WEIGHTS, failed
 from parity.compare.reason import Reason
 from parity.compare.result import Check, Checked, Result
 from parity.errors import InconclusiveError
-from parity.paths.side import Pair
-from parity.paths.worker.openers import Openers
-from parity.runs.closer.unobserved import unobserved
+from parity.paths.plan import Start
+from parity.paths.side import Openers, Pair
+from parity.runs.descend import unobserved
 from parity.runs.logic import REACHED, logic
 from parity.runs.precision import precision, truth_alone
 from parity.runs.request import Request, Say
-from parity.runs.sides import Own, Ready, ready, workers
-from parity.runs.sink import NoSink, Sink
+from parity.runs.sides import Ready, ready, workers
+from parity.runs.stream import Sink
 from parity.settings import BITS
 
-Encodings = Mapping[str, Pair[Own]]
+Encodings = Mapping[str, Pair[Start]]
 """Check -> each side's own embeddings, where the text stage has made them."""
+
+
+def run_stages(request: Request, say: Say, sink: Sink | None) -> Result:
+    """Run the stages of a request and compare them.
+
+    Raises:
+        UsageError: bad input. InconclusiveError: a chosen site never fired, or a setting's code was not reached.
+    """
+    for settings in (request.reference, request.candidate):
+        settings.require_stages(request.stages)
+    if request.stages == ("transformer",):
+        return run(request, say, sink)
+    from parity.runs.stages.chain import run_chain
+
+    return run_chain(request, say, sink)
 
 
 def run(
@@ -54,7 +69,7 @@ def run(
     """
     with contextlib.ExitStack() as stack:
         openers = openers or request.ports.openers or stack.enter_context(workers(request))
-        return compare(request, openers, say, sink or NoSink(), own)
+        return compare(request, openers, say, sink or Sink(), own)
 
 
 def compare(

@@ -1,17 +1,69 @@
-"""What a run starts from, as `--inputs` gives it: a golden, or a file of tensors whose names say what they are.
+"""What a run starts from, as `--inputs` gives it: a golden, whose embeddings, masks and initial noise it takes over,
+or a file of tensors whose names say what they are.
 
 Imports neither torch nor jax.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import safetensors
 
 from parity.errors import UsageError
-from parity.runs.like import Like, read_like
+from parity.golden import Golden
+from parity.golden.disk.inputs import FILE, NOISE, Input, put_inputs, read_inputs
+from parity.golden.disk.store import open_store
+from parity.paths.plan import Array
+from parity.records import Facts, Provenance
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """The explicit inputs of a golden.
+
+    Attributes:
+        where: the golden. provenance: of it. inputs: embeddings and masks. noise: the initial latents.
+    """
+
+    where: str
+    provenance: Provenance
+    inputs: Mapping[str, Array]
+    noise: Array
+
+
+def read_like(where: str) -> Like:
+    """What a golden carries, checked against its fingerprints.
+
+    Raises:
+        UsageError: no golden, one that carries no inputs, or damage.
+    """
+    golden = Golden.open(where)
+    found = {name: Array(item.values, item.dtype) for name, item in read_inputs(golden).items()}
+    noise = found.pop(NOISE)
+    return Like(where, golden.provenance, found, noise)
+
+
+def carried(where: str) -> Like | None:
+    """`read_like`; None for a golden that carries no inputs."""
+    return read_like(where) if FILE in Golden.open(where).store.files() else None
+
+
+def carry(where: str, facts: Facts, provenance: Provenance, *, resumed: bool = False) -> bool:
+    """Have a golden carry what its side started from, unless that is the tokens of its text stage; True, once settled.
+
+    Args:
+        resumed: whether it may carry them already, and is then left as it is.
+    """
+    store = open_store(where)
+    if resumed and FILE in store.files():
+        return True
+    inputs = {name: Input(x, facts.input_dtypes[name]) for name, x in facts.inputs.items()}
+    put_inputs(store, provenance, {**inputs, NOISE: Input(facts.noise, "float32")})
+    return True
+
 
 LATENTS = "latents"
 """The one tensor of a port's second stage."""

@@ -14,21 +14,19 @@ from parity.compare.births import excuses
 from parity.compare.conclude import Collected, conclude, widest_of
 from parity.compare.judge import Judge
 from parity.compare.reason import Reason
-from parity.compare.result import Check, Result, SiteDiff
+from parity.compare.result import Check, Failed, Result, SiteDiff
 from parity.compare.sites import Sites
 from parity.hooks.implementations import sentence
-from parity.hooks.sites import SitePlan
-from parity.paths.plan import DEFAULT_KINDS, Plan, State
-from parity.paths.side import Pair
+from parity.paths.plan import DEFAULT_KINDS, Ends, Plan, State, state_of
+from parity.paths.side import Pair, Side
 from parity.reached import Reached
 from parity.records import LOOP, StepRecords
-from parity.runs.closer.descend import descend
-from parity.runs.closer.follow import Following, behind, holding, without_held
+from parity.runs.descend import descend
+from parity.runs.follow import Following, behind, holding, without_held
 from parity.runs.request import Request, Say
 from parity.runs.sides import Ready
-from parity.runs.sink import Sink
-from parity.runs.stream import Ends, counted, exhaust, state_of, until_end
-from parity.settings import Settings
+from parity.runs.stream import Sink, counted, exhaust, until_end
+from parity.settings import Difference, Settings
 
 REACHED = "settings reached"
 """Name of the check that says which settings proved that their code ran."""
@@ -48,27 +46,25 @@ class Truth:
 
 def logic(pair: Ready, request: Request, sink: Sink, say: Say) -> tuple[Result, Truth]:
     """Judge a pair two ways, against the reference and its float32 floors; returns what the reference computed too."""
-    leave = sink.begin(pair.facts, "logic")
-    plan = pair.plan(request)
+    judged = Judged(pair, request, "logic", sink, say)
     say("preparing the floors")
+    plan, leave = judged.plan, judged.leave
     truth, ends = Truth(), Ends()
-    judged = _Judged(pair, request, plan, sink, say)
     forced = request.isolate == "steps"
-    states: dict[int, State] = {}
     ours = Plan(sites=plan, floors=DEFAULT_KINDS, forced=forced or request.by_itself, ends=True, leave=leave)
     first = until_end(pair.sides.reference.observe(ours), truth.ends)
     theirs = Plan(sites=holding(plan, request), ends=True, leave=leave)
-    second = until_end(pair.sides.candidate.observe(theirs, start=states.get if forced else None), ends)
+    second = until_end(pair.sides.candidate.observe(theirs, start=judged.states.get if forced else None), ends)
     for reference in counted(first, "reference and its floors", request.steps, say):
-        states[reference.step] = state_of(reference, "before")
+        judged.begin(reference)
         say(request.candidate_at(reference.step), reference.step, request.steps)
-        judged.add(reference, next(second))
+        judged.add(reference, reference, next(second))
         truth.steps.append(reference)
     exhaust(second)
-    judged.look_again()
-    sink.finish(Pair(truth.ends, ends))
-    result = judged.conclude(request.model, pair.differing)
-    result = result.noted(judged.following.lost) if judged.following.lost else result
+    judged.settle(pair.sides.reference)
+    sink.finish("logic", Pair(truth.ends, ends))
+    widest = widest_of(pair.settings.reference.text("tpu"))
+    result = judged.conclude(pair.differing, widest)
     result = result.noted(*(_unmatched(pair, ends.names) if pair.port else ()), *attention(truth.ends, ends))
     result = _require_common(result, pair, ends, chosen=request.sites != "none")
     result = result.resting_on(ends.idle)
@@ -80,52 +76,68 @@ def logic(pair: Ready, request: Request, sink: Sink, say: Say) -> tuple[Result, 
 
 
 @dataclass
-class _Judged:
-    """A logic check as it comes along: what was judged, and what is to be looked at closer."""
+class Judged:
+    """A check as it comes along: what was judged, and what is to be looked at closer.
+
+    Attributes:
+        name: of the check. plan: the sites. leave: the folder in which the sides leave their stage files.
+        states: what the reference started each step from. failing: of these, that of the first step that fails.
+    """
 
     pair: Ready
     request: Request
-    plan: SitePlan
+    name: Failed
     sink: Sink
     say: Say
     collected: Collected = field(default_factory=Collected)
+    states: dict[int, State] = field(default_factory=dict)
     failing: State | None = None
 
     def __post_init__(self) -> None:
+        self.leave = self.sink.begin(self.pair.facts, self.name)
+        self.plan = self.pair.plan(self.request)
         self.judge = Judge(excuses(self.pair.differing), port=self.pair.port)
         self.following = Following(self.pair)
 
-    def add(self, reference: StepRecords, candidate: StepRecords) -> None:
-        """Judge one step of both sides."""
-        candidate, outputs = without_held(candidate)
-        self.sink.step(reference, candidate)
-        sites: Sequence[SiteDiff] = self.judge.step(reference, candidate)
-        if self.failing is None and any(d.verdict == "fail" for d in sites):
-            self.failing = state_of(reference, "before")
-        self.following.add(reference, outputs, sites)
-        self.collected.add(reference, candidate, sites)
+    def begin(self, reference: StepRecords) -> None:
+        """Keep what the reference started a step from."""
+        self.states[reference.step] = state_of(reference, "before")
 
-    def look_again(self) -> None:
-        """Where all agreed: the reference on the candidate's own values."""
-        sites = self.following.settle(self.pair.sides.reference, self.collected.sites, self.say)
+    def add(self, reference: StepRecords, truth: StepRecords, candidate: StepRecords) -> None:
+        """Judge a step that was begun.
+
+        Args:
+            truth: what the candidate is judged against, with floors: the reference itself in the logic check.
+        """
+        candidate, outputs = without_held(candidate)
+        self.sink.step(replace(reference, floors=truth.floors), candidate)
+        sites: Sequence[SiteDiff] = self.judge.step(truth, candidate)
+        if self.failing is None and any(d.verdict == "fail" for d in sites):
+            self.failing = self.states[reference.step]
+        self.following.add(reference, outputs, sites)
+        self.collected.add(truth, candidate, sites)
+
+    def settle(self, side: Side) -> None:
+        """Where all agreed: the reference on the candidate's own values; `side`: see `Following.settle`."""
+        sites = self.following.settle(side, self.collected.sites, self.say)
         self.collected.sites = Sites.of(sites)
         if self.following.failed is not None:
             self.failing = self.following.failed.state
 
-    def conclude(self, model: str, differing: Sequence[object]) -> Result:
-        """The verdict of the check."""
+    def conclude(self, differing: Sequence[Difference], widest: float | None = None) -> Result:
+        """The verdict of the check; see `parity.compare.conclude.conclude`."""
         pair = self.pair
-        checks = (*pair.checks, reached(pair))
-        widest = widest_of(pair.settings.reference.text("tpu"))
-        return conclude(
+        result = conclude(
             self.collected,
-            model=model,
-            differing=pair.differing,
-            preflight=checks,
+            model=self.request.model,
+            differing=differing,
+            preflight=(*pair.checks, reached(pair)),
+            failing=self.name,
             grid=pair.grid,
             widest=widest,
             seen=self.judge.seen if pair.port else None,
         )
+        return result.noted(self.following.lost) if self.following.lost else result
 
     def closer(self, result: Result, request: Request, named: Sequence[str]) -> Result:
         """A failing result with its origin placed inside the block in which it lies.

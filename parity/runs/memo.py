@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from parity.golden.fingerprint import fingerprint
-from parity.paths.plan import Changes, Forced, Given, Plan, Role, Spec, State
+from parity.paths.plan import Forced, Given, Plan, Role, Spec, State
 from parity.paths.port.settings import PortInfo
-from parity.paths.side import Side
-from parity.paths.worker.openers import Opener, Openers
+from parity.paths.side import Opener, Openers, Side
 from parity.records import Facts, StepRecords
 
 
@@ -30,10 +29,6 @@ class Memo:
     others: Callable[[Spec], Side]
     spec: Spec
     runs: dict[object, list[StepRecords]] = field(default_factory=dict)
-
-    @property
-    def role(self) -> str:
-        return self.side.role
 
     def facts(self) -> Facts:
         return self.side.facts()
@@ -55,8 +50,8 @@ class Memo:
         state = None if start is None else tuple((name, fingerprint(x)) for name, x in start.items())
         return (plan.sites, plan.floors, plan.forced, plan.ends, state)
 
-    def patched(self, changes: Changes) -> Side:
-        return self.others(changes.of(self.spec))
+    def patched(self, spec: Spec) -> Side:
+        return self.others(spec)
 
     def close(self) -> None:
         """It is kept."""
@@ -81,7 +76,7 @@ class Remembering:
         """A side of a spec, the one that was opened before where there is one."""
         if not self.keeps(spec):
             return opener.open(spec)
-        key = (spec.role, spec.source, spec.port, tuple(spec.settings.items()), _prints(spec.inputs))
+        key = (spec.role, spec.source, spec.port, tuple(spec.settings.items()), _prints(spec.start.inputs))
         if key not in self.sides:
             self.sides[key] = Memo(opener.open(spec), lambda other: self.open(opener, other), spec)
         return self.sides[key]

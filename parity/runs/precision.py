@@ -9,22 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from parity.compare.births import excuses
-from parity.compare.conclude import Collected, conclude
-from parity.compare.judge import Judge
-from parity.compare.result import Failed, Result, SiteDiff
-from parity.compare.sites import Sites
+from parity.compare.result import Result
 from parity.floors import Floors
-from parity.paths.plan import DEFAULT_KINDS, Changes, Plan, State
+from parity.paths.plan import DEFAULT_KINDS, Ends, Plan, changed, state_of
 from parity.paths.side import Pair, Side
 from parity.records import StepRecords
-from parity.runs.closer.follow import Following, behind, holding, placed, without_held
-from parity.runs.closer.unobserved import unobserved
-from parity.runs.logic import Truth, reached
+from parity.runs.descend import unobserved
+from parity.runs.follow import behind, holding, placed
+from parity.runs.logic import Judged, Truth
 from parity.runs.request import Request, Say
 from parity.runs.sides import Ready, given_of
-from parity.runs.sink import Sink
-from parity.runs.stream import Ends, counted, exhaust, state_of, until_end
+from parity.runs.stream import Sink, counted, exhaust, until_end
 from parity.settings import BITS, NEUTRAL, Settings
 
 
@@ -32,7 +27,8 @@ def truth_alone(pair: Ready, request: Request, say: Say) -> Truth:
     """The truth where no logic check has made it: the reference in float32, with its floors."""
     say("loading the float32 truth")
     neutral = pair.settings.reference.neutral.as_text()
-    side = pair.sides.reference.patched(Changes(settings=neutral, inputs=given_of(pair.facts.reference), run="float32"))
+    spec = changed(pair.sides.reference.spec, settings=neutral, inputs=given_of(pair.facts.reference), run="float32")
+    side = pair.sides.reference.patched(spec)
     truth = Truth()
     plan = Plan(sites=pair.plan(request), floors=DEFAULT_KINDS, ends=True, forced=request.by_itself)
     for step in counted(until_end(side.observe(plan), truth.ends), "truth and its floors", request.steps, say):
@@ -41,21 +37,15 @@ def truth_alone(pair: Ready, request: Request, say: Say) -> Truth:
     return truth
 
 
-def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say, coarse: Side | None = None) -> Result:
-    """Judge a pair as given, three ways.
-
-    Args:
-        coarse: the reference in the candidate's working dtype, where that is the coarser one and loaded already.
-    """
-    leave = sink.begin(pair.facts, "precision")
-    plan = pair.plan(request)
-    judge = Judge(excuses(pair.differing), port=pair.port)
-    collected, ends = Collected(), [Ends() for _ in range(3)]
+def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say) -> Result:
+    """Judge a pair as given, three ways."""
+    check = Judged(pair, request, "precision", sink, say)
+    plan, ends = check.plan, [Ends() for _ in range(3)]
     starts = {step.step: state_of(step, "before") for step in truth.steps}
     start = starts.get if request.isolate == "steps" else None
-    extra = coarse or _coarse(pair)
+    extra = _coarse(pair)
     references = [pair.sides.reference, *([] if extra is None else [extra])]
-    whole = Plan(sites=plan, ends=True, leave=leave)
+    whole = Plan(sites=plan, ends=True, leave=check.leave)
     begun: StepRecords | None = None
     runs = [
         until_end(side.observe(whole if i == 0 else Plan(sites=plan, ends=True), start=start), ends[i])
@@ -63,48 +53,30 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say,
     ]
     theirs_plan = replace(whole, sites=holding(plan, request))
     candidate = until_end(pair.sides.candidate.observe(theirs_plan, start=start), ends[2])
-    following = Following(pair)
-    states: dict[int, State] = {}
     for true in truth.steps:
         say("reference in its working dtype", true.step, request.steps)
         given = [next(run) for run in runs]
+        check.begin(given[0])
         judged = _three_ways(true, given)
         say(request.candidate_at(true.step), true.step, request.steps)
-        theirs, outputs = without_held(next(candidate))
-        states[true.step] = state_of(given[0], "before")
-        sink.step(StepRecords(true.step, given[0].records, judged.floors), theirs)
-        sites: Sequence[SiteDiff] = judge.step(judged, theirs)
-        following.add(given[0], outputs, sites)
-        collected.add(judged, theirs, sites)
+        check.add(given[0], judged, next(candidate))
         begun = begun or judged
     for run in (*runs, candidate):
         exhaust(run)
-    collected.sites = Sites.of(following.settle(references[-1], collected.sites, say))
+    check.settle(references[-1])
     beside = {"float32": truth.ends.own} | ({} if extra is None else {"coarse": ends[1].own})
     if request.by_itself:
         beside = {**truth.ends.beside, **({} if extra is None else ends[1].beside), **beside}
-    sink.finish(Pair(ends[0].joined(beside), ends[2]))
+    sink.finish("precision", Pair(ends[0].joined(beside), ends[2]))
     only = tuple(d for d in pair.differing if d.setting in NEUTRAL)
-    checks = (*pair.checks, reached(pair))
-    failing: Failed = "precision"
-    result = conclude(
-        collected,
-        model=request.model,
-        differing=only,
-        preflight=checks,
-        failing=failing,
-        grid=pair.grid,
-        seen=judge.seen if pair.port else None,
-    )
-    result = result.noted(following.lost) if following.lost else result
-    result = result.resting_on(ends[2].idle)
-    if following.failed is None and result.verdict == "fail" and result.origin is not None:
-        state = states[result.origin.key.step]
+    result = check.conclude(only).resting_on(ends[2].idle)
+    if check.following.failed is None and result.verdict == "fail" and result.origin is not None:
+        state = check.states[result.origin.key.step]
         result = placed(behind(result, pair, references[-1], state, request, say))
-    if extra is not None and coarse is None:
+    if extra is not None:
         extra.close()
     if begun is not None:
-        result = unobserved(result, pair, begun, request, say, failing)
+        result = unobserved(result, pair, begun, request, say, "precision")
     return replace(result, differing_settings=pair.differing)
 
 
@@ -126,7 +98,8 @@ def _coarse(pair: Ready) -> Side | None:
         return None
     settings = coarse_settings(ours, theirs).as_text()
     # The candidate's own embeddings would hide what its encoders did; the reference has some in that dtype too.
-    return pair.sides.reference.patched(Changes(settings=settings, inputs=given_of(pair.facts.candidate), run="coarse"))
+    spec = changed(pair.sides.reference.spec, settings=settings, inputs=given_of(pair.facts.candidate), run="coarse")
+    return pair.sides.reference.patched(spec)
 
 
 def coarse_settings(reference: Settings, candidate: Settings) -> Settings:

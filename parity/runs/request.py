@@ -1,18 +1,27 @@
-"""What a comparison is asked for, and by which ports. Imports neither torch nor jax."""
+"""What a comparison is asked for, and by which ports. As plain data it is kept beside the run's records, and typed
+again as a command. Imports neither torch nor jax.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
 
+import msgspec
+from msgspec.structs import replace
+
+from parity.files import read_bytes
+from parity.models.registry import DEFAULT_MODEL
 from parity.paths.plan import LOOP_STAGE
 from parity.paths.port.settings import PortInfo, chosen
+from parity.redact import typed_command, without_secrets
 from parity.settings import Settings, paired
 
 if TYPE_CHECKING:
-    from parity.paths.worker.openers import Openers
-    from parity.runs.like import Like
+    from parity.paths.side import Openers
+    from parity.runs.given import Like
 
 
 class Say(Protocol):
@@ -52,6 +61,9 @@ class Ports:
 
 NO_PORTS = Ports()
 
+Choice = tuple[str, tuple[str, ...]]
+"""Sites and values of a stage."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -64,7 +76,7 @@ class Request:
         checks: `logic`, `precision` or `both`.
         isolate: `none` or `steps`. prompt: in place of the model's own, None to keep it.
         inputs: tensors by argument name, for a transformer that no family knows. ports: in place of parity's paths.
-        stages: parts of the generation (`parity.runs.stages.run`); `compare` runs one. part: which encoder of the text
+        stages: parts of the generation (`parity.runs.compare`); `compare` runs one. part: which encoder of the text
             stage it is. stage2: a port's latents, for the VAE alone.
         like: embeddings and noise of a golden, in place of the prompt's and the seed's.
     """
@@ -88,6 +100,11 @@ class Request:
     like: Like | None = None
 
     @property
+    def alone(self) -> bool:
+        """Whether there is no model behind the reference port."""
+        return self.ports.alone
+
+    @property
     def stage(self) -> str:
         """The one stage of a comparison."""
         (stage,) = self.stages
@@ -102,3 +119,134 @@ class Request:
         """What the candidate does at a step, for who waits for it."""
         compiles = step == 0 and self.candidate.backend == "torchax"
         return f"candidate{' (tracing and compiling)' * compiles}"
+
+
+FILE = "request.json"
+"""In the folder of a kept run."""
+_MOST_BYTES = 1 << 20
+_AS_ASKED = ("steps", "seed", "prompt", "stages", "sites", "values", "checks", "isolate")
+"""What a request holds under the same names."""
+
+
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a run was asked for.
+
+    Attributes:
+        model: as named; None where a reference port has inputs of its own. reference, candidate: `NAME=VALUE` of the
+            settings that are not the defaults. steps, seed, prompt, stages, sites, values, checks, isolate: see
+            `Request`.
+        golden, embeddings, latents, arguments: what both sides start from, a path each; at most one of them.
+        reference_port, port: `FILE.py:FUNCTION`. reference_code, port_code: digests of their files.
+    """
+
+    model: str | None
+    reference: tuple[str, ...]
+    candidate: tuple[str, ...]
+    steps: Annotated[int, msgspec.Meta(ge=0)]
+    seed: Annotated[int, msgspec.Meta(ge=0)]
+    prompt: str | None
+    golden: str | None
+    embeddings: str | None
+    latents: str | None
+    arguments: str | None
+    reference_port: str | None
+    port: str | None
+    reference_code: str | None
+    port_code: str | None
+    stages: tuple[Annotated[str, msgspec.Meta(pattern="^(text|transformer|vae)$")], ...]
+    sites: str
+    values: tuple[str, ...]
+    checks: Annotated[str, msgspec.Meta(pattern="^(both|logic|precision)$")]
+    isolate: Annotated[str, msgspec.Meta(pattern="^(none|steps)$")]
+
+    @classmethod
+    def of(cls, request: Request) -> RunSpec:
+        """What a request asks for; paths are absolute."""
+        ports = request.ports
+        return cls(
+            model=None if ports.alone else request.model,
+            reference=texts_of(request.reference),
+            candidate=texts_of(request.candidate),
+            golden=None if request.like is None else _absolute(request.like.where),
+            embeddings=_path(request.stage1),
+            latents=_path(request.stage2),
+            arguments=_path(request.inputs),
+            reference_port=_entry(ports.reference),
+            port=_entry(ports.candidate),
+            reference_code=None if ports.reference is None else ports.reference.digest,
+            port_code=None if ports.candidate is None else ports.candidate.digest,
+            **{name: getattr(request, name) for name in _AS_ASKED},
+        )
+
+    @classmethod
+    def read(cls, run: Path) -> RunSpec:
+        """That of a kept run's folder.
+
+        Raises:
+            OSError: there is no such file. msgspec.ValidationError: it is another than a run writes.
+        """
+        return msgspec.json.decode(read_bytes(run / FILE, _MOST_BYTES), type=cls)
+
+    def to_json(self) -> str:
+        """As it is kept."""
+        return msgspec.json.encode(self).decode()
+
+    @property
+    def inputs(self) -> str | None:
+        """`--inputs`."""
+        return self.golden or self.embeddings or self.latents or self.arguments
+
+    def with_settings(self, *, reference: Sequence[str] = (), candidate: Sequence[str] = ()) -> RunSpec:
+        """The same run with these settings (`NAME=VALUE`) in place of its own of those names."""
+        return replace(
+            self, reference=replaced(self.reference, reference), candidate=replaced(self.candidate, candidate)
+        )
+
+    def command(self) -> str:
+        """The command that asks for it."""
+        return typed_command("parity", "run", *self._options())
+
+    def _options(self) -> Iterator[str]:
+        own = self.golden is None  # a golden has a model, steps and a seed of its own
+        given: list[tuple[str, str | None, object]] = [
+            ("-m", self.model, DEFAULT_MODEL if own else None),
+            ("--steps", str(self.steps), "1" if own else None),
+            ("--seed", str(self.seed) if own else None, "0"),
+            ("--prompt", self.prompt, None),
+            ("--inputs", self.inputs, None),
+            ("-p", self.port, None),
+            ("--reference-port", self.reference_port, None),
+            *(("-r", text, None) for text in self.reference),
+            *(("-c", text, None) for text in self.candidate),
+            ("--stages", ",".join(self.stages), LOOP_STAGE),
+            ("--sites", self.sites, "blocks"),
+            *(("--values", glob, None) for glob in self.values),
+            ("--checks", self.checks, "both"),
+            ("--isolate", self.isolate, "none"),
+        ]
+        for option, value, default in given:
+            if value is not None and value != default:
+                yield from (option, value)
+
+
+def texts_of(settings: Settings) -> tuple[str, ...]:
+    """`NAME=VALUE` of those that are not the defaults."""
+    return tuple(f"{name}={value}" for name, value in settings.as_text().items() if settings.changed(name))
+
+
+def replaced(texts: Sequence[str], to: Sequence[str]) -> tuple[str, ...]:
+    """`NAME=VALUE` texts with these in place of those of their names."""
+    names = {text.partition("=")[0] for text in to}
+    return (*(text for text in texts if text.partition("=")[0] not in names), *to)
+
+
+def _path(file: Path | None) -> str | None:
+    return None if file is None else str(file.resolve())
+
+
+def _absolute(where: str) -> str:
+    return without_secrets(where) if "://" in where else str(Path(where).resolve())
+
+
+def _entry(port: PortInfo | None) -> str | None:
+    return None if port is None else f"{port.file}:{port.text.rpartition(':')[2]}"

@@ -8,32 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from parity.compare.preflight import preflight
 from parity.compare.result import Check
 from parity.errors import UsageError
 from parity.hooks.sites import SitePlan, plan_sites
-from parity.paths.plan import LOOP_STAGE, Array, Given, Source, Spec
-from parity.paths.side import Pair, Side
-from parity.paths.worker.openers import Openers, Workers
+from parity.paths.plan import LOOP_STAGE, Array, Given, Role, Source, Spec, Start
+from parity.paths.side import Openers, Pair, Side
+from parity.paths.worker.process import Workers
 from parity.records import Facts
 from parity.runs.request import Request, Say
 from parity.settings import Difference, Settings, differences
-
-
-@dataclass(frozen=True, slots=True)
-class Own:
-    """A side's own embeddings, made by its text stage.
-
-    Attributes:
-        inputs: what it goes on from. beside: those of the runs that measured the stage's floors. tokens: encoded ones.
-    """
-
-    inputs: Given
-    beside: Mapping[str, Given] = field(default_factory=dict)
-    tokens: Given = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +70,7 @@ def workers(request: Request) -> Workers:
 
 
 @contextmanager
-def ready(request: Request, openers: Openers, say: Say, own: Pair[Own] | None = None) -> Iterator[Ready]:
+def ready(request: Request, openers: Openers, say: Say, own: Pair[Start] | None = None) -> Iterator[Ready]:
     """Open both sides and compare them as far as is possible without a forward; they are closed on leaving.
 
     Args:
@@ -92,7 +80,7 @@ def ready(request: Request, openers: Openers, say: Say, own: Pair[Own] | None = 
     encodes = own is None and request.stage1 is None and request.stage == LOOP_STAGE
     say("encoding the prompt" if encodes else "loading the reference")
     openers.of("candidate")  # it imports its libraries meanwhile
-    reference = openers.of("reference").open(reference_spec(request, None if own is None else own.reference))
+    reference = openers.of("reference").open(spec_of(request, "reference", None if own is None else own.reference))
     first = reference.facts()
     say("loading the candidate")
     candidate = openers.of("candidate").open(candidate_spec(request, first, None if own is None else own.candidate))
@@ -119,60 +107,47 @@ def ready(request: Request, openers: Openers, say: Say, own: Pair[Own] | None = 
 
 def source_of(request: Request) -> Source:
     """Where both sides come from."""
-    return Source(
-        model=request.model,
-        steps=request.steps,
-        seed=request.seed,
-        prompt=request.prompt,
-        stage1=_text(request.stage1),
-        inputs=_text(request.inputs),
-        alone=request.ports.alone,
-        stage2=_text(request.stage2),
-        stage=request.stage,
-        part=request.part,
-    )
+    given = {field.name: getattr(request, field.name) for field in fields(Source)}
+    values: dict[str, Any] = {name: str(x) if isinstance(x, Path) else x for name, x in given.items()}
+    return Source(**values)
 
 
-def reference_spec(request: Request, own: Own | None = None) -> Spec:
-    """What the reference is."""
-    port = request.ports.reference
-    spec = Spec(role="reference", source=source_of(request), settings=request.reference.as_text())
+def spec_of(request: Request, role: Role, own: Start | None = None) -> Spec:
+    """What a side is, with nothing that the candidate takes from the reference: without a port of its own the candidate
+    has the reference's, which torchax then runs.
+
+    Raises:
+        UsageError: the run starts from a golden, and a reference port brings its own inputs.
+    """
+    ports, like = request.ports, request.like
+    port = ports.reference if role == "reference" else ports.candidate or ports.reference
+    settings = request.reference if role == "reference" else request.candidate
+    spec = Spec(role=role, source=source_of(request), settings=settings.as_text())
     if port is not None:
         spec = replace(spec, port=port.text, option=port.option)
-    spec = like_of(request, spec)
-    return spec if own is None else replace(spec, inputs=own.inputs, beside=own.beside, tokens=own.tokens)
+    if like is not None:
+        if ports.alone:
+            raise UsageError("--inputs GOLDEN is for a model: a reference port without --model brings its own inputs")
+        spec = replace(spec, start=Start(like.inputs), noise=like.noise)
+    return spec if own is None else replace(spec, start=own)
 
 
-def like_of(request: Request, spec: Spec) -> Spec:
-    """The spec with embeddings and noise of the golden that the run is like, where it is like one."""
-    like = request.like
-    if like is None:
-        return spec
-    if request.ports.alone:
-        raise UsageError("--inputs GOLDEN is for a model: a reference port without --model brings its own inputs")
-    return replace(spec, inputs=like.inputs, noise=like.noise)
-
-
-def candidate_spec(request: Request, reference: Facts, own: Own | None = None) -> Spec:
-    """What the candidate is: without a port of its own the reference's, which torchax then runs."""
-    port = request.ports.candidate or request.ports.reference
-    ours, theirs = request.reference, request.candidate
-    spec = Spec(role="candidate", source=source_of(request), settings=theirs.as_text())
-    if port is not None:
-        spec = replace(spec, port=port.text, option=port.option)
+def candidate_spec(request: Request, reference: Facts, own: Start | None = None) -> Spec:
+    """What the candidate is, from what the reference is about to run with."""
+    spec, name = spec_of(request, "candidate", own), "text.byt5_dtype"
     if request.ports.alone:
         spec = replace(spec, tensors=arrays(reference.tensors, reference.input_dtypes))
     if own is not None:
-        return replace(spec, inputs=own.inputs, beside=own.beside, tokens=own.tokens)
-    if request.like is not None and ours["text.byt5_dtype"] != theirs["text.byt5_dtype"]:
-        raise UsageError(
-            "text.byt5_dtype changes how a prompt is encoded: with --inputs nothing is encoded; leave it out"
-        )
-    if request.stage == LOOP_STAGE and ours["text.byt5_dtype"] != theirs["text.byt5_dtype"]:
+        return spec
+    encodes = request.reference[name] != request.candidate[name]
+    if request.like is not None:
+        if encodes:
+            raise UsageError(f"{name} changes how a prompt is encoded: with --inputs nothing is encoded; leave it out")
+        return spec
+    if request.stage == LOOP_STAGE and encodes:
         # The encoders' working dtype stays the reference's: a candidate's dtype must not change what it is given.
-        encode = {"dtype": ours.text("dtype"), "text.byt5_dtype": theirs.text("text.byt5_dtype")}
-        return replace(spec, encode=encode)
-    return like_of(request, replace(spec, inputs=given_of(reference)))
+        return replace(spec, encode={"dtype": request.reference.text("dtype"), name: request.candidate.text(name)})
+    return replace(spec, start=Start(given_of(reference)))
 
 
 def given_of(facts: Facts) -> Given:
@@ -183,7 +158,3 @@ def given_of(facts: Facts) -> Given:
 def arrays(values: Mapping[str, object], dtypes: Mapping[str, str]) -> Given:
     """Values with the dtypes that their tensors have."""
     return {name: Array(x, dtypes[name]) for name, x in values.items()}  # type: ignore[arg-type]
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)

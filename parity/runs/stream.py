@@ -1,71 +1,25 @@
-"""Streams of records: what the loop's own values in them say."""
+"""Streams of records: what follows their steps, and where the records of a run go while they are made."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
-from parity.paths.plan import ENDS, IDLE, NAMES, RAN, Array, State
-from parity.records import LOOP, StepRecords
+from parity.paths.plan import Ends
+from parity.paths.side import Pair
+from parity.records import Facts, StepRecords
 from parity.runs.request import Say
 
 
-def state_of(step: StepRecords, when: str) -> State:
-    """The state a step started from (`before`) or left (`after`), from its records; empty where they hold none."""
-    values = ((r.key, r.value) for r in step.records if r.key.module == LOOP and r.key.port.endswith(f".{when}"))
-    return {key.port.rpartition(".")[0]: np.asarray(x) for key, x in values if isinstance(x, np.ndarray)}
-
-
-Outputs = Mapping[str, Array]
-"""What a run came to: the loop's `latents`, or a stage's `cond.prompt_embeds`, `.frames`."""
-
-
-@dataclass
-class Ends:
-    """What a stream ends in.
-
-    Attributes:
-        runs: what each run came to: `""` is the side's own, others measured its floors.
-        names: modules that the side named. ran: attention site -> the function that computed it.
-        idle: why a pass would not rest on what the side's code installed.
-    """
-
-    runs: dict[str, dict[str, Array]] = field(default_factory=dict)
-    names: tuple[str, ...] = ()
-    ran: Mapping[str, str] = field(default_factory=dict)
-    idle: tuple[str, ...] = ()
-
-    @property
-    def own(self) -> Outputs:
-        return self.runs[""]
-
-    @property
-    def beside(self) -> dict[str, Outputs]:
-        """Of the other runs."""
-        return {name: x for name, x in self.runs.items() if name}
-
-    def joined(self, beside: Mapping[str, Outputs]) -> Ends:
-        """The same with other runs beside its own."""
-        return replace(self, runs={**self.runs, **{name: dict(x) for name, x in beside.items()}})
-
-
-def until_end(steps: Iterable[StepRecords], ends: Ends) -> Iterator[StepRecords]:
+def until_end(steps: Iterable[Any], ends: Ends) -> Iterator[StepRecords]:
     """The steps of a stream; what follows them is taken into `ends`."""
     for step in steps:
-        if step.step != ENDS:
+        if isinstance(step, Ends):
+            vars(ends).update(vars(step))
+        else:
             yield step
-            continue
-        for r in step.records:
-            if r.key.port == NAMES:
-                ends.names = tuple(n for n in str(r.value).split(",") if n)
-            elif r.key.port == RAN:
-                ends.ran = dict(line.split("=", 1) for line in str(r.value).splitlines())
-            elif r.key.port == IDLE:
-                ends.idle = tuple(str(r.value).splitlines())
-            else:
-                ends.runs.setdefault(r.key.branch, {})[r.key.port] = Array(np.asarray(r.value), r.dtype)
 
 
 def counted(steps: Iterable[StepRecords], text: str, total: int, say: Say) -> Iterator[StepRecords]:
@@ -79,3 +33,40 @@ def exhaust(steps: Iterator[StepRecords]) -> None:
     """Take what follows the last step."""
     for _ in steps:
         continue
+
+
+class Sink:
+    """Takes the records of a run as they are made, check by check (`logic`, `precision`). This one keeps nothing."""
+
+    def begin(self, facts: Pair[Facts], name: str) -> str | None:
+        """A check begins; returns the folder in which the sides leave their stage files, None for none."""
+        return None
+
+    def step(self, reference: StepRecords, candidate: StepRecords) -> None:
+        """A step of both sides."""
+
+    def closer(self, reference: StepRecords, candidate: StepRecords) -> None:
+        """What a closer look at a step of the check observed."""
+
+    def finish(self, name: str, ends: Pair[Ends]) -> None:
+        """The check is over."""
+
+    def frames(self, name: str, frames: np.ndarray) -> None:
+        """A decoded video [B, 3, frames, height, width], some -1 to 1."""
+
+
+class Rounds(Sink):
+    """A sink that keeps what the sides of each check came to, and hands everything on.
+
+    Attributes:
+        inner: the sink of the run. ends: check -> what both sides ended in, in the order of the checks.
+    """
+
+    def __init__(self, inner: Sink) -> None:
+        self.inner, self.ends = inner, dict[str, Pair[Ends]]()
+        for name in ("begin", "step", "closer", "frames"):
+            setattr(self, name, getattr(inner, name))
+
+    def finish(self, name: str, ends: Pair[Ends]) -> None:
+        self.inner.finish(name, ends)
+        self.ends[name] = ends

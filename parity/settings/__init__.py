@@ -130,7 +130,7 @@ class Settings:
         if self.values["text.byt5_dtype"] in BITS:
             used.append(BITS[self.text("text.byt5_dtype")])
         if self.values["dtype"] == "float32":
-            # The operands of float32 products (`parity.paths.precision`); 16-bit operands are exact in any precision.
+            # The operands of float32 products (`parity.paths.reference`); 16-bit operands are exact in any precision.
             used.append({"highest": 24, "high": 16, "default": 8}[self.text("matmul_precision")])
         return min(used)
 

@@ -11,7 +11,7 @@ function tried with every float32 there is, per generation of the unit that comp
 arguments meet.
 
 How. `of` a chip gives them; an error within them is drawn at random, on the reference to widen its floors
-(`parity.hooks.perturb`), on a candidate on a CPU to err as the chip may (`parity.paths.jax.elementary`). Pure Python.
+(`parity.hooks.perturb`), on a candidate on a CPU to err as the chip may (`parity.paths.jax.emulated`). Pure Python.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from parity.causes.swaps import _obeyed, swap_test, told_by
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Result, Witness, measured
 from parity.errors import UsageError
-from parity.paths.worker.openers import Workers
+from parity.paths.worker.process import Workers
 from parity.records import Key, StepRecords
 from parity.settings import Settings, parse
 from parity.sketch import value_record

@@ -14,8 +14,8 @@ from parity.errors import InconclusiveError, UsageError
 from parity.hooks.sites import plan_sites
 from parity.paths.plan import Plan
 from parity.paths.worker import process
-from parity.paths.worker.openers import Workers
-from parity.runs.load import load_ports
+from parity.paths.worker.process import Workers
+from parity.runs.ports import load_ports
 from parity.runs.request import Request
 from parity.runs.sides import ready
 from tests.support import linen_port, nnx_port

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parity.paths.worker.openers import Workers
+from parity.paths.worker.process import Workers
 from tests.fuzz.outcome import computed, corpus, slow
 from tests.support.tiny_dit import REFERENCE
 

@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 
 from parity.errors import InconclusiveError
-from parity.hooks.attach import attached
-from parity.hooks.flex import watched_flex
+from parity.hooks.attach import attached, watched_flex
 from parity.hooks.tap import require_fired
 from parity.hooks.torchtools import callable_modules
 from parity.models.attention import AttentionSettings, attend
@@ -219,7 +218,7 @@ def fired(sites: str, values: tuple[str, ...] = (), silenced: frozenset[str] = f
     tap = make_tap(model, sites, values=values)
     with attached(model, tap):
         model(tokens())
-    require_fired(tap, tap.plan.must_fire - silenced)
+    require_fired(tap.plan, tap.plan.must_fire - silenced, tap.calls, {e.site for e in tap.entries})
     return gathered(tap)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from parity.hooks.objects import objects_of, watched
-from parity.hooks.widest import widest
+from parity.hooks.torchtools import widest
 
 
 class Sinusoids(torch.nn.Module):
@@ -63,7 +63,7 @@ def test_calls_of_a_copy_are_seen_and_the_classes_are_restored() -> None:
     seen: list[tuple[str, str, Any]] = []
     before = Leaf.__call__, Top.__call__
     assert set(objects_of(Top())) == {"", "first", "layers.0", "layers.1.inner"}
-    with watched(Top(), lambda *what: seen.append(what)):
+    with watched(Top(), lambda *what: seen.append(what), lambda value: True):
         assert Top()(1) == 30
         Leaf(7)(1)  # of no tree
     assert seen == [
@@ -77,6 +77,9 @@ def test_calls_of_a_copy_are_seen_and_the_classes_are_restored() -> None:
         ("layers.1.inner", "out", 30),
         ("", "out", 30),
     ]
-    with pytest.raises(ValueError, match="too large"), watched(Top(), lambda *what: seen.append(what)):
+    with (
+        pytest.raises(ValueError, match="too large"),
+        watched(Top(), lambda *what: seen.append(what), lambda value: True),
+    ):
         Top()(101)
     assert (Leaf.__call__, Top.__call__) == before

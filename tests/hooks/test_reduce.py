@@ -23,7 +23,7 @@ Reduced = tuple[Moments, np.ndarray]
 
 def by_torch(x: np.ndarray, dtype: str = "") -> Reduced:
     y = torch.from_numpy(np.ascontiguousarray(x)).reshape(x.shape)
-    return rt.to_host(rt.reduce(y.to(getattr(torch, dtype)) if dtype else y))
+    return rt.to_host_many([rt.reduce(y.to(getattr(torch, dtype)) if dtype else y)])[0]
 
 
 def by_jax(x: np.ndarray, dtype: str = "") -> Reduced:
@@ -57,7 +57,7 @@ def test_an_expanded_tensor_is_read_where_it_lies(monkeypatch: pytest.MonkeyPatc
     wide = x.expand(2, 3, 700, 96)
     turned = torch.from_numpy(values((2, 3, 300, 40))).transpose(1, 2)
     for given in (wide, turned):
-        agrees(rt.to_host(rt.reduce(given)), given.contiguous().numpy())
+        agrees(rt.to_host_many([rt.reduce(given)])[0], given.contiguous().numpy())
 
 
 # Exact, a short last slot, slots that straddle axes, one row, several runs.
@@ -133,7 +133,7 @@ def test_torch_reductions_do_nothing_but_read() -> None:
     small = torch.ones(3)
     r = rt.reduce(small)
     small.zero_()
-    assert rt.to_host(r)[1].tolist() == [1.0, 1.0, 1.0]
+    assert rt.to_host_many([r])[0][1].tolist() == [1.0, 1.0, 1.0]
     for odd in (torch.eye(3).to_sparse(), torch.empty(3, device="meta")):
         with pytest.raises(TypeError, match="dense"):
             rt.reduce(odd)
@@ -150,7 +150,7 @@ def test_cuda_agrees_and_does_not_wait(dtype: torch.dtype) -> None:
             r = rt.reduce(x)
         finally:
             torch.cuda.set_sync_debug_mode("default")
-        agrees(rt.to_host(r), x.double().cpu().numpy())
+        agrees(rt.to_host_many([r])[0], x.double().cpu().numpy())
 
 
 # --- JAX -------------------------------------------------------------------------------------------------------

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parity.hooks.attach import attached
-from parity.hooks.masks import Masks, cut, frame_of, paired
-from parity.hooks.rows import SEQUENCE, WHOLE, NoRows, Part, take
+from parity.hooks.rows import SEQUENCE, WHOLE, Masks, NoRows, Part, cut, frame_of, paired, take
 from tests.hooks.seen import Seen, gathered, make_tap
 
 

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from parity.hooks.attach import attached
-from parity.hooks.masks import Masks
-from parity.hooks.rows import WHOLE, MaskedRows, Part
+from parity.hooks.rows import WHOLE, MaskedRows, Masks, Part
 from tests.hooks.seen import Seen, gathered, make_tap, observe
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from diffusers.utils import BaseOutput
 
-from parity.hooks.faults.decoder import DecoderFaults
+from parity.hooks.faults import DecoderFaults
 from parity.hooks.torchtools import SDPA, leaves, mapped
 
 

@@ -19,7 +19,7 @@ import torchax
 from torchax import interop
 
 from parity.models.attention import AttentionSettings, Mark, Visible, attend, in_chunks, sdpa, splash_block
-from parity.paths.jax.safe_attention import use_safe_attention
+from parity.paths.jax.mended import mended
 
 B, L, H, D = 3, 37, 2, 16
 VALID = (29, 37, 0)
@@ -121,7 +121,7 @@ def on_torchax(kernel: str, jit: bool) -> Run:
             return interop.jax_view(out)
 
         arrays = [jnp.asarray(x) for x in (given.query, given.key, given.value, given.valid)]
-        with jax.default_matmul_precision("highest"), use_safe_attention(env):
+        with jax.default_matmul_precision("highest"), mended(env):
             return np.asarray((jax.jit(call) if jit else call)(*arrays))
 
     return run

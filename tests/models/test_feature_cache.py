@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from parity.paths.loop import denoise, prepare, state_of
+from parity.paths.loop import denoise, prepare
+from parity.paths.plan import state_of
 from tests.paths.sides import apart, side, walk
 
 STEPS = 4

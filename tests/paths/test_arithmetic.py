@@ -17,11 +17,10 @@ from torch.nn import functional as F  # noqa: N812  (torch's own convention)
 from torchax import interop
 
 from parity.errors import UsageError
-from parity.paths.closer.stepwise import stepwise
-from parity.paths.jax.elementary import elementary
+from parity.paths.jax.emulated import elementary, products
 from parity.paths.jax.mended import mended
 from parity.paths.jax.mesh import Devices
-from parity.paths.jax.precision import products
+from parity.paths.stepwise import stepwise
 from parity.settings.chips import CHIPS, EPS, LIMITS
 from tests.paths.sides import apart, side, walk
 
@@ -159,7 +158,8 @@ def test_rounds_more_often_and_computes_the_same(name: str) -> None:
 
 def test_type_as_is_a_cast_that_can_be_undone() -> None:
     """torchax's own casts in place, and `float` of the result does nothing."""
-    with torchax.default_env(), mended():
+    env = torchax.default_env()
+    with env, mended(env):
         narrow, wide = (interop.torch_view(jnp.full((2, 3), 1.001, dtype)) for dtype in (jnp.bfloat16, jnp.float32))
         cast_ = wide.type_as(narrow)
         assert [x.float().dtype for x in (cast_, wide)] == [torch.float32] * 2

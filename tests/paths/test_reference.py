@@ -18,7 +18,8 @@ from parity.models.cogvideox.sampler import CogVideoXSampler
 from parity.models.spec import GenerationSpec
 from parity.paths.floors import make_variants, with_floors
 from parity.paths.loaded import Loaded
-from parity.paths.loop import denoise, prepare, state_of
+from parity.paths.loop import denoise, prepare
+from parity.paths.plan import state_of
 from parity.paths.reference import torch_scope
 from parity.reached import Reached
 from parity.settings import parse

@@ -17,11 +17,12 @@ from parity.hooks.sites import plan_sites
 from parity.models.registry import family_of
 from parity.models.spec import Case
 from parity.models.text import Encoder, TextStage
+from parity.paths.inputs import tensor
 from parity.paths.jax.stage import TorchaxStage
 from parity.paths.plan import Given
-from parity.paths.worker.trees import tensor
+from parity.runs.compare import Encodings
 from parity.runs.request import Request
-from parity.runs.stages.text import Texts, compare_text
+from parity.runs.stages.text import compare_text
 from parity.settings import parse
 from tests.paths.sides import tiny
 from tests.paths.stages import OPENERS, loaded_stage
@@ -40,7 +41,7 @@ def encoder(name: str, part: str = "text_encoder") -> Encoder:
     return next(e for e in made(name)[1].encoders if e.part == part)
 
 
-def judge(name: str, request: Request | None = None, sites: str = "blocks") -> Texts:
+def judge(name: str, request: Request | None = None, sites: str = "blocks") -> tuple[Result, Encodings]:
     """The logic check, on the encoders that are loaded already."""
     case, text = made(name)
     for part in (e.part for e in text.encoders):
@@ -62,16 +63,16 @@ def origin(result: Result) -> tuple[str, str, str]:
 
 @pytest.mark.parametrize("name", [pytest.param(HUNYUAN, marks=pytest.mark.slow), COG])
 def test_both_sides_agree_and_the_reference_is_the_pipelines_own(name: str) -> None:
-    texts = judge(name)
-    assert texts.result.verdict == "pass", texts.result.reason
-    (stage,) = texts.result.stages
+    result, own = judge(name)
+    assert result.verdict == "pass", result.reason
+    (stage,) = result.stages
     assert (stage.stage, stage.verdict) == ("text", "pass")
     assert 0 < stage.by_itself.rel_l2 < 1e-5
-    assert {d.key.stage for d in texts.result.sites} == {"text"}
-    assert {d.key.step for d in texts.result.sites} == {-1}
-    assert {d.key.branch for d in texts.result.sites} == {"cond", "uncond"}
+    assert {d.key.stage for d in result.sites} == {"text"}
+    assert {d.key.step for d in result.sites} == {-1}
+    assert {d.key.branch for d in result.sites} == {"cond", "uncond"}
     case, _ = made(name)
-    pair = texts.own["logic"]
+    pair = own["logic"]
     expected = family_of(case.folder).conditions(case, parse("torch"), None, CPU)
     ours = {(b, k): x for b, k, x in tensors(pair.reference.inputs)}
     theirs = {(b, k): x for b, k, x in tensors(pair.candidate.inputs)}
@@ -107,19 +108,19 @@ def scale_weight(monkeypatch: pytest.MonkeyPatch, module: str, by: float) -> Non
 def test_a_wrong_weight_has_an_origin(monkeypatch: pytest.MonkeyPatch) -> None:
     module = "text_encoder.block.1.layer.1.DenseReluDense.wi_0"
     scale_weight(monkeypatch, module, 1.001)
-    texts = judge(COG)
-    assert (texts.result.verdict, texts.result.failed) == ("fail", "logic")
-    assert origin(texts.result) == ("cond", f"{module}:out", "module")
-    assert texts.own == {}  # the loops are not fed what failed
-    assert texts.result.stages[0].by_itself.ratio > 3
+    result, own = judge(COG)
+    assert (result.verdict, result.failed) == ("fail", "logic")
+    assert origin(result) == ("cond", f"{module}:out", "module")
+    assert own == {}  # the loops are not fed what failed
+    assert result.stages[0].by_itself.ratio > 3
 
 
 def test_a_small_error_behind_a_wider_floor_is_found_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     module = "text_encoder.block.1.layer.0.SelfAttention.q"
     scale_weight(monkeypatch, module, 1 + 4e-6)
-    texts = judge(COG)
-    assert origin(texts.result) == ("cond", f"{module}:out", "module")
-    assert texts.result.stages[0].by_itself.ratio < 3, "the free run's floor hides it"
+    result, _ = judge(COG)
+    assert origin(result) == ("cond", f"{module}:out", "module")
+    assert result.stages[0].by_itself.ratio < 3, "the free run's floor hides it"
 
 
 def file_of(name: str, path: Path, change: object = None) -> Path:
@@ -132,7 +133,7 @@ def file_of(name: str, path: Path, change: object = None) -> Path:
     return path
 
 
-def judge_file(name: str, path: Path) -> Texts:
+def judge_file(name: str, path: Path) -> tuple[Result, Encodings]:
     return judge(name, Request(name, parse("torch"), parse("torchax"), stage1=path, stages=("text",)))
 
 
@@ -143,13 +144,13 @@ def test_a_ports_file_is_judged_by_its_valid_rows(name: str, tmp_path: Path) -> 
     def padding(conditions: dict[str, dict[str, torch.Tensor]]) -> None:
         conditions["cond"]["encoder_hidden_states"][:, -1] += noise
 
-    texts = judge_file(name, file_of(name, tmp_path / "f.safetensors", padding))
+    result, own = judge_file(name, file_of(name, tmp_path / "f.safetensors", padding))
     # HunyuanVideo's last row is padding, which its transformer masks; CogVideoX reads every row.
-    assert texts.result.verdict == ("pass" if name == HUNYUAN else "fail"), texts.result.reason
-    assert {d.key.module for d in texts.result.sites} == {"loop"}
-    assert set(texts.own) == ({"logic"} if name == HUNYUAN else set())
+    assert result.verdict == ("pass" if name == HUNYUAN else "fail"), result.reason
+    assert {d.key.module for d in result.sites} == {"loop"}
+    assert set(own) == ({"logic"} if name == HUNYUAN else set())
     if name == COG:
-        assert origin(texts.result)[:2] == ("cond", "loop:prompt_embeds")
+        assert origin(result)[:2] == ("cond", "loop:prompt_embeds")
 
 
 def test_a_dtype_of_an_encoder_that_is_not_called_is_no_pass() -> None:

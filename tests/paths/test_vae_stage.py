@@ -16,13 +16,12 @@ from parity.compare.result import Result
 from parity.errors import InconclusiveError
 from parity.hooks.sites import plan_sites
 from parity.models.folder import load_part
-from parity.paths.plan import VAE_INPUT, Array
+from parity.paths.plan import VAE_INPUT, Array, Ends
 from parity.paths.side import Pair
-from parity.runs.closer import follow
+from parity.runs import follow
 from parity.runs.request import Request
-from parity.runs.sink import NoSink
 from parity.runs.stages.vae import decode_round
-from parity.runs.stream import Ends
+from parity.runs.stream import Sink
 from parity.settings import parse
 from tests.paths.sides import tiny
 from tests.paths.stages import OPENERS, loaded_stage
@@ -60,7 +59,7 @@ def decode(
     request = Request(name, parse("torch", reference), parse("torchax", candidate), stages=("vae",), sites=sites)
     loops = start if isinstance(start, Pair) else None
     given = None if isinstance(start, Pair) else {VAE_INPUT: held(start)}
-    return decode_round(request, "logic", loops, given, OPENERS, lambda *_: None, NoSink())
+    return decode_round(request, "logic", loops, given, OPENERS, lambda *_: None, Sink())
 
 
 @pytest.mark.parametrize("name", [HUNYUAN, COG])

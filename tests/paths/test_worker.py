@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from parity.errors import InconclusiveError, UsageError
+from parity.paths.live import checkpoint
 from parity.paths.plan import Array, Plan, Source, Spec
 from parity.paths.worker import process
-from parity.paths.worker.checkpoint import checkpoint
 from parity.paths.worker.process import ProcessSide, Worker
 
 CHILD = """

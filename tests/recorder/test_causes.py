@@ -16,7 +16,7 @@ from parity.causes.explain import ExplainRequest, explain
 from parity.compare.result import Result
 from parity.golden import Golden
 from parity.golden.faults import kept_faults, place
-from parity.paths.worker.openers import Workers
+from parity.paths.worker.process import Workers
 from tests.support.lab import quiet
 from tests.support.scripts import drawn, recorded, referenced, tame
 

@@ -14,7 +14,7 @@ import pytest
 
 from parity.errors import UsageError
 from parity.paths.worker import process as process_module
-from parity.paths.worker.openers import Workers
+from parity.paths.worker.process import Workers
 from tests.support.cli import cli as parity
 from tests.support.ports import compare
 from tests.support.tiny_dit import REFERENCE

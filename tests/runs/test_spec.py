@@ -10,8 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from parity.runs.request import Request
-from parity.runs.spec import FILE, RunSpec
+from parity.runs.request import FILE, Request, RunSpec
 from parity.settings import paired, parse
 
 REFERENCE, CANDIDATE = paired(parse("torch", []), parse("torchax", ["attention.mask=zero_kv"]))

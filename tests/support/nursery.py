@@ -56,7 +56,7 @@ def _fork(started: functools._lru_cache_wrapper[socket.socket], read: int, write
 
 
 class Forked:
-    """A worker's process; see `parity.paths.worker.process.Process`."""
+    """A worker's process, as `subprocess.Popen` has it."""
 
     def __init__(self, told: int) -> None:
         self._told = os.fdopen(told, "rb", buffering=0)

@@ -13,9 +13,10 @@ from parity.compare.result import Result
 from parity.models.stage_files import write_stage2
 from parity.paths.live import InProcess
 from parity.paths.port.load import load_entry
-from parity.paths.worker.openers import Openers, Workers
+from parity.paths.side import Openers
+from parity.paths.worker.process import Workers
 from parity.runs.compare import run
-from parity.runs.load import load_ports
+from parity.runs.ports import load_ports
 from parity.runs.request import Request
 from parity.settings import parse
 from tests.support.lab import quiet

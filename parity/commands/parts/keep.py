@@ -31,22 +31,22 @@ from parity.compare.frames import frames_of, pictures
 from parity.compare.result import Result
 from parity.errors import UsageError
 from parity.golden import GoldenWriter
+from parity.paths.plan import Ends
 from parity.paths.side import Pair
 from parity.records import Facts, Provenance, StepRecords
 from parity.report.comparison import Comparison
 from parity.report.formats import render
 from parity.report.output import tell, write
-from parity.runs.like import carry
-from parity.runs.request import Request
-from parity.runs.spec import FILE, RunSpec
-from parity.runs.stream import Ends
+from parity.runs.given import carry
+from parity.runs.request import FILE, Request, RunSpec
+from parity.runs.stream import Sink
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class KeepRun:
-    """See `parity.runs.sink.Sink`.
+class KeepRun(Sink):
+    """See `parity.runs.stream.Sink`.
 
     Attributes:
         problems: what could not be written once both sides had run. kept: whether the run can be found again.
@@ -96,7 +96,7 @@ class KeepRun:
                 with GoldenWriter(self.where / FOLDER / role, self._provenance[role]) as writer:
                     writer.write_step(step)
 
-    def finish(self, ends: Pair[Ends]) -> None:
+    def finish(self, name: str, ends: Pair[Ends]) -> None:
         for writer in self.writers.values():
             with self._told():
                 writer.finish()
@@ -143,8 +143,8 @@ class KeepLast(KeepRun):
     def step(self, reference: StepRecords, candidate: StepRecords) -> None:
         self._tried(super().step, reference, candidate)
 
-    def finish(self, ends: Pair[Ends]) -> None:
-        self._tried(super().finish, ends)
+    def finish(self, name: str, ends: Pair[Ends]) -> None:
+        self._tried(super().finish, name, ends)
 
     def closer(self, reference: StepRecords, candidate: StepRecords) -> None:
         self._tried(super().closer, reference, candidate)

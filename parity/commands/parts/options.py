@@ -253,7 +253,7 @@ class Sides:
         """
         if not self.ported:
             return NO_PORTS, *self.settings()
-        from parity.runs.load import load_ports
+        from parity.runs.ports import load_ports
 
         ports = load_ports(self.reference_port, self.port, model)
         return ports, *ports.settings(self.reference, self.candidate)

@@ -54,8 +54,8 @@ class Reduced:
         shape: that the sketch was taken over: the tensor's; of a complex one that of its real view (last axis doubled).
         sketch: float32 [geometry(shape).size].
         moments: float64 [runs, 6] of each run's NaNs, infinities, and its finite elements' minimum, maximum (inf and
-            -inf where it has none), sum and sum of squares, which `to_host` combines; float32 [runs, 8] on a device
-            without float64 (`_scaled_moments`).
+            -inf where it has none), sum and sum of squares, which `to_host_many` combines; float32 [runs, 8] on a
+            device without float64 (`_scaled_moments`).
     """
 
     shape: tuple[int, ...]
@@ -102,13 +102,9 @@ def _reduce(x: torch.Tensor) -> Reduced:
     return Reduced(shape, sketch, _stack(moments, x.device))
 
 
-def to_host(reduced: Reduced) -> tuple[Moments, np.ndarray]:
-    """One reduction on the host: its moments and its sketch, float32 [geometry(shape).size]."""
-    return to_host_many([reduced])[0]
-
-
 def to_host_many(reduced: Sequence[Reduced]) -> list[tuple[Moments, np.ndarray]]:
-    """Many reductions on the host, in order, with one transfer for each device they lie on."""
+    """Reductions on the host, in order, with one transfer for each device they lie on: the moments and the sketch,
+    float32 [geometry(shape).size], of each."""
     host: dict[int, tuple[Moments, np.ndarray]] = {}
     by_device: dict[torch.device, list[int]] = {}
     for i, r in enumerate(reduced):

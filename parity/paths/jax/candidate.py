@@ -10,12 +10,11 @@ Compiled programs are kept in the cache folder between runs (JAX's persistent co
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 import torchax
@@ -24,12 +23,10 @@ from torchax import interop
 from torchax.ops import mappings
 
 from parity.hooks.attach import attached
-from parity.hooks.masks import Masks
 from parity.hooks.modules import module_tree, named_tensors, uncached
-from parity.hooks.reduce.batch_jax import BatchingReducer, array_of
 from parity.hooks.reduce.on_tpu import reduce_on_mesh
 from parity.hooks.reduce.transfer import widen16
-from parity.hooks.reduce.transfer_jax import jax_records, split
+from parity.hooks.reduce.transfer_jax import BatchingReducer, array_of, jax_records, split
 from parity.hooks.rows import PairedRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, require_fired
@@ -38,16 +35,11 @@ from parity.models.feature_cache import Kept, calling, given_at
 from parity.models.patches import DTYPES, in_dtype
 from parity.models.spec import Case
 from parity.paths.inputs import BRANCHES, Inputs
-from parity.paths.jax.elementary import elementary
-from parity.paths.jax.lifetimes import bounded
-from parity.paths.jax.mended import mended
-from parity.paths.jax.mesh import Devices, make_devices, use_compilation_cache
-from parity.paths.jax.precision import products
-from parity.paths.jax.program import Programs, holding
-from parity.paths.jax.safe_attention import attention_of, is_torchax_own, use_safe_attention
-from parity.paths.jax.tracing import InsideJitError, TracedTap, inlining, scoped, to_jax
-from parity.paths.jax.unplaced import port_devices
-from parity.paths.loaded import Arguments, Eager, Loaded, Predicted, StepCalls, frames_of, rules_of
+from parity.paths.jax.mended import attention_of, is_torchax_own
+from parity.paths.jax.mesh import Devices, make_devices, port_devices, use_compilation_cache
+from parity.paths.jax.program import InTorchax, Programs, holding
+from parity.paths.jax.tracing import InsideJitError, TracedTap, bounded, inlining, scoped, to_jax
+from parity.paths.loaded import Arguments, Base, Loaded, Predicted, StepCalls
 from parity.paths.reference import mark_text_settings, silenced
 from parity.reached import Reached
 from parity.records import Record
@@ -60,8 +52,8 @@ Forward = Callable[[Any, Mapping[str, Any], Mapping[str, Any], Kept | None], tup
 """(weights, arguments, row frames, kept features) -> what it gives, and the static half of what it observes."""
 
 
-class TorchaxBackend:
-    """Calls a transformer through torchax, compiled or eagerly; see `parity.paths.loaded.Backend`."""
+class TorchaxBackend(InTorchax, Base):
+    """Calls a transformer through torchax, compiled or eagerly; see `parity.paths.reference.TorchBackend`."""
 
     name = "torchax"
     device = "jax"
@@ -69,48 +61,21 @@ class TorchaxBackend:
     def __init__(
         self, model: torch.nn.Module, family: Family, case: Case, inputs: Inputs, reached: Reached, devices: Devices
     ) -> None:
-        settings = reached.settings
-        self.env = torchax.default_env()
-        self.model, self.reached, self.devices = model, reached, devices
-        self.dtype = DTYPES[settings.text("dtype")]
-        self.jit = bool(settings["jit"])
-        every = tuple(branch for group in family.batches for branch in group)
-        self.groups = (every,) if devices.shape[0] > 1 else family.batches
+        self.env, self.model, self.devices = torchax.default_env(), model, devices
         self.placement = devices.placement((n, tuple(x.shape)) for n, x in named_tensors(model))
         self.params = {n: devices.place(n, to_jax(x)) for n, x in named_tensors(model)}
         reached.mark("mesh")
         reached.mark("sharding")
-        self.rules = rules_of(family, case, settings, inputs)
-        self.frames = frames_of(family, case, settings, inputs, self.put)
-        self.may_be_silent, self.predict = family.may_be_silent, family.predict
-        self.named, self.ports, self.pairs_rows = family.named, family.named_port, family.pairs_rows
-        self.as_it_is = family.runs_as_it_is
-        self.programs = self._programs(family)
-        self.safe_attention = not self.as_it_is and is_torchax_own(self.env)
-        self.ran: dict[str, str] = {}
+        super().__init__(family, case, inputs, reached, self.put)
+        every = tuple(branch for group in family.batches for branch in group)
+        self.groups = (every,) if devices.shape[0] > 1 else family.batches
+        self.jit = bool(reached.settings["jit"])
+        self.programs = self._programs()
+        self.safe_attention = not family.runs_as_it_is and is_torchax_own(self.env)
 
-    def _programs(self, family: Family) -> Programs[tuple[int, SitePlan | None]]:
+    def _programs(self) -> Programs:
         on_tpu = self.devices.platform == "tpu"
-        return Programs(self.jit, family.compiling, packed=lambda key: on_tpu and key[1] is not None)
-
-    def put(self, x: np.ndarray) -> jax.Array:
-        return self.devices.put(jnp.asarray(x), self.devices.replicated)
-
-    @contextlib.contextmanager
-    def scope(self) -> Iterator[None]:
-        settings = self.reached.settings
-        with self.env, torch.no_grad(), contextlib.ExitStack() as own:
-            own.enter_context(products(settings.text("matmul_precision")))
-            own.enter_context(elementary(settings.text("tpu"), self.devices))
-            if self.safe_attention:  # parity's own candidate: a port runs what it has installed, or not
-                own.enter_context(use_safe_attention(self.env))
-                own.enter_context(mended())
-            self.reached.mark("matmul_precision")
-            self.reached.mark("tpu")
-            yield
-
-    def tensor(self, x: torch.Tensor) -> torch.Tensor:
-        return interop.torch_view(self.devices.put(to_jax(x), self.devices.replicated))
+        return Programs(self.jit, self.family.compiling, packed=lambda key: on_tpu and key[1] is not None)
 
     def host(self, x: torch.Tensor) -> np.ndarray:
         return widen16(np.asarray(array_of(x)))
@@ -161,51 +126,37 @@ class TorchaxBackend:
         ) -> tuple[Returned, tuple[Entry, ...]]:
             tensors = interop.torch_view(arguments)
             with (
-                contextlib.nullcontext() if self.as_it_is else scoped(self.model),
+                contextlib.nullcontext() if self.family.runs_as_it_is else scoped(self.model),
                 uncached(self.model),
                 holding(self.model, params, self.env, self.devices),
                 calling(self.model, interop.torch_view(kept)) as cached,
             ):
                 if plan is None:
-                    out = self.predict(self.model, tensors)
+                    out = self.family.predict(self.model, tensors)
                     return (array_of(out), tuple(map(array_of, cached.kept)), ()), ()
                 reducer, waiting = self._reducing()
-                tap = self._tap(plan, reducer, rule, names, frames)
+                tap = self.tap(TracedTap, plan, reducer, rule, names, interop.torch_view(frames))
                 tap.may_inline = not inlined
                 tap.attention = lambda: attention_of(self.env)
                 with attached(self.model, tap), waiting:
-                    out = self.predict(self.model, tensors)
-                if plan.choice != "blocks" and not self.may_be_silent and kept is None:
+                    out = self.family.predict(self.model, tensors)
+                if plan.choice != "blocks" and not self.family.may_be_silent and kept is None:
                     # Of the default sites, which the reference has seen, a silent one is a finding: one side skips it.
-                    require_fired(tap, plan.must_fire - silenced(self.reached.settings))
+                    expected = plan.must_fire - silenced(self.reached.settings)
+                    require_fired(plan, expected, tap.calls, {e.site for e in tap.entries})
             self.ran |= tap.ran.ran()
             static, reduced = split(tap, reducer)
             return (array_of(out), tuple(map(array_of, cached.kept)), reduced), static
 
         return forward
 
-    def _tap(
-        self, plan: SitePlan, reducer: BatchingReducer, rule: PairedRule, names: tuple[str, ...], rows: Any
-    ) -> TracedTap:
-        frames, masks = interop.torch_view(rows), Masks(rule) if self.pairs_rows else None
-        return TracedTap(plan, reducer, rule, names, frames, named=self.named, ports=self.ports, masks=masks)
-
     def _reducing(self) -> tuple[BatchingReducer, contextlib.AbstractContextManager[None]]:
         # For a TPU alone: a CPU computes in the order of the trace, and what it fuses across blocks stays as it is.
-        if self.devices.platform != "tpu" or self.as_it_is:
+        if self.devices.platform != "tpu" or self.family.runs_as_it_is:
             return BatchingReducer(), contextlib.nullcontext()
         mesh = self.devices.mesh
         reducer = BatchingReducer(lambda x, start, stop, n: reduce_on_mesh(x, start, stop, mesh=mesh, items=n))
         return reducer, bounded(self.model, reducer)
-
-    eager: Eager | None = None
-
-    @property
-    def seen(self) -> Set[str] | None:
-        return None
-
-    def names(self, call: Callable[[], object]) -> Set[str] | None:
-        return None
 
     def weights(self) -> Iterator[tuple[str, str, np.ndarray]]:
         for name, x in self.params.items():
@@ -240,17 +191,7 @@ def load_candidate(family: Family, case: Case, settings: Settings, inputs: Input
     backend = TorchaxBackend(model, family, case, inputs, reached, devices)
     adapt(backend, family, case, inputs, backend.params)
     mark_text_settings(reached, inputs)
-    return Loaded(
-        "candidate",
-        family,
-        case,
-        settings,
-        inputs,
-        backend,
-        family.sampler(case, inputs.seed),
-        reached,
-        module_tree(model),
-    )
+    return Loaded("candidate", family, case, inputs, backend, family.sampler(case, inputs.seed), module_tree(model))
 
 
 def adapt(backend: TorchaxBackend, family: Family, case: Case, inputs: Inputs, weights: Any) -> None:

@@ -1,5 +1,9 @@
 """torchax's own defects, mended where its tensors are parity's candidate's; a port meets them as its users do.
 
+Attention: torchax's scaled_dot_product_attention gives NaN in a row without any key (0/0 in the softmax), and
+HunyuanVideo-1.5's text refiner has such rows for every padded token. Here such a row gives 0, as in torch. The override
+is torchax's own mechanism, the one by which ports install their kernels.
+
 Views: torchax (0.0.14) keeps a slice as a view, and some of its operators read the field in which its tensors hold
 their array: `'View' object has no attribute '_elem'`. Here a view has it too: the array that the view stands for. What
 is written to it is refused as before.
@@ -11,40 +15,90 @@ is written to it is refused as before.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from typing import Any
 
-_FIELD = "_elem"
+import jax
+import jax.numpy as jnp
+from torchax import interop
+from torchax.ops import ops_registry
+from torchax.tensor import Tensor
+
+from parity.hooks.torchtools import SDPA
+
+_OP: Any = SDPA
+"""The entry of torchax's operator table: torch's own function, whatever a port puts in its place later."""
+
+
+def attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None, scale: float | None
+) -> jax.Array:
+    """softmax(query key^T * scale + mask) value in float32 or wider; rows whose every key is masked give 0.
+
+    Args:
+        query, key, value: [B, heads, rows, head dim].
+        mask: broadcastable to [B, heads, rows, keys]; bool (True: attend) or added to the scores.
+
+    Returns:
+        [B, heads, rows, head dim] in the dtype of value.
+    """
+    scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
+    scores = jnp.einsum("bhqd,bhkd->bhqk", query, key, preferred_element_type=jnp.float32) * scale
+    if mask is not None:
+        scores = jnp.where(mask, scores, -jnp.inf) if mask.dtype == jnp.bool_ else scores + mask
+    top = jnp.max(scores, axis=-1, keepdims=True)
+    weights = jnp.exp(scores - jnp.where(jnp.isfinite(top), top, 0.0))
+    total = jnp.sum(weights, axis=-1, keepdims=True)
+    weights = (weights / jnp.where(total == 0.0, 1.0, total)).astype(value.dtype)
+    return jnp.einsum("bhqk,bhkd->bhqd", weights, value, preferred_element_type=jnp.float32).astype(value.dtype)
+
+
+def _sdpa(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    **ignored: Any,
+) -> Any:
+    q, k, v = query.jax(), key.jax(), value.jax()
+    if enable_gqa and k.shape[1] != q.shape[1]:
+        k, v = (jnp.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
+    mask = None if attn_mask is None else attn_mask.jax()
+    if is_causal:
+        mask = jnp.tril(jnp.ones((q.shape[2], k.shape[2]), jnp.bool_))
+    return interop.torch_view(attention(q, k, v, mask, scale))
 
 
 @contextlib.contextmanager
-def mended() -> Iterator[None]:
-    """Within it, a view can be read as a torchax tensor is, and `type_as` makes another tensor."""
-    from torchax.tensor import Tensor
-
-    own = Tensor.type_as
-    Tensor.type_as = lambda self, other: self.to(other.dtype)
-    try:
-        with _readable_views():
-            yield
-    finally:
-        Tensor.type_as = own
-
-
-@contextlib.contextmanager
-def _readable_views() -> Iterator[None]:
-    """A torchax whose views can be read already is left alone."""
+def mended(env: Any) -> Iterator[None]:
+    """Within it, the environment's scaled_dot_product_attention is `attention`, a view can be read as a torchax tensor
+    is (where torchax's cannot), and `type_as` makes another tensor."""
     from torchax.view import View  # a port with older pins has perhaps none, and does not come here
 
-    own = hasattr(View, _FIELD)
-    if not own:
-        setattr(View, _FIELD, property(_array))
+    before, type_as, readable = env._ops.get(_OP), Tensor.type_as, hasattr(View, "_elem")
+    env.override_op_definition(_OP, _sdpa)
+    Tensor.type_as = lambda self, other: self.to(other.dtype)
+    if not readable:
+        View._elem = property(lambda view: view.jax())
     try:
         yield
     finally:
-        if not own:
-            delattr(View, _FIELD)
+        env._ops[_OP], Tensor.type_as = before, type_as
+        if not readable:
+            del View._elem
 
 
-def _array(view: Any) -> Any:
-    return view.jax()
+def is_torchax_own(env: Any) -> bool:
+    """Whether nobody has put attention of their own into an environment: what a port installed is what runs."""
+    return env._ops.get(_OP) is ops_registry.all_torch_functions.get(_OP)
+
+
+def attention_of(env: Any) -> Any:
+    """The function that computes scaled_dot_product_attention in a torchax environment; None for none of its own."""
+    found = env._ops.get(_OP)
+    return None if found is None else found.func

@@ -3,6 +3,12 @@
 Rules are data: a pattern over parameter names and the axes of its PartitionSpec, first match wins, no match is
 replicated. The names are diffusers' (`to_q`, `ff.net.0.proj`), so the sets serve its transformers in general.
 A dimension that a mesh axis does not divide is replicated instead.
+
+A port for several chips makes a mesh of its own, splits its weights over it and names it in its calls. Inputs that
+parity binds to a device would meet weights on eight of them, and JAX refuses to compile such a call. So what a port has
+placed stays where it is, and what it is called with is bound to no device: JAX puts that wherever the rest of the
+program is. What one step leaves on the port's devices goes over the host before the next: the latents of a video. A
+port that takes `mesh` is placed by that setting, as parity's own candidate is.
 """
 
 from __future__ import annotations
@@ -15,6 +21,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from parity.cache import cache_dir
@@ -231,3 +239,24 @@ def use_compilation_cache() -> None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+class UnplacedDevices(Devices):
+    """One device by the settings, and whatever others the port takes."""
+
+    def put(self, x: jax.Array, sharding: NamedSharding) -> jax.Array:
+        return jnp.asarray(np.asarray(x)) if x.committed else x
+
+    def place(self, name: str, x: jax.Array) -> jax.Array:
+        ours = {device.platform for device in x.devices()} == {self.platform}
+        return x if ours else jnp.asarray(np.asarray(x))
+
+
+def port_devices(settings: Settings) -> Devices:
+    """The devices of a port.
+
+    Raises:
+        UsageError: a mesh that is larger than the devices there are.
+    """
+    devices = make_devices(settings)
+    return devices if settings.changed("mesh") else UnplacedDevices(devices.mesh, devices.rules)

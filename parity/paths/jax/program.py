@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, TypeVarTuple, cast
+from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import torch
 import torchax
 from torch.nn.utils import stateless
@@ -24,15 +25,14 @@ from torch.utils import _pytree as pytree
 from torchax import interop
 
 from parity.models import splash
+from parity.paths.jax.emulated import elementary, products
+from parity.paths.jax.mended import mended
 from parity.paths.jax.mesh import Devices
-from parity.paths.jax.tracing import pinned_attention, signature_of
+from parity.paths.jax.tracing import pinned_attention, signature_of, to_jax
+from parity.reached import Reached
 
-K = TypeVar("K", bound=Hashable)
-Weights = TypeVar("Weights")
-Out = TypeVar("Out")
-Rest = TypeVar("Rest")
-Args = TypeVarTuple("Args")
-
+Call = Callable[..., tuple[Any, Any]]
+"""(weights, arguments) -> the arrays of a call, and the rest."""
 
 PACKED: Mapping[str, str] = {
     "xla_tpu_buffer_assignment_algorithm": "BEST_OF_SPATIAL_TEMPORAL",
@@ -53,44 +53,28 @@ def compiled_packed(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
         return lowered.compile()  # a compiler of another version: the program is the same, its memory as it comes
 
 
-@dataclass(frozen=True, slots=True)
-class Program(Generic[Rest]):
-    """One compiled call.
+class Programs:
+    """The compiled calls of one owner, by key and the signature of the arguments that follow the weights.
 
     Attributes:
-        compiled: takes arrays, gives arrays. rest: what else the call gave when it was traced.
-    """
-
-    compiled: jax.stages.Compiled
-    rest: Rest
-
-
-class Programs(Generic[K]):
-    """The compiled calls of one owner.
-
-    Attributes:
-        jit: whether calls are compiled; false: each is made as it is. made: how many programs were compiled.
-        kept: by key and the signature of the arguments that follow the weights.
+        jit: whether calls are compiled; false: each is made as it is.
     """
 
     def __init__(
         self,
         jit: bool,
         compiling: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
-        packed: Callable[[K], bool] = lambda key: False,
+        packed: Callable[[Any], bool] = lambda key: False,
     ) -> None:
         """
         Args:
             compiling: the context to lower and compile in, which words what goes wrong there.
             packed: whether the program of a key is an observed one for a TPU; see `PACKED`.
         """
-        self.jit, self.made = jit, 0
-        self.kept: dict[tuple[K, tuple[object, ...]], Program[object]] = {}
-        self._compiling, self._packed = compiling, packed
+        self.jit, self._compiling, self._packed = jit, compiling, packed
+        self._kept: dict[tuple[Hashable, tuple[object, ...]], tuple[jax.stages.Compiled, Any]] = {}
 
-    def run(
-        self, key: K, call: Callable[[Weights, *Args], tuple[Out, Rest]], weights: Weights, *arguments: *Args
-    ) -> tuple[Out, Rest]:
+    def run(self, key: Hashable, call: Call, weights: Any, *arguments: Any) -> tuple[Any, Any]:
         """What a call gives, by the program that is kept for it.
 
         Args:
@@ -99,26 +83,18 @@ class Programs(Generic[K]):
         if not self.jit:
             return call(weights, *arguments)
         at = (key, signature_of(arguments))
-        if at not in self.kept:
-            self.kept[at] = cast(Program[object], self._compiled(key, call, weights, *arguments))
-            self.made += 1
-        program = self.kept[at]
-        return cast(Out, program.compiled(weights, *arguments)), cast(Rest, program.rest)
+        if at not in self._kept:
+            program, rest = self.lowered(call, weights, *arguments)
+            with self._compiling():
+                self._kept[at] = (compiled_packed(program) if self._packed(key) else program.compile()), rest
+        compiled, rest = self._kept[at]
+        return compiled(weights, *arguments), rest
 
-    def _compiled(
-        self, key: K, call: Callable[[Weights, *Args], tuple[Out, Rest]], weights: Weights, *arguments: *Args
-    ) -> Program[Rest]:
-        program, rest = self.lowered(call, weights, *arguments)
-        with self._compiling():
-            return Program(compiled_packed(program) if self._packed(key) else program.compile(), rest)
-
-    def lowered(
-        self, call: Callable[[Weights, *Args], tuple[Out, Rest]], weights: Weights, *arguments: *Args
-    ) -> tuple[jax.stages.Lowered, Rest]:
+    def lowered(self, call: Call, weights: Any, *arguments: Any) -> tuple[jax.stages.Lowered, Any]:
         """A call's program, not compiled yet, and what else the call gave; arrays may be abstract."""
-        left: list[Rest] = []
+        left: list[Any] = []
 
-        def traced(weights: Weights, *arguments: *Args) -> Out:
+        def traced(weights: Any, *arguments: Any) -> Any:
             out, rest = call(weights, *arguments)
             left[:] = [rest]
             return out
@@ -150,6 +126,39 @@ def apart(tree: object) -> tuple[list[torch.Tensor], Shell]:
     """The tensors of a call's arguments or outputs, in order, and all else."""
     leaves, structure = pytree.tree_flatten(tree)
     return [x for x in leaves if isinstance(x, torch.Tensor)], Shell(leaves, structure)
+
+
+class InTorchax:
+    """What computes on tensors of torchax.
+
+    Attributes:
+        env: torchax's. reached: proof of its settings. devices: where its arrays lie.
+        safe_attention: whether torchax's defects are mended; a port runs with what it has installed, or not.
+    """
+
+    env: Any
+    reached: Reached
+    devices: Devices
+    safe_attention = True
+
+    def put(self, x: np.ndarray) -> jax.Array:
+        """An array, whole on every device."""
+        return self.devices.put(jnp.asarray(x), self.devices.replicated)
+
+    def tensor(self, x: torch.Tensor) -> torch.Tensor:
+        """A CPU tensor moved to where it is computed, dtype kept."""
+        return interop.torch_view(self.devices.put(to_jax(x), self.devices.replicated))
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """The context in which everything is computed: torchax's environment, precision, no gradients."""
+        settings = self.reached.settings
+        own = mended(self.env) if self.safe_attention else contextlib.nullcontext()
+        chip = elementary(settings.text("tpu"), self.devices)
+        with self.env, torch.no_grad(), products(settings.text("matmul_precision")), chip, own:
+            self.reached.mark("matmul_precision")
+            self.reached.mark("tpu")
+            yield
 
 
 @contextlib.contextmanager

@@ -15,26 +15,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 import torchax
 from torchax import interop
 
-from parity.errors import InconclusiveError
 from parity.hooks.attach import attached
 from parity.hooks.modules import module_tree, named_tensors
-from parity.hooks.reduce.batch_jax import BatchingReducer, array_of
 from parity.hooks.reduce.transfer import widen16
-from parity.hooks.reduce.transfer_jax import jax_records, split
-from parity.hooks.sites import SitePlan, matches
-from parity.hooks.tap import Entry, Tap, counted_on
-from parity.paths.jax.elementary import elementary
-from parity.paths.jax.mended import mended
+from parity.hooks.reduce.transfer_jax import BatchingReducer, array_of, jax_records, split
+from parity.hooks.sites import SitePlan
+from parity.hooks.tap import Entry, Tap, counted_on, require_fired
 from parity.paths.jax.mesh import make_devices, use_compilation_cache
-from parity.paths.jax.precision import products
-from parity.paths.jax.program import Programs, Shell, apart, holding
-from parity.paths.jax.safe_attention import use_safe_attention
+from parity.paths.jax.program import InTorchax, Programs, Shell, apart, holding
 from parity.paths.jax.tracing import to_jax
 from parity.paths.stages.stage import STEP, Inputs, Seen, Stage
 from parity.reached import Reached
@@ -56,8 +49,8 @@ class Rest:
     out: Shell
 
 
-class TorchaxStage:
-    """A stage through torchax; see `parity.paths.stages.stage.Runner`.
+class TorchaxStage(InTorchax):
+    """A stage through torchax; see `parity.paths.stages.stage.TorchStage`.
 
     Raises:
         UsageError: the mesh is larger than the devices.
@@ -67,12 +60,11 @@ class TorchaxStage:
         use_compilation_cache()
         self.stage, self.env, self.devices = stage, torchax.default_env(), make_devices(settings)
         self.reached = Reached(settings, stage.place or stage.name)
-        self.jit, self.precision = bool(settings["jit"]), settings.text("matmul_precision")
-        self.chip = settings.text("tpu")
+        self.jit = bool(settings["jit"])
         self.root = stage.load(settings, self.reached, traced=True)
         self.modules = module_tree(self.root)
         self.params = {name: self.devices.place(name, to_jax(x)) for name, x in named_tensors(self.root)}
-        self.programs: Programs[tuple[SitePlan | None, tuple[str, str]]] = Programs(self.jit)
+        self.programs = Programs(self.jit)
 
     def run(self, inputs: Inputs, plan: SitePlan | None, branch: str = "") -> Seen:
         given = {k: self.tensor(x) for k, x in inputs.items()}
@@ -84,28 +76,14 @@ class TorchaxStage:
             outer.see("out", out)
         if plan is not None and plan.choice != "blocks":
             # Of the default sites, which the reference has seen, a silent one is a finding: one side skips it.
-            outer.require_fired()
+            sites = {r.key.site for r in outer.records}
+            require_fired(plan, plan.must_fire, outer.calls, sites, f"{self.stage.name} stage")
         arrays = {k: array_of(x) for k, x in out.items()}
         held = {k: (widen16(np.asarray(x)), str(x.dtype)) for k, x in arrays.items()}
-        return Seen({k: x for k, (x, _) in held.items()}, (*outer.records, *self.stage.records(held, branch)))
+        return self.stage.seen(held, branch, outer.records)
 
     def weights(self) -> Iterator[tuple[str, np.ndarray]]:
         return ((name, widen16(np.asarray(x))) for name, x in self.params.items())
-
-    def put(self, x: np.ndarray) -> jax.Array:
-        return self.devices.put(jnp.asarray(x), self.devices.replicated)
-
-    def tensor(self, x: torch.Tensor) -> torch.Tensor:
-        return interop.torch_view(self.devices.put(to_jax(x), self.devices.replicated))
-
-    @contextlib.contextmanager
-    def scope(self) -> Iterator[None]:
-        safe, whole = use_safe_attention(self.env), mended()
-        chip = elementary(self.chip, self.devices)
-        with self.env, torch.no_grad(), products(self.precision), chip, safe, whole:
-            self.reached.mark("matmul_precision")
-            self.reached.mark("tpu")
-            yield
 
     @contextlib.contextmanager
     def _routed(self, outer: _Outer) -> Iterator[None]:
@@ -184,19 +162,3 @@ class _Outer:
         entries = tuple(replace(counted_on(e, self.calls), branch=self.branch) for e in rest.entries)
         self.records += jax_records(entries, reduced, STEP, self.stage.name)
         self.calls.update(rest.calls)
-
-    def require_fired(self) -> None:
-        """As `parity.hooks.tap.require_fired`, over all calls of the trunk.
-
-        Raises:
-            InconclusiveError: a chosen module was never called, or a glob names nothing that was seen.
-        """
-        assert self.plan is not None
-        seen = [(r.key.module, r.key.port) for r in self.records]
-        silent = sorted(self.plan.must_fire - set(self.calls))
-        silent += [g for g in self.plan.globs if not any(matches(g, module, port) for module, port in seen)]
-        if silent:
-            raise InconclusiveError(
-                f"chosen sites never fired: {', '.join(repr(s) for s in silent[:5])}; the {self.stage.name} stage does "
-                "not call them on this path: choose others with --sites"
-            )

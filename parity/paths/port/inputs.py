@@ -62,8 +62,8 @@ def inputs_of(entry: Entry, port: Port, file: Path | None) -> PortInputs:
     return _family(entry.path.name, given)
 
 
-def from_tensors(model: str, given: Mapping[str, torch.Tensor]) -> tuple[PortInputs, Case]:
-    """Family and case of a reference port that runs elsewhere, from its inputs.
+def from_tensors(model: str, given: Mapping[str, torch.Tensor]) -> tuple[Case, PortInputs]:
+    """Case and family of a reference port that runs elsewhere, from its inputs.
 
     Args:
         model: the port, `FILE:FUNCTION`.
@@ -71,18 +71,13 @@ def from_tensors(model: str, given: Mapping[str, torch.Tensor]) -> tuple[PortInp
     file = Path(model.rpartition(":")[0])
     family = _family(file.name, given)
     spec = GenerationSpec()
-    return family, Case(model, file.resolve().parent, {}, spec, family.latent_shape(file, spec))
+    return Case(model, file.resolve().parent, {}, spec, family.latent_shape(file, spec)), family
 
 
 def _family(name: str, given: Mapping[str, torch.Tensor]) -> PortInputs:
     timesteps = given.get(TIMESTEP)
     scale = float(timesteps[0]) if timesteps is not None and timesteps.ndim == 1 and timesteps[0] > 0 else 1000.0
     return PortInputs(Signature(name, {}, (), tuple(given), scale), given, Made(given, {}))
-
-
-def case_of(entry: Entry, family: PortInputs) -> Case:
-    """What both sides of a reference port agree on."""
-    return Case(entry.text, entry.path.parent, {}, GenerationSpec(), family.latent_shape(entry.path, GenerationSpec()))
 
 
 def _tensor(entry: Entry, name: str, value: Any) -> torch.Tensor:

@@ -23,56 +23,45 @@ from torchax import interop
 from parity.errors import UsageError
 from parity.hooks.modules import nearest
 from parity.hooks.objects import objects_of, watched
-from parity.hooks.reduce.batch_jax import BatchingReducer
 from parity.hooks.reduce.transfer import widen16
-from parity.hooks.reduce.transfer_jax import split
+from parity.hooks.reduce.transfer_jax import BatchingReducer, split
 from parity.hooks.rows import PairedRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Tap
 from parity.models.feature_cache import Kept, calling
 from parity.models.generic.inputs import LATENT
-from parity.models.patches import DTYPES
 from parity.models.spec import Case
 from parity.paths.inputs import Inputs
 from parity.paths.jax.candidate import Forward, Returned, TorchaxBackend
-from parity.paths.jax.mesh import use_compilation_cache
-from parity.paths.jax.tracing import InsideJitError, inlining, to_jax, trace_state
-from parity.paths.jax.unplaced import port_devices
-from parity.paths.loaded import Loaded, Predicted, StepCalls, frames_of, rules_of
-from parity.paths.port.calling import guarded, moved
-from parity.paths.port.ported import Ported, check_output, wrong_output
+from parity.paths.jax.mesh import port_devices, use_compilation_cache
+from parity.paths.jax.tracing import InsideJitError, TracedTap, inlining, to_jax, trace_state
+from parity.paths.loaded import Base, Loaded, Predicted, StepCalls
+from parity.paths.port.ported import Ported, check_output, guarded, moved, wrong_output
 from parity.port import Port, listening
 from parity.reached import Reached
 from parity.settings import Settings
 
 
 class JaxPort(TorchaxBackend):
-    """Calls a port's function, compiled or (jit=false) eagerly; see `parity.paths.loaded.Backend`.
+    """Calls a port's function, compiled or (jit=false) eagerly; see `parity.paths.reference.TorchBackend`.
 
     Attributes:
         heard: the names it was observed under, as renamed. tracing: whether a call only traces it, computing nothing.
     """
 
-    name = "torchax"
+    family: Ported
     placement = ""
+    safe_attention = False
 
     def __init__(self, port: Port, family: Ported, case: Case, inputs: Inputs, reached: Reached) -> None:
-        settings = reached.settings
-        self.port, self.family, self.reached = port, family, reached
-        self.env, self.devices = torchax.default_env(), port_devices(settings)
+        self.port, self.env, self.devices = port, torchax.default_env(), port_devices(reached.settings)
         self.model = torch.nn.Module()
-        self.dtype = DTYPES[settings.text("dtype")]
-        self.jit = bool(settings["jit"])
-        self.groups = family.batches
         self.params = jax.tree.map(jax.numpy.asarray, port.weights)
-        self.rules = rules_of(family, case, settings, inputs)
-        self.frames = frames_of(family, case, settings, inputs, self.put)
-        self.programs = self._programs(family)
+        Base.__init__(self, family, case, inputs, reached, self.put)
+        self.jit = bool(reached.settings["jit"])
+        self.programs = self._programs()
         self.heard: set[str] = set()
         self.tracing = False
-        self.named, self.ports, self.pairs_rows = family.named, family.named_port, True
-        self.safe_attention = False
-        self.ran = {}
 
     def call(self, calls: StepCalls, plan: SitePlan | None) -> Predicted:
         if not self.tracing:
@@ -103,12 +92,7 @@ class JaxPort(TorchaxBackend):
         def forward(
             params: Any, arguments: Mapping[str, Any], frames: Mapping[str, Any], kept: Kept | None
         ) -> tuple[Returned, tuple[Entry, ...]]:
-            try:
-                return forwarded(params, arguments, frames, kept)
-            except UsageError as error:
-                if not self.family.refused(error):
-                    raise
-            return forwarded(params, arguments, frames, kept)
+            return self.family.retried(forwarded, params, arguments, frames, kept)
 
         def forwarded(
             params: Any, arguments: Mapping[str, Any], frames: Mapping[str, Any], kept: Kept | None
@@ -118,7 +102,12 @@ class JaxPort(TorchaxBackend):
                     return (self._call(params, arguments, None), cached.kept, ()), ()
             for inlined in (False, True):
                 reducer = BatchingReducer()
-                heard = _Heard(self, self._tap(plan, reducer, rule, names, frames), arguments, inlined)
+                heard = _Heard(
+                    self,
+                    self.tap(TracedTap, plan, reducer, rule, names, interop.torch_view(frames)),
+                    arguments,
+                    inlined,
+                )
                 inner = inlining() if inlined else contextlib.nullcontext()
                 try:
                     with inner, calling(self.model, kept) as cached:
@@ -230,4 +219,4 @@ def load_jax_port(family: Ported, case: Case, settings: Settings, inputs: Inputs
     paths = {} if port.module is None else {family.named(p): "" for p in objects_of(port.module)}
     modules = {p: nearest(p, paths) for p in paths if p}
     sampler = family.sampler(case, inputs.seed)
-    return Loaded("candidate", family, case, settings, inputs, backend, sampler, reached, modules)
+    return Loaded("candidate", family, case, inputs, backend, sampler, modules)

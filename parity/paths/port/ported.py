@@ -1,54 +1,78 @@
 """A user's port as a family: what it does in place of the base family's transformer; the rest is the base family's.
 
 Torch modules then run through parity's own torch and torchax backends; `parity.paths.port.jax_port` runs the others.
+Where a port's functions are called, what they raise is reported, what they change is put back, and their layout is
+theirs.
 """
 
 from __future__ import annotations
 
 import contextlib
 import inspect
+import operator
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import torch
 from torch.utils import _pytree as pytree
 
-from parity.errors import UsageError
+from parity.errors import MalformedError, UsageError
+from parity.golden.rename import Rename, decode_rename
 from parity.hooks.attach import masks_given
-from parity.hooks.calls import prediction_of
-from parity.models.family import Condition, Constrain, Said
+from parity.hooks.torchtools import prediction_of
+from parity.models.family import Condition, Constrain, Family, Said
 from parity.models.feature_cache import CALL
 from parity.models.generic.inputs import LATENT
 from parity.models.sampler import Sampler
 from parity.models.spec import Case
-from parity.paths.port.calling import guarded, moved
 from parity.paths.port.load import Entry, build, failures
-from parity.paths.port.over import Over
 from parity.paths.port.schedule import OwnSampler
 from parity.paths.port.state import kept
 from parity.port import Case as PortCase
 from parity.port import Port
 from parity.reached import Reached
+from parity.records import ATTENTION
 from parity.settings import Settings
 
-
-class Names(Protocol):
-    """A port's names in the reference's; see `parity.paths.families.Names`."""
-
-    def module(self, path: str) -> str: ...
-
-    def port(self, module: str, port: str) -> str: ...
+T = TypeVar("T")
 
 
-class OwnNames:
-    """Those of a port whose names are the reference's."""
+class Names:
+    """A port's `rename`: its modules' names and, where a rule has a colon, its arguments' in the reference's.
+
+    Raises:
+        UsageError: a rule is none.
+    """
+
+    def __init__(self, entry: Entry, rules: Mapping[str, str]) -> None:
+        try:
+            self._rename: Rename = decode_rename(rules)
+        except MalformedError as error:
+            raise UsageError(f"{entry.named}: `rename`: {error}") from None
+        self._own: dict[str, str] = {}
 
     def module(self, path: str) -> str:
-        return path
+        """The reference's name of a module of the port."""
+        found = self._rename.module(path)
+        owner, _, last = path.rpartition(".")
+        if found == path and owner and last == ATTENTION:
+            found = f"{self._rename.module(owner)}.{ATTENTION}"
+        self._own[found] = path
+        return found
 
     def port(self, module: str, port: str) -> str:
+        """The reference's name of an input or output of a module.
+
+        Args:
+            module: its name in the reference; rules may have either.
+        """
+        for rule in self._rename.ports:
+            for name in dict.fromkeys((module, self._own.get(module, module))):
+                renamed = rule.apply(f"{name}:{port}")
+                if renamed is not None:
+                    return renamed.partition(":")[2]
         return port
 
 
@@ -70,24 +94,31 @@ class Read(Mapping[str, str]):
         return len(self.values_)
 
 
+def _of_base(name: str) -> Any:
+    """A member that is the base family's: its value, or the bound method."""
+    return property(operator.attrgetter(f"base.{name}"))
+
+
 @dataclass
-class Ported(Over):
+class Ported(Family):
     """See `parity.models.family.Family`; `base` is the family of the inputs, schedule and rows.
 
     Attributes:
-        entry: the port's function. role: which side it is.
-        renames: makes `names` of a port's rules; None where its names are the reference's. names: those.
+        entry: the port's function. role: which side it is. own: whether it runs as it is, with names of its own; a
+            reference's module that torchax compiles is parity's candidate, with the reference's names. names: its own
+            in the reference's.
         said: what its code changed for the process, put back.
         expected: shape of a prediction, where known. read: settings that the port has read. channels_last: its layout,
             once it is built. keeps: whether it keeps features between steps (its own `cache`).
         from_pipeline: what the pipeline hands to each call beside the loop's arguments, where the port takes it.
     """
 
+    base: Family
     entry: Entry
     role: str
-    renames: Callable[[Mapping[str, str]], Names] | None = None
+    own: bool = False
     expected: tuple[int, ...] | None = None
-    names: Names = field(default_factory=OwnNames)
+    names: Names = field(init=False)
     said: set[str] = field(default_factory=set)
     read: set[str] = field(default_factory=set)
     reached: Reached | None = None
@@ -98,6 +129,16 @@ class Ported(Over):
     _own: Port | None = None
     _built: Port | None = None
     _ports: weakref.WeakKeyDictionary[Any, Port] = field(default_factory=weakref.WeakKeyDictionary)
+
+    # What does not concern the transformer's own code. A member of `Family` that is neither here nor below is its
+    # default there.
+    title, streams, lacks, remarks = map(_of_base, ("title", "streams", "lacks", "remarks"))
+    tensors, output_shape, latent_shape = map(_of_base, ("tensors", "output_shape", "latent_shape"))
+    token_grid, conditions, text, write_stage1 = map(_of_base, ("token_grid", "conditions", "text", "write_stage1"))
+    stage2, model_arguments, row_rule, frames = map(_of_base, ("stage2", "model_arguments", "row_rule", "frames"))
+
+    def __post_init__(self) -> None:
+        self.names = Names(self.entry, {})
 
     def checks(self, case: Case, role: str) -> tuple[Said, ...]:
         """What the port changed for the process, which was put back; then what the base family says."""
@@ -126,7 +167,7 @@ class Ported(Over):
     @property
     def runs_as_it_is(self) -> bool:
         """A port runs as it is; a reference's own module, compiled by torchax, is parity's candidate."""
-        return self.renames is not None
+        return self.own
 
     @property
     def idle(self) -> tuple[str, ...]:
@@ -176,8 +217,8 @@ class Ported(Over):
         self._own = port
         self.channels_last = port.layout == "channels_last"
         self.said |= {f"{self.entry.function.__name__} {x}" for x in said}
-        if self.renames is not None:
-            self.names = self.renames(port.rename)
+        if self.own:
+            self.names = Names(self.entry, port.rename)
         return port
 
     def sampler(self, case: Case, seed: int) -> Sampler:
@@ -206,7 +247,7 @@ class Ported(Over):
         self._ports[module] = port
         return module
 
-    def refused(self, error: UsageError) -> bool:
+    def _refused(self, error: UsageError) -> bool:
         """Whether a `call` has no place for the numbers among the arguments, as who passes all of them on to a function
         that takes fewer, or gives its own beside them: it is not given them again."""
         cause = error.__cause__
@@ -216,14 +257,18 @@ class Ported(Over):
             self._numbers = {}
         return named
 
+    def retried(self, call: Callable[..., T], *given: Any) -> T:
+        """A call that is made once more where it had no place for the numbers."""
+        try:
+            return call(*given)
+        except UsageError as error:
+            if not self._refused(error):
+                raise
+        return call(*given)
+
     def predict(self, model: Any, arguments: Mapping[str, Any]) -> torch.Tensor:
         """One branch's prediction of a torch module's port."""
-        try:
-            return self._predicted(model, arguments)
-        except UsageError as error:
-            if not self.refused(error):
-                raise
-        return self._predicted(model, arguments)
+        return self.retried(self._predicted, model, arguments)
 
     def _predicted(self, model: Any, arguments: Mapping[str, Any]) -> torch.Tensor:
         port = self._ports[model]
@@ -286,6 +331,34 @@ class Ported(Over):
 
     def rotary_tables(self, model: Any, latents: torch.Tensor) -> dict[str, torch.Tensor]:
         return {}
+
+
+@contextlib.contextmanager
+def guarded(entry: Entry, name: str = "call") -> Iterator[None]:
+    """A call of a port: what it raises becomes one line; what it changes for the process is put back, and an error.
+
+    Args:
+        name: of the function.
+
+    Raises:
+        UsageError: see above.
+    """
+    said: list[str] = []
+    with kept(said), entry.running(), failures(f"{entry.named}: `{name}`", entry.path):
+        yield
+    if said:
+        raise UsageError(f"{entry.named}: `{name}` {'; '.join(said)}; put back, but nothing outside may be changed")
+
+
+def moved(x: Any, port: Port, rank: int, source: int, target: int) -> Any:
+    """An array of the latents' rank with its channels moved, where the port has them last; anything else as it is."""
+    if port.layout == "channels_first" or rank < 4 or getattr(x, "ndim", 0) != rank:
+        return x
+    if isinstance(x, torch.Tensor):
+        return x.movedim(source, target)
+    import jax.numpy as jnp
+
+    return jnp.moveaxis(x, source, target)
 
 
 def built(

@@ -19,16 +19,15 @@ from parity.errors import UsageError
 from parity.hooks.modules import module_tree
 from parity.models.family import Family
 from parity.models.folder import read_config, skeleton, vae_config
-from parity.models.registry import opened
 from parity.models.spec import Case
 from parity.models.stage_files import read_stage1, read_stage2
 from parity.models.text import TEXT, Encoder, divided, load_encoder
 from parity.models.text import skeleton as encoder_skeleton
 from parity.models.vae import CacheRows, LatentDecoder, load_decoder
-from parity.paths.inputs import Conditions
-from parity.paths.plan import VAE_INPUT, VAE_STAGE, Source, Spec
-from parity.paths.stages.stage import Inputs, Load, Outputs, Stage
-from parity.paths.worker.trees import tensor
+from parity.paths.families import case_of
+from parity.paths.inputs import Conditions, tensor
+from parity.paths.plan import VAE_INPUT, VAE_STAGE, Spec
+from parity.paths.stages.stage import Inputs, Outputs, Stage
 from parity.reached import Reached
 from parity.settings import parse
 
@@ -50,16 +49,6 @@ class Known:
     modules: Mapping[str, str] | None = None
 
 
-def case_of(source: Source) -> tuple[Case, Family]:
-    """The sizes and the family of a model.
-
-    Raises:
-        UsageError: there is no such model.
-    """
-    family, case = opened(source.model, prompt=source.prompt)
-    return case, family
-
-
 def known(spec: Spec) -> Known:
     """The stage that a spec names.
 
@@ -73,7 +62,7 @@ def known(spec: Spec) -> Known:
 def encoder_stage(case: Case, encoder: Encoder) -> Stage:
     """The stage that runs one encoder; its records have the branch of the prompt."""
     place = "text.byt5" if encoder.stream.byt5 else TEXT
-    load: Load = partial(load_encoder, case, encoder)
+    load = partial(load_encoder, case, encoder)
     return Stage(TEXT, encoder.part, load, encoder.rule, encoder.frames, encoder.divide, place)
 
 
@@ -107,8 +96,8 @@ def _file_rows(encoder: Encoder, given: Conditions, branch: str, x: np.ndarray) 
 
 def _vae(spec: Spec, case: Case, family: Family) -> Known:
     stage = vae_stage(case)
-    if spec.inputs:
-        latents: torch.Tensor = tensor(spec.inputs[VAE_INPUT])
+    if spec.start.inputs:
+        latents: torch.Tensor = tensor(spec.start.inputs[VAE_INPUT])
     else:
         assert spec.source.stage2 is not None
         latents = _stage2(case, Path(spec.source.stage2))

@@ -2,7 +2,7 @@
 
 It has one step, `STAGES_STEP`, and what it ends in are its outputs: `cond.prompt_embeds`, `.frames`. Its floors are
 measured as a transformer's are. Runs that measure them take this side's own inputs where a plan is `forced`, as in a
-comparison of the stage by itself, and else those of the runs of the same name before it (`Spec.beside`), as in a
+comparison of the stage by itself, and else those of the runs of the same name before it (`Start.beside`), as in a
 recording of a chain. Where they take its own, what follows the step is also what the stage makes of each of those
 inputs (`BESIDE`).
 """
@@ -11,29 +11,24 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import weakref
+import itertools
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, field
-
-import numpy as np
-import torch
+from typing import TYPE_CHECKING, Any
 
 from parity.errors import UsageError
 from parity.floors import Floors
 from parity.golden.fingerprint import weight_prints
 from parity.hooks.sites import SitePlan
-from parity.paths.closer.follow import Look, Walk, follow
-from parity.paths.closer.stepwise import stepwise
-from parity.paths.floors import SEEDS
-from parity.paths.plan import BESIDE, ENDS, STAGES_STEP, VAE_STAGE, Changes, Forced, Plan, Spec, State
+from parity.paths.follow import Look, Walk, follow
+from parity.paths.inputs import array, tensor
+from parity.paths.plan import BESIDE, STAGES_STEP, VAE_STAGE, Array, Ends, Forced, Plan, Spec, State, split_branches
 from parity.paths.port.load import Entry, load_entry
 from parity.paths.port.settings import typed
-from parity.paths.stages.file import HeldStage
 from parity.paths.stages.known import Known, known
-from parity.paths.stages.port import PortDecoder, decoder_of
-from parity.paths.stages.stage import Inputs, Run, Runner, Seen, TorchStage, stage_variants
-from parity.paths.worker.trees import array, tensor
-from parity.records import LOOP, Facts, Floor, Key, Provenance, Record, StepRecords
+from parity.paths.stages.stage import Inputs, Rounded, Seen, TorchStage, rounded
+from parity.paths.stages.whole import HeldStage, PortDecoder, decoder_of
+from parity.paths.stepwise import stepwise
+from parity.records import Facts, Floor, Key, Provenance, Record, StepRecords
 from parity.settings import BITS, Settings
 from parity.versions import versions
 
@@ -41,19 +36,20 @@ Branches = Mapping[str, Seen]
 """Guidance branch (`""` where there is none) -> what a run of it gave."""
 
 
-@dataclass(frozen=True)
-class Runners:
-    """Loaded stages of both roles, by what they are, while somebody holds them."""
+if TYPE_CHECKING:
+    from parity.paths.jax.stage import TorchaxStage
 
-    reference: MutableMapping[tuple[object, ...], TorchStage] = field(default_factory=weakref.WeakValueDictionary)
-    candidate: MutableMapping[tuple[object, ...], Runner] = field(default_factory=weakref.WeakValueDictionary)
+    Runner = TorchStage | TorchaxStage | HeldStage | PortDecoder
+
+Runners = MutableMapping[tuple[object, ...], "TorchStage | TorchaxStage"]
+"""Loaded stages of both roles, by what they are, while somebody holds them."""
 
 
 class StageSide:
     """See the module's docstring.
 
     Attributes:
-        role: see `parity.paths.side.Side`. spec: what it is.
+        spec: what it is. role: which side that is.
     """
 
     def __init__(self, spec: Spec, runners: Runners, entry: Callable[[str, str], Entry] = load_entry) -> None:
@@ -67,7 +63,6 @@ class StageSide:
         self._runners = runners
         self._known: Known | None = None
         self._held: Runner | None = None
-        self._torch: TorchStage | None = None
 
     @property
     def known(self) -> Known:
@@ -107,19 +102,22 @@ class StageSide:
             return HeldStage(at.stage, at.held)
         if self._own is not None:
             return self._own
-        key = (source.model, source.prompt, source.stage, source.part, *self.spec.settings.items())
-        if self.role == "reference":
-            self._torch = self._runners.reference.get(key) or TorchStage(at.stage, settings)
-            self._runners.reference[key] = self._torch
-            return self._torch
-        held = self._runners.candidate.get(key)
+        key = (self.role, source.model, source.prompt, source.stage, source.part, *self.spec.settings.items())
+        held = self._runners.get(key)
         if held is None and settings.backend == "torch":
             held = TorchStage(at.stage, settings)
         elif held is None:
             from parity.paths.jax.stage import TorchaxStage  # jax and torchax, only from here on
 
             held = TorchaxStage(at.stage, settings)
-        self._runners.candidate[key] = held
+        self._runners[key] = held
+        return held
+
+    def _truth(self, refusal: str) -> TorchStage:
+        """The stage, of a reference."""
+        held = self.loaded()
+        if self.role != "reference" or not isinstance(held, TorchStage):
+            raise UsageError(refusal)
         return held
 
     def facts(self) -> Facts:
@@ -162,9 +160,9 @@ class StageSide:
     ) -> Iterator[StepRecords]:
         return self._follow(plan) if plan.follow else self._observed(plan)
 
-    def _observed(self, plan: Plan) -> Iterator[StepRecords]:
+    def _observed(self, plan: Plan) -> Iterator[Any]:
         inputs = self.known.inputs
-        own = run_branches(self.loaded().run, inputs, plan.sites)
+        own = run_branches(self.loaded(), inputs, plan.sites)
         self.loaded().reached.require()
         runs: dict[str, Branches] = {"": own}
         floors: dict[Key, Floor] = {}
@@ -175,21 +173,16 @@ class StageSide:
         if plan.ends:
             for name in self._also(plan):
                 # Observed as before, though nobody reads it: the same program runs, and no other is compiled.
-                runs[f"{BESIDE}{name}"] = run_branches(self.loaded().run, self._beside(name), plan.sites)
-            yield StepRecords(ENDS, tuple(r for name, seen in runs.items() for r in self._ends(name, seen)))
+                runs[f"{BESIDE}{name}"] = run_branches(self.loaded(), self._beside(name), plan.sites)
+            yield Ends({name: _came(seen) for name, seen in runs.items()})
 
     def _follow(self, plan: Plan) -> Iterator[StepRecords]:
-        self.loaded()
-        truth, inputs = self._torch, self.known.inputs
-        if truth is None:
-            raise UsageError(f"the reference follows a candidate, not the {self.role}")
+        truth, inputs = self._truth(f"the reference follows a candidate, not the {self.role}"), self.known.inputs
         walks: list[Walk] = []
         if self.settings.working_bits < BITS["float32"]:
             walks += [truth.walk(inputs, contextlib.nullcontext), truth.walk(inputs, stepwise)]
             truth = TorchStage(self.known.stage, self.settings.neutral)
-        double = TorchStage(truth.stage, truth.settings, dtype=torch.float64)
-        walks.append(double.walk(inputs, contextlib.nullcontext))
-        walks += [truth.walk(inputs, functools.partial(truth.rounded, seed)) for seed in range(SEEDS)]
+        walks += [stage.walk(inputs, around) for _, stage, around in rounded(truth, plan.floors)]
         look = Look({name: tensor(x) for name, x in plan.follow.items()}, plan.far, plan.own_order)
         yield follow(truth.walk(inputs, contextlib.nullcontext), walks, look, self.known.stage.name, STAGES_STEP)
 
@@ -198,17 +191,15 @@ class StageSide:
 
         Where this side does not work in float32, the floors are those of the float32 truth and its distance to that.
         """
-        settings, truth = self.settings, self._torch
-        if truth is None:
-            raise UsageError(f"floors are measured on the reference, not on the {self.role}")
+        settings, truth = self.settings, self._truth(f"floors are measured on the reference, not on the {self.role}")
         floors, found = Floors(own), dict[str, Branches]()
-        variants: list[tuple[str, Run]] = []
+        first: list[Rounded] = []
         if "dtype" in plan.floors and settings.working_bits < BITS["float32"]:
             truth = TorchStage(self.known.stage, settings.neutral)
-            variants.append(("float32", truth.run))
-        for name, run in [*variants, *_variants(truth, plan.floors)]:
-            inputs = self.known.inputs if plan.forced or name not in self.spec.beside else self._beside(name)
-            seen = run_branches(run, inputs, plan.sites)
+            first = [("float32", truth, contextlib.nullcontext)]
+        for name, stage, around in itertools.chain(first, rounded(truth, plan.floors)):
+            inputs = self.known.inputs if plan.forced or name not in self.spec.start.beside else self._beside(name)
+            seen = run_branches(stage, inputs, plan.sites, around)
             floors.add(records_of(seen), truth=name == "float32")
             found[name] = {branch: Seen(s.outputs, ()) for branch, s in seen.items()}
         return found, floors.done()
@@ -217,44 +208,39 @@ class StageSide:
         """The runs whose inputs this side takes too, so that the chain can be judged."""
         spec = self.spec
         if spec.run:
-            return (spec.run,) if spec.run in spec.beside else ()
+            return (spec.run,) if spec.run in spec.start.beside else ()
         alone = plan.floors and plan.forced
-        return tuple(spec.beside) if alone or self.role == "candidate" else ()
+        return tuple(spec.start.beside) if alone or self.role == "candidate" else ()
 
-    def _beside(self, name: str) -> dict[str, Inputs]:
+    def _beside(self, name: str) -> Mapping[str, Inputs]:
         """The inputs of a run before this stage, by branch."""
-        made: dict[str, dict[str, object]] = {}
-        for key, x in self.spec.beside[name].items():
-            branch, _, keyword = key.partition(".")
-            made.setdefault(branch, {})[keyword] = tensor(x)
-        return made  # type: ignore[return-value]
+        return split_branches({key: tensor(x) for key, x in self.spec.start.beside[name].items()})
 
-    def _ends(self, run: str, seen: Branches) -> Iterator[Record]:
-        """What a run came to, as records of `BRANCH.OUTPUT` under the run's name."""
-        for branch, one in seen.items():
-            for name, x in one.outputs.items():
-                key = Key(self.spec.source.stage, ENDS, run, f"{LOOP}:{branch}.{name}")
-                yield Record(key, "tensor", x.shape, str(x.dtype), value=np.asarray(x))
-
-    def patched(self, changes: Changes) -> StageSide:
-        return StageSide(changes.of(self.spec), self._runners, self._entry)
+    def patched(self, spec: Spec) -> StageSide:
+        return StageSide(spec, self._runners, self._entry)
 
     def close(self) -> None:
-        self._held = self._known = self._torch = None
+        self._held = self._known = None
 
 
-def _variants(truth: TorchStage, kinds: tuple[str, ...]) -> Iterator[tuple[str, Run]]:
-    """The runs of the reference that round otherwise, each loaded when it is its turn."""
-    wanted = {"float64": "fp64"}
-    if {"fp64", "rounding"} & set(kinds):
-        for variant in stage_variants(truth):
-            if wanted.get(variant.name, "rounding") in kinds:
-                yield variant.name, variant.run
+def run_branches(
+    runner: Runner,
+    inputs: Mapping[str, Inputs],
+    plan: SitePlan | None,
+    around: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
+) -> dict[str, Seen]:
+    """Run a stage once for each branch, in their order; `around`: context of each run."""
+    seen = {}
+    for branch, given in inputs.items():
+        with around():
+            seen[branch] = runner.run(given, plan, branch)
+    return seen
 
 
-def run_branches(run: Run, inputs: Mapping[str, Inputs], plan: SitePlan | None) -> dict[str, Seen]:
-    """Run a stage once for each branch, in their order."""
-    return {branch: run(given, plan, branch) for branch, given in inputs.items()}
+def _came(branches: Branches) -> dict[str, Array]:
+    """What a run came to, as `BRANCH.OUTPUT`."""
+    outputs = {f"{branch}.{name}": x for branch, seen in branches.items() for name, x in seen.outputs.items()}
+    return {name: Array(x, str(x.dtype)) for name, x in outputs.items()}
 
 
 def records_of(branches: Branches) -> tuple[Record, ...]:

@@ -8,9 +8,9 @@ working dtypes where they are coarser than float32. Records carry the stage's na
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -23,8 +23,9 @@ from parity.hooks.rows import NoRows, RowFrame, RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap, require_fired
 from parity.models.patches import device_named
-from parity.paths.closer.follow import Listen, Walk
 from parity.paths.floors import SEEDS
+from parity.paths.follow import Listen, Walk
+from parity.paths.layout import Watched
 from parity.paths.plan import STAGES_STEP
 from parity.paths.reference import torch_scope
 from parity.reached import Reached
@@ -41,22 +42,6 @@ Divided = Mapping[str, tuple[np.ndarray, str]]
 """Suffix of an output's port (`""`, `@padding`) -> (its rows, the name of their frame)."""
 
 
-class Load(Protocol):
-    """Makes the stage's module on the CPU, with its settings realised; see `parity.models.vae.load_decoder`."""
-
-    def __call__(
-        self, settings: Settings, reached: Reached, *, dtype: torch.dtype | None = None, traced: bool = False
-    ) -> torch.nn.Module: ...
-
-
-def _no_frames(inputs: Inputs) -> Mapping[str, RowFrame]:
-    return {}
-
-
-def _undivided(branch: str, x: np.ndarray) -> Divided:
-    return {"": (x, "")}
-
-
 @dataclass(frozen=True)
 class Stage:
     """One stage of a generation.
@@ -64,7 +49,8 @@ class Stage:
     Attributes:
         name: `text` or `vae`, the stage of its records.
         trunk: child of its module that does the work; each of its calls is one compiled program of the candidate.
-        load: makes the module, which takes the inputs by name and returns a dict of output tensors.
+        load: makes the module on the CPU, with its settings realised (see `parity.models.vae.load_decoder`); it takes
+            the inputs by name and returns a dict of output tensors.
         rule: which tensors' rows are observed, and how. frames: the row frames that it names, of a run's inputs.
         divide: an output's rows, of a branch. place: its entry in `parity.reached.OWN`, where that is not its name.
         pictures: whether its outputs are frames.
@@ -72,10 +58,10 @@ class Stage:
 
     name: str
     trunk: str
-    load: Load
+    load: Callable[..., torch.nn.Module]
     rule: RowRule = field(default_factory=NoRows)
-    frames: Callable[[Inputs], Mapping[str, RowFrame]] = _no_frames
-    divide: Callable[[str, np.ndarray], Divided] = _undivided
+    frames: Callable[[Inputs], Mapping[str, RowFrame]] = lambda inputs: {}
+    divide: Callable[[str, np.ndarray], Divided] = lambda branch, x: {"": (x, "")}
     place: str = ""
     pictures: bool = False
 
@@ -88,6 +74,10 @@ class Stage:
                 found.append(replace(record, rows=frame))
                 found += [shown_record(record, rows)] if self.pictures else []
         return found
+
+    def seen(self, held: Mapping[str, tuple[np.ndarray, str]], branch: str, before: Sequence[Record] = ()) -> Seen:
+        """A run that gave these outputs, (values, dtype) by name, after the records `before`."""
+        return Seen({name: x for name, (x, _) in held.items()}, (*before, *self.records(held, branch)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,43 +92,14 @@ class Seen:
     records: tuple[Record, ...]
 
 
-class Runner(Protocol):
-    """A stage loaded on a path.
-
-    Attributes:
-        reached: proof of its settings. modules: module path -> parent's path.
-    """
-
-    reached: Reached
-    modules: dict[str, str]
-
-    def weights(self) -> Iterator[tuple[str, np.ndarray]]:
-        """(name, values) of each parameter and buffer, one at a time on the host; 16-bit floats as float32."""
-        ...
-
-    def run(self, inputs: Inputs, plan: SitePlan | None, branch: str = "") -> Seen:
-        """Run it on CPU tensors.
-
-        Args:
-            branch: guidance branch of its records.
-
-        Raises:
-            InconclusiveError: a chosen site never fired.
-        """
-        ...
-
-
-class Run(Protocol):
-    """`Runner.run`."""
-
-    def __call__(self, inputs: Inputs, plan: SitePlan | None, branch: str = "") -> Seen: ...
-
-
 class TorchStage:
-    """A stage in PyTorch, on the device that its settings name; see `Runner`.
+    """A stage in PyTorch, on the device that its settings name.
 
     Args:
         dtype: in place of the settings' dtype: float64 for the floor.
+
+    Attributes:
+        reached: proof of its settings. modules: module path -> parent's path.
     """
 
     def __init__(self, stage: Stage, settings: Settings, *, dtype: torch.dtype | None = None) -> None:
@@ -151,6 +112,14 @@ class TorchStage:
         self.modules = module_tree(self.root)
 
     def run(self, inputs: Inputs, plan: SitePlan | None, branch: str = "") -> Seen:
+        """Run it on CPU tensors.
+
+        Args:
+            branch: guidance branch of its records.
+
+        Raises:
+            InconclusiveError: a chosen site never fired.
+        """
         given = {k: self._placed(x) for k, x in inputs.items()}
         frames = self._frames(inputs)
         tap = None if plan is None else Tap(plan, TorchReducer(), self.stage.rule, (branch,), {branch: frames})
@@ -158,12 +127,13 @@ class TorchStage:
             out = self.root(**given)
         records = []
         if tap is not None and plan is not None:
-            require_fired(tap, plan.must_fire)
+            require_fired(plan, plan.must_fire, tap.calls, {e.site for e in tap.entries})
             records = torch_records(tap.entries, self.stage.name, STEP)
         held = {k: (to_numpy(x), str(x.dtype).removeprefix("torch.")) for k, x in out.items()}
-        return Seen({k: x for k, (x, _) in held.items()}, (*records, *self.stage.records(held, branch)))
+        return self.stage.seen(held, branch, records)
 
     def weights(self) -> Iterator[tuple[str, np.ndarray]]:
+        """(name, values) of each parameter and buffer, one at a time on the host; 16-bit floats as float32."""
         return ((name, to_numpy(x)) for name, x in named_tensors(self.root))
 
     def rounded(self, seed: int) -> contextlib.AbstractContextManager[None]:
@@ -173,7 +143,7 @@ class TorchStage:
     def walk(
         self, inputs: Mapping[str, Inputs], around: Callable[[], contextlib.AbstractContextManager[object]]
     ) -> Walk:
-        """A run of each branch's inputs, for `parity.paths.closer.follow`.
+        """A run of each branch's inputs, for `parity.paths.follow`.
 
         Args:
             around: context of a run.
@@ -181,7 +151,7 @@ class TorchStage:
 
         def walk(listen: Listen) -> None:
             for branch, given in inputs.items():
-                model = WatchedStage(self.root, {branch: self.stage.rule}, {branch: self._frames(given)})
+                model = Watched(self.root, {branch: self.stage.rule}, {branch: self._frames(given)})
                 with around(), listen(model, (branch,)):
                     self.run(given, None, branch)
 
@@ -198,34 +168,14 @@ class TorchStage:
         return x.to(self.wide) if self.wide is not None and x.is_floating_point() else x
 
 
-@dataclass(frozen=True)
-class WatchedStage:
-    """See `parity.paths.closer.layout.Watched`."""
-
-    model: torch.nn.Module
-    rules: Mapping[str, RowRule]
-    frames: Mapping[str, Mapping[str, tuple[torch.Tensor, torch.Tensor]]]
-    pairs_rows: bool = False
+Rounded = tuple[str, TorchStage, Callable[[], contextlib.AbstractContextManager[object]]]
+"""A run of a stage that rounds otherwise: its name, the stage, and the context of each of its calls."""
 
 
-@dataclass(frozen=True)
-class Variant:
-    """A run of the reference that rounds otherwise: `float64` or `rounding <seed>`."""
-
-    name: str
-    run: Run
-
-
-def stage_variants(truth: TorchStage) -> Iterator[Variant]:
-    """The runs that the floors of a stage in float32 are measured from, each loaded when it is its turn."""
-    yield Variant("float64", TorchStage(truth.stage, truth.settings, dtype=torch.float64).run)
-    for seed in range(SEEDS):
-        yield Variant(f"rounding {seed}", _perturbed(truth, seed))
-
-
-def _perturbed(truth: TorchStage, seed: int) -> Run:
-    def run(inputs: Inputs, plan: SitePlan | None, branch: str = "") -> Seen:
-        with truth.rounded(seed):
-            return truth.run(inputs, plan, branch)
-
-    return run
+def rounded(truth: TorchStage, kinds: Sequence[str]) -> Iterator[Rounded]:
+    """The runs that the floors of a stage in float32 are measured from, each loaded when it is its turn: `float64` and
+    `rounding <seed>`, as the kinds of floors say."""
+    if "fp64" in kinds:
+        yield "float64", TorchStage(truth.stage, truth.settings, dtype=torch.float64), contextlib.nullcontext
+    for seed in range(SEEDS if "rounding" in kinds else 0):
+        yield f"rounding {seed}", truth, functools.partial(truth.rounded, seed)

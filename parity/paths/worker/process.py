@@ -27,12 +27,13 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import parity
 from parity.errors import InconclusiveError, ParityError, UsageError
-from parity.paths.plan import Changes, Forced, Plan, Role, Spec, State
+from parity.paths.plan import Forced, Plan, Role, Spec, State
 from parity.paths.port.settings import PortInfo
+from parity.paths.side import Opener
 from parity.paths.worker import wire
 from parity.records import Facts, StepRecords
 from parity.redact import printable
@@ -46,18 +47,8 @@ _LONGEST_LINE = 1 << 16
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 
-class Process(Protocol):
-    """The process of a worker, as `subprocess.Popen` has it."""
-
-    def send_signal(self, number: int, /) -> None: ...
-
-    def kill(self) -> None: ...
-
-    def wait(self, timeout: float | None = None) -> int: ...
-
-
-Launcher = Callable[[int, int, int], Process]
-"""Starts a worker that reads requests from, answers to, and prints to these descriptors."""
+Launcher = Callable[[int, int, int], Any]
+"""Starts a worker that reads requests from, answers to, and prints to these descriptors, as `subprocess.Popen` does."""
 
 LAUNCHERS: dict[str, Launcher] = {}
 """Role -> how its workers are started, if not as an interpreter of their own; for tests."""
@@ -285,13 +276,13 @@ def _pass_on(lines: IO[bytes], role: Role, said: collections.deque[str]) -> None
             print(f"{role}: {shown}", file=sys.stderr, flush=True)
 
 
-def _end(process: Process, pipe: IO[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], pipe: IO[bytes]) -> None:
     with contextlib.suppress(OSError):
         pipe.close()
     process.kill()
 
 
-def _start(descriptors: tuple[int, int, int]) -> Process:
+def _start(descriptors: tuple[int, int, int]) -> subprocess.Popen[bytes]:
     """An interpreter of its own."""
     read, write, output = descriptors
     program = _PROGRAM.format(str(Path(parity.__file__).parents[1]))
@@ -305,25 +296,18 @@ class ProcessSide:
     """See the module's docstring.
 
     Attributes:
-        role: see `parity.paths.side.Side`. spec: what it is.
+        spec: what it is.
     """
 
     def __init__(self, worker: Worker, spec: Spec, number: int, opened: Future[Any]) -> None:
-        self.worker, self.spec, self.role, self._number, self._opened = worker, spec, spec.role, number, opened
+        self.worker, self.spec, self._number, self._opened = worker, spec, number, opened
         self._facts: Facts | None = None
-        self._asked: Future[Any] | None = None
-
-    def begin(self) -> None:
-        """Have it loaded, without waiting for it."""
-        if self._asked is None and self._facts is None:
-            self._asked = self.worker.send("facts", side=self._number)
 
     def facts(self) -> Facts:
-        self.begin()
         if self._facts is None:
-            assert self._asked is not None
+            asked = self.worker.send("facts", side=self._number)
             self.worker.reply(self._opened)  # an error there is why what follows fails
-            self._facts = self.worker.reply(self._asked)
+            self._facts = self.worker.reply(asked)
         return self._facts
 
     def observe(
@@ -343,8 +327,8 @@ class ProcessSide:
         )
         return _Stream(self.worker, stream, forced, 0 if steps is None else steps[0])
 
-    def patched(self, changes: Changes) -> ProcessSide:
-        return self.worker.open(changes.of(self.spec))
+    def patched(self, spec: Spec) -> ProcessSide:
+        return self.worker.open(spec)
 
     def close(self) -> None:
         self.worker.send("close", side=self._number)
@@ -390,3 +374,36 @@ class _Stream(Iterator[StepRecords]):
     def __del__(self) -> None:
         if not self.over:
             self.worker.forget(self.stream)
+
+
+class Workers:
+    """A process for each role, started when it is first asked for, ended with the context.
+
+    Args:
+        torchax: whether the candidate runs in it, so that its process imports it while the reference loads. No other
+            process does: with torchax imported, torch.compile fails (dynamo asks the wrong device for its stream).
+    """
+
+    def __init__(self, *, torchax: bool = False) -> None:
+        self.torchax = torchax
+        self._started: dict[str, Worker] = {}
+
+    def of(self, role: Role) -> Opener:
+        """The opener of a role."""
+        if role not in self._started:
+            self._started[role] = worker = Worker(role)
+            if role == "candidate" and self.torchax:
+                worker.send("imports")
+        return self._started[role]
+
+    def close(self) -> None:
+        """End both processes."""
+        for worker in self._started.values():
+            worker.close()
+        self._started = {}
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self.close()

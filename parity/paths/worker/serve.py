@@ -57,7 +57,7 @@ class Server:
         self.sides[side] = self.host.open(spec)
 
     def facts(self, side: int) -> object:
-        from parity.paths.worker.checkpoint import checkpoint  # torch, which is imported by now
+        from parity.paths.live import checkpoint  # torch, which is imported by now
 
         with checkpoint(self.sides[side].spec.source):
             return self.sides[side].facts()
@@ -135,13 +135,9 @@ def answer(read: int, write: int) -> NoReturn:
             leave(0)
 
 
-_METHODS = ("ready", "imports", "port", "open", "facts", "observe", "next", "drop", "close")
-
-
 def _answer(server: Server, request: dict[str, Any]) -> dict[str, Any]:
-    methods: dict[str, Callable[..., object]] = {name: getattr(server, name) for name in _METHODS}
     try:
-        return {"ok": methods[request["do"]](**request["args"])}
+        return {"ok": getattr(server, request["do"])(**request["args"])}
     except BaseException as error:  # whatever it is, it is this side's: the other end says so
         return _error(error)
 

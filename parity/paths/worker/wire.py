@@ -18,7 +18,7 @@ import numpy as np
 import safetensors.numpy
 
 from parity.hooks.sites import Held, SitePlan
-from parity.paths.plan import Array, Changes, Plan, Source, Spec
+from parity.paths.plan import Array, Ends, Plan, Source, Spec, Start
 from parity.paths.port.settings import PortInfo
 from parity.records import Facts, Floor, Key, Moments, Provenance, Record, Schedule, StepRecords
 
@@ -26,7 +26,7 @@ TYPES: Mapping[str, type[Any]] = {
     t.__name__: t
     for t in (
         Key, Moments, Record, Floor, StepRecords, Provenance, Facts, Schedule, PortInfo,
-        Held, SitePlan, Array, Changes, Plan, Source, Spec,
+        Held, SitePlan, Array, Ends, Plan, Source, Spec, Start,
     )
 }  # fmt: skip
 """The dataclasses that travel."""

@@ -11,27 +11,19 @@ import contextlib
 import dataclasses
 from collections.abc import Mapping
 
-import numpy as np
-
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Result
 from parity.hooks.sites import split_sites
-from parity.paths.plan import VAE_INPUT, Given, Plan, Source
-from parity.paths.side import Pair
-from parity.paths.worker.openers import Openers
-from parity.records import Facts, StepRecords
+from parity.paths.plan import VAE_INPUT, Ends, Given, Outputs, Plan, Source
+from parity.paths.side import Openers
 from parity.runs.compare import Encodings, run
-from parity.runs.request import Request, Say
-from parity.runs.sides import reference_spec, source_of, workers
-from parity.runs.sink import NoSink, Sink
-from parity.runs.stages.merged import merged
+from parity.runs.request import Choice, Request, Say
+from parity.runs.sides import source_of, spec_of, workers
+from parity.runs.stages.alone import merged
 from parity.runs.stages.vae import decode_round
-from parity.runs.stream import Ends, Outputs, counted, until_end
+from parity.runs.stream import Rounds, Sink, counted, until_end
 
 STAGES = ("text", "transformer", "vae")
-
-Choice = tuple[str, tuple[str, ...]]
-"""Sites and values of a stage."""
 
 
 def run_chain(request: Request, say: Say, sink: Sink | None = None, openers: Openers | None = None) -> Result:
@@ -43,14 +35,14 @@ def run_chain(request: Request, say: Say, sink: Sink | None = None, openers: Ope
     with contextlib.ExitStack() as stack:
         openers = openers or request.ports.openers or stack.enter_context(workers(request))
         openers.of("reference"), openers.of("candidate")  # they import their libraries meanwhile
-        return _run(request, openers, say, sink or NoSink())
+        return _run(request, openers, say, sink or Sink())
 
 
 def _run(request: Request, openers: Openers, say: Say, sink: Sink) -> Result:
     say("preparing the checkpoint")
     choices = _choices(request)
     found: dict[str, Result] = {}
-    ends = _Loops(sink)
+    ends = Rounds(sink)
     own: Encodings = {}
     notes: list[Note] = []
     if "text" in request.stages:
@@ -71,7 +63,8 @@ def _choices(request: Request) -> dict[str, Choice]:
     """Stage -> its own sites and values: a glob goes to the stages that have a module it names."""
     if request.sites in ("blocks", "all", "none") and not request.values:
         return {name: (request.sites, ()) for name in request.stages}
-    from parity.paths.stages.known import case_of, stage_modules  # torch, to name what no config names
+    from parity.paths.families import case_of  # torch, to name what no config names
+    from parity.paths.stages.known import stage_modules
 
     case, family = case_of(_source(request))
     return split_sites(stage_modules(case, family, request.stages), request.sites, request.values)
@@ -88,12 +81,11 @@ def _of(request: Request, stage: str, choices: Mapping[str, Choice]) -> Request:
 
 
 def _text(request: Request, choice: Choice, openers: Openers, say: Say) -> tuple[Result, Encodings]:
-    from parity.paths.stages.known import case_of  # torch and transformers, only from here on
+    from parity.paths.families import case_of  # torch and transformers, only from here on
     from parity.runs.stages.text import compare_text
 
     case, family = case_of(_source(request))
-    texts = compare_text(request, case, family, _rounds(request), choice, openers, say)
-    return texts.result, texts.own
+    return compare_text(request, case, family, _rounds(request), choice, openers, say)
 
 
 def _embeddings_used(request: Request, own: Encodings) -> str:
@@ -108,34 +100,6 @@ def _embeddings_used(request: Request, own: Encodings) -> str:
     return f"embeddings of the loops: {each}{also if len(_rounds(request)) > 1 else ''}"
 
 
-class _Loops:
-    """A sink that keeps what the loops of each check came to, and hands everything on.
-
-    Attributes:
-        inner: the sink of the run. rounds: name -> what both loops came to.
-    """
-
-    def __init__(self, inner: Sink) -> None:
-        self.inner, self.checks, self._name = inner, dict[str, Pair[Ends]](), ""
-
-    def begin(self, facts: Pair[Facts], name: str) -> str | None:
-        self._name = name
-        return self.inner.begin(facts, name)
-
-    def step(self, reference: StepRecords, candidate: StepRecords) -> None:
-        self.inner.step(reference, candidate)
-
-    def closer(self, reference: StepRecords, candidate: StepRecords) -> None:
-        self.inner.closer(reference, candidate)
-
-    def finish(self, ends: Pair[Ends]) -> None:
-        self.inner.finish(ends)
-        self.checks[self._name] = ends
-
-    def frames(self, name: str, frames: np.ndarray) -> None:
-        self.inner.frames(name, frames)
-
-
 def _rounds(request: Request) -> tuple[str, ...]:
     """The checks of a stage outside the loop, as `parity.runs.compare` has them."""
     exact = dataclasses.replace(request, reference=request.reference.neutral, candidate=request.candidate.neutral)
@@ -144,16 +108,16 @@ def _rounds(request: Request) -> tuple[str, ...]:
     return ("logic", "precision") if request.checks == "both" else (request.checks,)
 
 
-def _vae(request: Request, whole: Request, loops: _Loops, openers: Openers, say: Say) -> Result:
+def _vae(request: Request, whole: Request, loops: Rounds, openers: Openers, say: Say) -> Result:
     """The checks of the VAE stage: the first that fails, else the last."""
     start: Given | None = None
-    chained = loops.checks
+    chained = loops.ends
     names = tuple(chained) or _rounds(request)
     if not chained and request.stage2 is None:
         start = {VAE_INPUT: reference_latents(whole, openers, say)["latents"]}
     result = _AGREES
     for name in names:
-        last = loops.inner if name == names[-1] else NoSink()
+        last = loops.inner if name == names[-1] else Sink()
         result = decode_round(request, name, chained.get(name), start, openers, say, last)
         if result.verdict != "pass":
             return result
@@ -165,7 +129,7 @@ def reference_latents(request: Request, openers: Openers, say: Say) -> Outputs:
     stage1 = None if "text" in request.stages else request.stage1  # there it is the candidate's
     alone = dataclasses.replace(request, reference=request.reference.neutral, stages=("transformer",), stage1=stage1)
     say("encoding the prompt" if stage1 is None else "reading the embeddings")
-    side, ends = openers.of("reference").open(reference_spec(alone)), Ends()
+    side, ends = openers.of("reference").open(spec_of(alone, "reference")), Ends()
     for _ in counted(until_end(side.observe(Plan(ends=True)), ends), "the reference's latents", request.steps, say):
         continue
     side.close()

@@ -1,8 +1,9 @@
 """The text stage of a run: both sides encode the prompts, each encoder compared by itself on the same token ids.
 
-What each side encoded is then what its transformer is fed (`Own`), and what the runs encoded that measured the
+What each side encoded is then what its transformer is fed (`Start`), and what the runs encoded that measured the
 floors is what the loop's runs of the same names are fed, so that the floors of the transformer hold what the encoders'
-rounding grows to. With a port's stage-1 file the file stands in the candidate's place.
+rounding grows to. With a port's stage-1 file the file stands in the candidate's place. Before any encoder runs, token
+ids, masks and the rows they leave are compared.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-import numpy as np
 import torch
 
 from parity.compare.conclude import stage_diff
@@ -24,45 +24,26 @@ from parity.models.patches import DTYPES
 from parity.models.spec import Case
 from parity.models.stage_files import read_stage1
 from parity.models.text import TEXT, Encoder, TextStage, skeleton
-from parity.paths.plan import Given
-from parity.paths.side import Pair
-from parity.paths.stages.file import held_dtype
+from parity.paths.inputs import array
+from parity.paths.plan import Ends, Given, Outputs, Start, split_branches
+from parity.paths.side import Openers, Pair
 from parity.paths.stages.known import conditions_of
-from parity.paths.worker.openers import Openers
-from parity.paths.worker.trees import array
+from parity.paths.stages.whole import held_dtype
+from parity.runs.compare import Encodings
 from parity.runs.precision import coarse_settings
-from parity.runs.request import Request, Say
-from parity.runs.sides import Own
-from parity.runs.stages.alone import compare_stage, with_checks
-from parity.runs.stages.merged import merged
-from parity.runs.stages.text_checks import file_checks, token_checks
-from parity.runs.stream import Ends, Outputs
+from parity.runs.request import Choice, Request, Say
+from parity.runs.stages.alone import compare_stage, merged, with_checks
 from parity.settings import BITS, Settings
-
-Choice = tuple[str, tuple[str, ...]]
-Encodings = Mapping[str, Pair[Own]]
-"""Check -> each side's own embeddings, as they are handed to the loops."""
 
 Came = Mapping[str, dict[str, Pair[Ends]]]
 """An encoder's part -> check -> what both sides came to."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Texts:
-    """What the text stage came to.
-
-    Attributes:
-        result: of its last check. own: check -> each side's own embeddings; empty where it does not pass.
-    """
-
-    result: Result
-    own: Encodings
-
-
 def compare_text(
     request: Request, case: Case, family: Family, rounds: tuple[str, ...], choice: Choice, openers: Openers, say: Say
-) -> Texts:
-    """Compare the encoders of a run.
+) -> tuple[Result, Encodings]:
+    """Compare the encoders of a run; returns the result of the last check, and each side's own embeddings by check,
+    none where it does not pass.
 
     Args:
         rounds: of the run, in their order. choice: sites and values of the stage.
@@ -86,7 +67,7 @@ def compare_text(
         checks = (*checks, *file_checks(text, file))
     result = with_checks(Result("pass", None, Reason(kind="agrees"), request.model), checks, TEXT)
     if result.verdict != "pass":
-        return Texts(result, {})
+        return (result, {})
     choices = split_sites(text_modules(case, text), *choice)
     came: dict[str, dict[str, Pair[Ends]]] = {}
     results: dict[str, Result] = {}
@@ -117,9 +98,9 @@ def compare_text(
     result = _joined(results, request, checks)
     result = result.noted(*notes)
     if result.verdict != "pass":
-        return Texts(result, {})
+        return (result, {})
     coarse = file is not None and any("precision" in ends for ends in came.values())
-    own: dict[str, Pair[Own]] = {}
+    own: dict[str, Pair[Start]] = {}
     for name in rounds:
         if coarse and name == "logic":
             continue  # rounded embeddings are no float32 candidate: both sides take the file there
@@ -130,7 +111,7 @@ def compare_text(
             given = {f"{b}.{k}": array(x.to(dtype)) for b, c in file.items() for k, x in c.items()}
             pair = Pair(pair.reference, dataclasses.replace(pair.candidate, inputs=given))
         own[name] = pair
-    return Texts(result, own)
+    return (result, own)
 
 
 def text_modules(case: Case, text: TextStage) -> dict[str, list[str]]:
@@ -168,7 +149,9 @@ def _of_file(encoder: Encoder, said: Settings, held: list[torch.Tensor]) -> tupl
     return said.with_({"dtype": found}), f"the file's {encoder.stream.name} are {found} numbers, and are judged as such"
 
 
-def _encoded(text: TextStage, family: Family, case: Case, came: Came, name: str, settings: Pair[Settings]) -> Pair[Own]:
+def _encoded(
+    text: TextStage, family: Family, case: Case, came: Came, name: str, settings: Pair[Settings]
+) -> Pair[Start]:
     """Both sides' own embeddings of a check, and those of the runs beside them."""
     runs = {part: _runs(rounds, name) for part, rounds in came.items()}
 
@@ -181,7 +164,7 @@ def _encoded(text: TextStage, family: Family, case: Case, came: Came, name: str,
     tokens = {n: array(x) for n, x in text.tokens().items()}
     ours = given("reference", DTYPES[settings.reference.text("dtype")])
     theirs = given("candidate", DTYPES[settings.candidate.text("dtype")])
-    return Pair(Own(ours, beside, tokens), Own(theirs, {}, tokens))
+    return Pair(Start(ours, beside, tokens), Start(theirs, {}, tokens))
 
 
 def embeddings(
@@ -193,7 +176,8 @@ def embeddings(
         runs: an encoder's part -> run -> what it came to. near: names of the run, the first that an encoder has counts.
         dtype: of floats.
     """
-    outputs = {part: _by_branch(next(of[n] for n in near if n in of)) for part, of in runs.items()}
+    came = {part: next(of[n] for n in near if n in of) for part, of in runs.items()}
+    outputs = {part: split_branches({name: x.values for name, x in of.items()}) for part, of in came.items()}
     made = conditions_of(family, case, outputs, dtype)
     return {f"{b}.{k}": array(x) for b, arguments in made.items() for k, x in arguments.items()}
 
@@ -207,9 +191,52 @@ def _runs(rounds: Mapping[str, Pair[Ends]], name: str) -> dict[str, Outputs]:
     return {**runs, "reference": at.reference.own, "candidate": at.candidate.own}
 
 
-def _by_branch(outputs: Outputs) -> dict[str, dict[str, np.ndarray]]:
-    made: dict[str, dict[str, np.ndarray]] = {}
-    for key, x in outputs.items():
-        branch, _, name = key.partition(".")
-        made.setdefault(branch, {})[name] = x.values
-    return made
+def token_checks(ours: TextStage, theirs: TextStage) -> tuple[Check, ...]:
+    """Token ids and masks of both sides, which each tokenized by itself.
+
+    Ids beyond the table of embeddings are an error in torch and whatever lies there in JAX, so they are looked for.
+    """
+    a, b = ours.tokens(), theirs.tokens()
+    if a.keys() != b.keys():
+        return (Check("text tokens", "fail", f"only one side has '{min(a.keys() ^ b.keys())}'"),)
+    for name, x in a.items():
+        if not torch.equal(x, b[name]):
+            apart = int((x != b[name]).sum()) if x.shape == b[name].shape else "shape"
+            return (Check("text tokens", "fail", f"'{name}' differs ({apart})"),)
+    for encoder in ours.encoders:
+        top = max((int(given["input_ids"].max()) for given in encoder.tokens.values()), default=0)
+        if top >= encoder.vocabulary:
+            detail = f"{encoder.part}: token id {top} is beyond its {encoder.vocabulary} embeddings: another tokenizer"
+            return (Check("text tokens", "fail", detail),)
+    valid = [
+        f"{encoder.part} {branch} {int(encoder.mask(branch).sum())} of {encoder.length}"
+        for encoder in ours.encoders
+        for branch in ("cond", "uncond")
+    ]
+    silent = [
+        f"{encoder.part} is not called for {branch}, whose prompt quotes nothing"
+        for encoder in ours.encoders
+        for branch in ("cond", "uncond")
+        if branch not in encoder.tokens
+    ]
+    said = f"{len(a)} tensors equal; rows that count: {', '.join(valid)}"
+    return (Check("text tokens", "pass", "; ".join([said, *silent])),)
+
+
+def file_checks(text: TextStage, given: Mapping[str, Mapping[str, torch.Tensor]]) -> tuple[Check, ...]:
+    """A stage-1 file's masks, or where it has none its lengths, against this tokenizer's."""
+    said = []
+    for encoder in text.encoders:
+        for branch, name in (("cond", encoder.stream.name), ("uncond", f"negative_{encoder.stream.name}")):
+            expected = int(encoder.mask(branch).sum())
+            arguments, stream = given[branch], encoder.stream
+            mask = arguments[stream.mask_argument] if stream.masked else None
+            count = arguments[stream.argument].shape[1] if mask is None else int((mask > 0).sum())
+            if count != expected:
+                detail = (
+                    f"'{name}' has {count} valid tokens, the prompt {expected}: another prompt (--prompt), template, "
+                    "length or mask"
+                )
+                return (Check("stage1 rows", "fail", detail),)
+            said.append(f"{name} {count}")
+    return (Check("stage1 rows", "pass", f"as many valid tokens as the prompts: {', '.join(said)}"),)

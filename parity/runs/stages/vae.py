@@ -4,12 +4,18 @@ own side's; every frame of both.
 By itself all sites of the decoder are judged against their floors. In the chain only the frames are: their floors are
 the largest of those by itself and of what the loops' own floors come to: the latents of each rounded run, decoded in
 float32, and those of the reference in a coarser working dtype, decoded in that.
+
+Before a decode the latents are looked at: are they laid out and scaled as the VAE takes them? Ports lose days here:
+latents handed on as [B, T, C, H, W] decode without an error where sizes happen to fit, and a scaling factor applied
+twice, or never, gives a picture that is only a little too grey.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -22,15 +28,12 @@ from parity.compare.reason import Output, Reason
 from parity.compare.result import Check, Distance, FrameError, Result
 from parity.models.folder import expected_frames, vae_config
 from parity.models.registry import resolve_model
-from parity.paths.plan import BESIDE, VAE_INPUT, VAE_STAGE, Given
-from parity.paths.side import Pair
-from parity.paths.worker.openers import Openers
+from parity.paths.plan import BESIDE, VAE_INPUT, VAE_STAGE, Ends, Given, Outputs, Start
+from parity.paths.side import Openers, Pair
 from parity.runs.request import Request, Say
-from parity.runs.sides import Own, given_of, reference_spec
-from parity.runs.sink import Sink
+from parity.runs.sides import given_of, spec_of
 from parity.runs.stages.alone import compare_stage, with_checks
-from parity.runs.stages.latents import latent_checks
-from parity.runs.stream import Ends, Outputs
+from parity.runs.stream import Sink
 
 FRAMES = ".frames"
 CHAIN = "chain"
@@ -55,8 +58,9 @@ def decode_round(
     config = vae_config(resolve_model(request.model))
     own = None if loops is None else Pair(_of_loop(loops.reference), _of_chain(loops))
     if own is None and start is not None:
-        own = Pair(Own(start), Own(start))
-    first = own.reference.inputs if own is not None else _of_file(alone, openers)
+        own = Pair(Start(start), Start(start))
+    first = _of_file(alone, openers) if own is None else own.reference.inputs
+    assert first is not None
     latents = first[VAE_INPUT].values
     theirs_start = latents if loops is None else loops.candidate.own["latents"].values
     checks = latent_checks(config, latents, theirs_start)
@@ -68,19 +72,19 @@ def decode_round(
     return _judged(result, came[next(reversed(came))], config, latents, loops is not None, checks, sink)
 
 
-def _of_loop(reference: Ends) -> Own:
+def _of_loop(reference: Ends) -> Start:
     """The reference's latents, and those of its loop's other runs."""
     beside = {name: {VAE_INPUT: x["latents"]} for name, x in reference.beside.items()}
-    return Own({VAE_INPUT: reference.own["latents"]}, beside)
+    return Start({VAE_INPUT: reference.own["latents"]}, beside)
 
 
-def _of_chain(loops: Pair[Ends]) -> Own:
+def _of_chain(loops: Pair[Ends]) -> Start:
     """The candidate's start by itself, which is the reference's, and in the chain."""
-    return Own({VAE_INPUT: loops.reference.own["latents"]}, {CHAIN: {VAE_INPUT: loops.candidate.own["latents"]}})
+    return Start({VAE_INPUT: loops.reference.own["latents"]}, {CHAIN: {VAE_INPUT: loops.candidate.own["latents"]}})
 
 
 def _of_file(request: Request, openers: Openers) -> Given:
-    side = openers.of("reference").open(reference_spec(request))
+    side = openers.of("reference").open(spec_of(request, "reference"))
     facts = side.facts()
     side.close()
     return given_of(facts)
@@ -166,3 +170,63 @@ def frames_check(config: Mapping[str, object], latents: tuple[int, ...], ours: n
     if bad:
         return Check("frames", "fail", f"{len(bad)} of the candidate's frames hold NaN or Inf; first: {bad[0]}")
     return Check("frames", "pass", f"{ours.shape[0] * expected} of {ours.shape[0] * expected} on both sides")
+
+
+SCALE_MATCH = 0.01
+"""How near the gain between two sides' latents must be to the scaling factor (or its inverse) to be called it."""
+
+
+def latent_checks(config: Mapping[str, Any], reference: np.ndarray, candidate: np.ndarray) -> tuple[Check, ...]:
+    """Check latents [B, C, T, H, W] against the VAE's config, and the two sides' against each other.
+
+    Args:
+        config: of the VAE. reference, candidate: what each side's decode is to start from.
+    """
+    factor = _factor(config)
+    scale = float(config["scaling_factor"]) if factor.verdict == "pass" else 1.0
+    return _layout(config, reference, candidate), factor, _statistics(scale, reference, candidate)
+
+
+def _layout(config: Mapping[str, Any], a: np.ndarray, b: np.ndarray) -> Check:
+    name, channels = "latents layout", int(config["latent_channels"])
+    for side, x in (("reference", a), ("candidate", b)):
+        if x.ndim != 5 or x.shape[1] != channels:
+            other = " (they are laid out [B, T, C, H, W])" if x.ndim == 5 and x.shape[2] == channels else ""
+            detail = f"the {side}'s latents are {list(x.shape)}, not [B, {channels}, T, H, W] as the VAE takes them"
+            return Check(name, "fail", detail + other)
+    if a.shape != b.shape:
+        return Check(name, "fail", f"{list(a.shape)} against {list(b.shape)}")
+    return Check(name, "pass", f"[B, C, T, H, W] = {list(a.shape)} on both sides")
+
+
+def _factor(config: Mapping[str, Any]) -> Check:
+    name, factor = "scaling factor", config.get("scaling_factor")
+    if not isinstance(factor, (int, float)) or not math.isfinite(factor) or factor <= 0:
+        return Check(name, "fail", f"the VAE's config says {factor!r}, not a positive number")
+    return Check(name, "pass", f"{factor} in the VAE's config; the latents are divided by it on both sides")
+
+
+def _statistics(factor: float, a: np.ndarray, b: np.ndarray) -> Check:
+    """Finite, not constant, and not apart by the scaling factor alone."""
+    name = "latents statistics"
+    for side, x in (("reference", a), ("candidate", b)):
+        bad = int((~np.isfinite(x)).sum())
+        if bad:
+            return Check(name, "fail", f"the {side}'s latents hold {bad} NaN or Inf of {x.size}")
+        if float(x.std()) == 0.0:
+            return Check(name, "fail", f"the {side}'s latents are constant ({float(x.flat[0]):g})")
+    detail = f"mean {_both(a.mean(), b.mean())}, standard deviation {_both(a.std(), b.std())}"
+    if a.shape != b.shape:
+        return Check(name, "pass", detail)
+    x, y = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
+    gain, cosine = float(x @ y / (x @ x)), float(x @ y / np.linalg.norm(x) / np.linalg.norm(y))
+    for what, value in (("divided by", 1 / factor), ("multiplied by", factor)):
+        close = abs(gain - value) < SCALE_MATCH * abs(value - 1)
+        if close and cosine > 1 - abs(value - 1) * SCALE_MATCH:
+            detail = f"the candidate's latents are the reference's {what} the scaling factor already (gain {gain:.5f})"
+            return Check(name, "fail", detail)
+    return Check(name, "pass", detail)
+
+
+def _both(a: float, b: float) -> str:
+    return f"{a:.4g}" if f"{a:.4g}" == f"{b:.4g}" else f"{a:.4g} against {b:.4g}"

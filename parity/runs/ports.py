@@ -1,6 +1,7 @@
-"""The ports of a kept run, for running it again: named on the command line, and with their files as they were.
+"""Ports imported for a command, each where it will run.
 
-A run folder may come from somebody else, so its request.json never decides which file is executed.
+To run a kept run again its ports are named on the command line, with their files as they were: a run folder may come
+from somebody else, so its request.json never decides which file is executed. Imports neither torch nor jax.
 """
 
 from __future__ import annotations
@@ -12,10 +13,35 @@ from pathlib import Path
 from parity.errors import UsageError
 from parity.files import read_bytes
 from parity.paths.plan import Role
-from parity.paths.worker.openers import Openers
-from parity.runs.load import load_ports
-from parity.runs.request import NO_PORTS, Ports
-from parity.runs.spec import RunSpec
+from parity.paths.port.settings import port_timeout
+from parity.paths.side import Openers
+from parity.paths.worker.process import Workers
+from parity.runs.request import NO_PORTS, Ports, RunSpec
+
+
+def load_ports(
+    reference_port: str | None, port: str | None, model: str | None, openers: Openers | None = None
+) -> Ports:
+    """Import the ports of a command.
+
+    Args:
+        reference_port, port: `FILE.py:FUNCTION`; None for parity's own path. model: None where a reference port has
+            inputs of its own. openers: who imports; by default a process a side.
+
+    Raises:
+        UsageError: see `parity.paths.port.load.load_entry`.
+    """
+    openers, timeout = openers or Workers(), port_timeout()
+    reference = candidate = None
+    if reference_port is not None:
+        option = "--reference-port"
+        reference = openers.of("reference").port(option, reference_port, timeout)
+        if port is None:  # torchax runs the reference's own module
+            openers.of("candidate").port(option, reference_port, timeout)
+    if port is not None:
+        candidate = openers.of("candidate").port("--port", port, timeout)
+    return Ports(reference, candidate, reference is not None and model is None, openers)
+
 
 MOST_BYTES = 1 << 26
 """Of a port's file."""

@@ -16,8 +16,8 @@ from parity.paths.live import InProcess
 from parity.paths.plan import Plan
 from parity.paths.side import Pair
 from parity.records import StepRecords
-from parity.runs.closer import follow
-from parity.runs.closer.unobserved import NOTE, unobserved
+from parity.runs import follow
+from parity.runs.descend import NOTE, unobserved
 from parity.runs.request import Request
 from parity.settings import parse
 from tests.support import ports

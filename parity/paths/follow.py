@@ -12,7 +12,7 @@ the floors are of that code alone. Nothing of the candidate is called or replace
 names its values.
 
 A value that cannot give way is left alone: one of another shape, and while nothing failed one that is far from the
-reference's own (`parity.paths.closer.apart`), which is then another quantity or layout. What the same code makes after
+reference's own (`parity.paths.layout`), which is then another quantity or layout. What the same code makes after
 that is not known to be made of the candidate's values, and is not judged; a call whose arguments all gave way is. Rows
 that no valid token reads never count. Cost: five runs of the reference's step, and a copy of what is held.
 """
@@ -33,11 +33,10 @@ from parity.errors import UsageError
 from parity.hooks.rows import JOINT, Part
 from parity.hooks.tap import by_branch, single_output
 from parity.hooks.torchtools import callable_modules, leaves, mapped, named_arguments
-from parity.paths.closer.apart import Apart
-from parity.paths.closer.layout import Layout, Watched, is_mask
+from parity.paths.layout import Apart, Layout, Watched, is_mask
 from parity.paths.loaded import STAGE
 from parity.paths.loop import Loop, denoise
-from parity.paths.plan import name_of
+from parity.paths.plan import module_of, name_of
 from parity.records import Key, Record, StepRecords
 
 Fate = Literal["followed", "same", "absent", "left"]
@@ -64,7 +63,8 @@ def in_loop(
         backend = loop.side.backend.eager
         if backend is None:
             raise UsageError(f"a reference on '{loop.side.backend.name}' cannot follow a candidate: it needs torch")
-        with around or contextlib.nullcontext(), backend.listening(functools.partial(listen, backend)):
+        model = Watched(backend.model, backend.rules, backend.frames, backend.family.pairs_rows)
+        with around or contextlib.nullcontext(), backend.listening(functools.partial(listen, model)):
             for _ in denoise(loop, None, first=step, stop=step + 1):
                 pass
 
@@ -89,7 +89,7 @@ def follow(truth: Walk, variants: Sequence[Walk], look: Look, stage: str, step: 
     own = _Run(look)
     truth(own.listen)
     if other := own.miscounted:
-        own = _Run(replace(look, held={name: x for name, x in look.held.items() if _module_of(name) not in other}))
+        own = _Run(replace(look, held={name: x for name, x in look.held.items() if module_of(name) not in other}))
         truth(own.listen)
     for variant in variants:
         variant(_Run(own.look, own).listen)
@@ -136,7 +136,7 @@ class _Run:
     Attributes:
         like: the reference's own run, for one that measures floors; None for that run itself.
         sites: what is judged. fates: of each value, by `name_of`. counts: calls of each module.
-        _layouts: where rows lie, by branch. _open: calls, innermost last.
+        _branches: of the call of the model. _layouts: where rows lie, by branch. _open: calls, innermost last.
     """
 
     look: Look
@@ -144,12 +144,9 @@ class _Run:
     sites: dict[str, Apart] = field(default_factory=dict)
     fates: dict[str, Fate] = field(default_factory=dict)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _branches: tuple[str, ...] = ()
     _layouts: dict[str, Layout] = field(default_factory=dict)
     _open: list[_Call] = field(default_factory=list)
-
-    def listen(self, model: Watched, branches: tuple[str, ...]) -> contextlib.AbstractContextManager[None]:
-        """See `Walk`."""
-        return self._hooked(_Model(model, branches))
 
     @property
     def miscounted(self) -> set[str]:
@@ -162,39 +159,36 @@ class _Run:
         return {at[1] for at, count in theirs.items() if at in self.counts and self.counts[at] != count}
 
     @contextlib.contextmanager
-    def _hooked(self, model: _Model) -> Iterator[None]:
+    def listen(self, model: Watched, branches: tuple[str, ...]) -> Iterator[None]:
+        """See `Walk`."""
         calls: Counter[str] = Counter()
-        handles = []
-        self._layouts = {branch: Layout(model.watched, branch, self.look.own_order) for branch in model.branches}
-        self._open = []
+        self._branches, self._open = branches, []
+        self._layouts = {branch: Layout(model, branch, self.look.own_order) for branch in branches}
 
         def before(path: str) -> _Before:
             def hook(module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
                 number = calls[path]
                 calls[path] += 1
-                self.counts.update((branch, path) for branch in model.branches)
-                return self._given(model, path, number, args, kwargs, named_arguments(module, args, kwargs))
+                self.counts.update((branch, path) for branch in branches)
+                return self._given(path, number, args, kwargs, named_arguments(module, args, kwargs))
 
             return hook
 
         def after(path: str) -> _After:
-            return lambda module, args, output: self._made(model, path, output)
+            return lambda module, args, output: self._made(path, output)
 
-        try:
-            for path, module in callable_modules(model.watched.model).items():
-                handles.append(module.register_forward_pre_hook(before(path), with_kwargs=True))
-                handles.append(module.register_forward_hook(after(path), always_call=True))
+        with contextlib.ExitStack() as hooks:
+            for path, module in callable_modules(model.model).items():
+                hooks.enter_context(module.register_forward_pre_hook(before(path), with_kwargs=True))
+                hooks.enter_context(module.register_forward_hook(after(path), always_call=True))
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
 
     def _given(
-        self, model: _Model, path: str, number: int, args: Any, kwargs: Any, named: Mapping[str, Any]
+        self, path: str, number: int, args: Any, kwargs: Any, named: Mapping[str, Any]
     ) -> tuple[Any, Any] | None:
         """A call begins: its arguments, as far as they give way."""
         for name, x in named.items():
-            for branch, piece in by_branch(model.branches, x) if isinstance(x, torch.Tensor) else ():
+            for branch, piece in by_branch(self._branches, x) if isinstance(x, torch.Tensor) else ():
                 other = self.look.held.get(name_of(Key(STAGE, 0, branch, f"{path}:in.{name}", number)))
                 self._layouts[branch].see(path, name, piece, other)
         caller = self._open[-1] if self._open else None
@@ -204,10 +198,10 @@ class _Run:
             for port, x in leaves(value, f"in.{name}"):
                 if isinstance(x, torch.Tensor):
                     judged = caller is not None and caller.known
-                    fate, new = self._value(model, f"{path}:{port}", number, x, judged)
+                    fate, new = self._value(f"{path}:{port}", number, x, judged)
                     changed |= {} if new is x else {id(x): new}
                     fates |= {fate}
-                elif x is None and any(self._given_more(branch, f"{path}:{port}", number) for branch in model.branches):
+                elif x is None and any(self._given_more(branch, f"{path}:{port}", number) for branch in self._branches):
                     fates |= {"left"}
                 elif any(isinstance(held, torch.Tensor) for held in getattr(x, "__dict__", {}).values()):
                     fates |= {"absent"}  # an object that only its module can read
@@ -221,34 +215,32 @@ class _Run:
         other = self.look.held.get(name_of(Key(STAGE, 0, branch, site, number)))
         return other is not None and other.numel() > 0
 
-    def _made(self, model: _Model, path: str, output: Any) -> Any:
+    def _made(self, path: str, output: Any) -> Any:
         """A call has ended: its output, as far as it gives way; None to keep it."""
         call = self._open.pop()
         changed: dict[int, torch.Tensor] = {}
         for port, x in leaves(single_output(output), "out"):
             if not isinstance(x, torch.Tensor) or not (x.is_floating_point() or x.is_complex()):
                 continue
-            fate, new = self._value(model, f"{path}:{port}", call.number, x, call.known)
+            fate, new = self._value(f"{path}:{port}", call.number, x, call.known)
             changed |= {} if new is x else {id(x): new}
             if self.look.far and self._open and fate != "followed":
                 caller = self._open[-1]
                 caller.known = caller.known and call.known and fate != "left"
         return _swapped(output, changed) if changed else None
 
-    def _value(self, model: _Model, site: str, number: int, x: torch.Tensor, judged: bool) -> tuple[Fate, torch.Tensor]:
+    def _value(self, site: str, number: int, x: torch.Tensor, judged: bool) -> tuple[Fate, torch.Tensor]:
         """What becomes of a value, and what stands in its place."""
-        pieces = by_branch(model.branches, x)
-        given = [self._piece(model, branch, site, number, piece, judged) for branch, piece in pieces]
+        pieces = by_branch(self._branches, x)
+        given = [self._piece(branch, site, number, piece, judged) for branch, piece in pieces]
         fates = {fate for fate, _ in given}
         worst = next(fate for fate in ("left", "absent", "same", "followed") if fate in fates)
         if all(new is old for (_, new), (_, old) in zip(given, pieces, strict=True)):
             return worst, x
-        split = len(model.branches) > 1 and x.ndim > 0 and x.shape[0] == len(model.branches)
+        split = len(self._branches) > 1 and x.ndim > 0 and x.shape[0] == len(self._branches)
         return worst, torch.cat([new for _, new in given]) if split else given[0][1]
 
-    def _piece(
-        self, model: _Model, branch: str, site: str, number: int, x: torch.Tensor, judged: bool
-    ) -> tuple[Fate, torch.Tensor]:
+    def _piece(self, branch: str, site: str, number: int, x: torch.Tensor, judged: bool) -> tuple[Fate, torch.Tensor]:
         """The same of a branch."""
         name = name_of(Key(STAGE, 0, branch, site, number))
         other = self.look.held.get(name)
@@ -294,20 +286,8 @@ class _Run:
         return "followed" if placed is not None and all(one.finite for one in found.values()) else "left"
 
 
-@dataclass(frozen=True, slots=True)
-class _Model:
-    """The model that is called, and the branches of the call."""
-
-    watched: Watched
-    branches: tuple[str, ...]
-
-
 def _swapped(value: Any, changed: Mapping[int, torch.Tensor]) -> Any:
     return mapped(lambda x: changed.get(id(x), x), value)
-
-
-def _module_of(name: str) -> str:
-    return name.rsplit(" ", 2)[1].partition(":")[0]
 
 
 def _part_name(name: str, part: Part) -> str:

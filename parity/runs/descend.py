@@ -1,6 +1,15 @@
-"""The descent into the block in which a divergence starts: both sides observed module by module.
+"""Closer looks at what was judged: into the block in which a divergence starts, and at a port that passed.
 
-Cost: one step of the reference with its floors, and of the candidate, which is compiled for it.
+In the block both sides are observed module by module. Cost: one step of the reference with its floors, and of the
+candidate, which is compiled for it.
+
+A compiled port that passed is run once more with nothing observed (`unobserved`). What is observed of a compiled call
+is an output of its program, and a compiler makes another program of that: one that it makes wrongly may be right with
+every module's output kept. On a CPU, XLA compiles a tiny CogVideoX-1.5 through torchax so that noise_pred is 6 % off,
+and with its blocks observed 4e-6. So the first step runs again from the reference's state with no site, and what the
+loop takes from it is judged by the floors of the same step. It is done in the check of the pair as given, the last one:
+that program is the user's. Parity's own candidate is not run again: its program is not. Cost: one compilation of the
+candidate and one step, of a port that passed.
 """
 
 from __future__ import annotations
@@ -9,20 +18,18 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from parity.compare.births import excuses
-from parity.compare.conclude import divergence
+from parity.compare.conclude import Collected, conclude, divergence
 from parity.compare.judge import Judge
-from parity.compare.result import Origin, Result
+from parity.compare.result import Failed, Origin, Result
 from parity.hooks.sites import SitePlan, block_of
-from parity.paths.plan import DEFAULT_KINDS, Plan, State
-from parity.records import LOOP
-from parity.runs.request import Say
+from parity.paths.plan import DEFAULT_KINDS, Plan, State, state_of
+from parity.records import LOOP, StepRecords
+from parity.runs.request import Request, Say
 from parity.runs.sides import Ready
-from parity.runs.sink import Sink
+from parity.runs.stream import Sink
 
 
-def descend(
-    result: Result, pair: Ready, state: State, say: Say, sink: Sink, unseen: Collection[str] = frozenset()
-) -> Result:
+def descend(result: Result, pair: Ready, state: State, say: Say, sink: Sink, unseen: Collection[str]) -> Result:
     """Observe the block of a failing result's origin module by module, and place the origin there.
 
     Args:
@@ -53,7 +60,7 @@ def descend(
     return replace(result, origin=Origin(at.key, birth), why=why)
 
 
-def block_of_origin(result: Result, trunk: str = "") -> str | None:
+def block_of_origin(result: Result, trunk: str) -> str | None:
     """The block (or child of the module that holds the blocks) in which the origin lies; None for no module.
 
     Args:
@@ -83,3 +90,34 @@ def children_plan(block: str, modules: Sequence[str]) -> SitePlan | None:
     """A plan of a module and all below it; None where there is nothing below."""
     inside = [m for m in modules if m == block or m.startswith(block + ".")]
     return SitePlan("all", (), frozenset(inside)) if len(inside) > 1 else None
+
+
+NOTE = (
+    "with its modules observed the port agrees; compiled with nothing observed it is another program, and that one "
+    "differs: --candidate jit=false runs the port as its code says"
+)
+
+
+def unobserved(
+    result: Result, pair: Ready, truth: StepRecords, request: Request, say: Say, failing: Failed = "logic"
+) -> Result:
+    """A passing result, failed where the port's program gives something else when nothing is observed.
+
+    Args:
+        truth: the reference's first step, with the floors of the check that `failing` names.
+    """
+    if result.verdict != "pass" or request.sites == "none" or not pair.port or not pair.facts.candidate.compiled:
+        return result
+    say("the port's program with nothing observed", truth.step, truth.step + 1)
+    start = state_of(truth, "before")
+    steps = list(pair.sides.candidate.observe(Plan(), start=start, steps=(truth.step, truth.step + 1)))
+    ours, theirs = (step.where(lambda key: key.module == LOOP) for step in (truth, steps[0]))
+    judge, collected = Judge(excuses(pair.differing), port=True), Collected()
+    collected.add(ours, theirs, judge.step(ours, theirs))
+    found = conclude(
+        collected, model=result.model, differing=result.differing_settings, preflight=result.preflight, failing=failing
+    )
+    if found.verdict != "fail":
+        return result
+    notes = (*result.notes, *found.notes)
+    return replace(found, sites=(*result.sites, *found.sites), notes=notes).noted(NOTE)

@@ -1,7 +1,7 @@
 """The look that ends a check: the reference on the candidate's own values, module by module.
 
 Where all agreed it finds what is within the floors of the free run, which hold what one ulp of an elementary function
-grows to; where something failed, what lies behind it (`parity.paths.closer.follow`). No module of the candidate is
+grows to; where something failed, what lies behind it (`parity.paths.follow`). No module of the candidate is
 called: it works for ports. On a model of production size most values are too large to be held beside all others: then
 the modules in doubt, or where something failed some blocks after the others, are held in a pass of their own.
 
@@ -24,13 +24,12 @@ from parity.compare.result import Cause, Origin, Result, SiteDiff, measured
 from parity.compare.sites import FAILED, Sites, among
 from parity.errors import ParityError
 from parity.hooks.sites import EVERYTHING, OUTPUTS, WHOLE, Held, SitePlan
-from parity.paths.plan import DEFAULT_KINDS, Array, Plan, State, name_of
+from parity.paths.plan import DEFAULT_KINDS, Array, Plan, State, module_of, name_of, state_of
 from parity.paths.side import Side
 from parity.paths.worker.process import RemoteError
 from parity.records import LOOP, Key, StepRecords
 from parity.runs.request import Request, Say
 from parity.runs.sides import Ready
-from parity.runs.stream import state_of
 from parity.settings import LAYOUT
 
 ROOM, PASSES = 1 << 32, 4
@@ -79,7 +78,7 @@ class At:
         return without_held(next(steps))[1]
 
     def followed(self, side: Side, held: Mapping[str, Array], *, far: bool, own_order: bool) -> dict[Key, Local]:
-        """The local errors of a reference that follows these values; see `parity.paths.closer.follow.Look`."""
+        """The local errors of a reference that follows these values; see `parity.paths.follow.Look`."""
         plan = Plan(follow=held, far=far, own_order=own_order, floors=DEFAULT_KINDS)
         return followed_errors(next(side.observe(plan, start=self.state, steps=(self.step, self.step + 1))))
 
@@ -136,7 +135,7 @@ def _passes(sites: Sequence[SiteDiff], held: Mapping[str, Array], modules: Seque
     Args:
         sites: of a step, in execution order. modules: that can be held.
     """
-    large = {_module_of(name) for name, x in held.items() if _is_missing(x)}
+    large = {module_of(name) for name, x in held.items() if _is_missing(x)}
     failing = {d.key.module for d in sites if d.verdict == "fail"} & large & set(modules)
     sizes: dict[str, int] = {}
     for d in sites:
@@ -151,11 +150,6 @@ def _passes(sites: Sequence[SiteDiff], held: Mapping[str, Array], modules: Seque
         passes[-1].append(module)
         room -= size
     return passes
-
-
-def _module_of(name: str) -> str:
-    """Of a value's name; its branch may be empty."""
-    return name.rsplit(" ", 2)[1].partition(":")[0]
 
 
 def _is_missing(x: Array) -> bool:
@@ -230,7 +224,7 @@ class Following:
         cached = any(d.setting == "cache" for d in self.pair.differing)
         if self.at is None or self.doubt is not None or cached or born(sites):
             return
-        held = {_module_of(name) for name, x in outputs.items() if not _is_missing(x)}
+        held = {module_of(name) for name, x in outputs.items() if not _is_missing(x)}
         modules = tuple(m for m in doubtful(sites, self.pair.modules) if self.at != at or m not in held)
         if modules:
             self.doubt, self.doubtful = at, modules

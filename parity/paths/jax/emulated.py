@@ -1,15 +1,23 @@
-"""The setting `tpu` on JAX's CPU: float32 elementary functions err as a TPU's may.
+"""What a TPU computes otherwise than a CPU, emulated on JAX's CPU: products as `matmul_precision` says, elementary
+functions as `tpu` says.
 
-Problem. What a port gives on a TPU holds what the chip's exp, tanh and division err by; a CPU's are exact to an ulp.
+Problem. XLA's CPU computes every product in full float32, whatever precision was asked for; a TPU rounds the operands
+of a `default` product to bfloat16, and takes three bfloat16 passes for `high`, which keep about 16 bits. So a port that
+is a percent off on a TPU agrees here to the last bits. And what a port gives on a TPU holds what the chip's exp, tanh
+and division err by; a CPU's are exact to an ulp.
 
-How. A rule that lowers each function for the CPU moves its result, within the published bounds of the chip
-(`parity.settings.chips`), by a number that follows from the arguments' bits: below tracing, so nothing escapes it,
-kernels in interpret mode included, and the same argument errs alike everywhere, as on a chip.
+How. Rules that lower operations for the CPU: below tracing, so nothing escapes them, kernels in interpret mode
+included. Products and convolutions round their float32 operands first where the program asks for `default` or `high`
+(`jax.default_matmul_precision` in a side's scope, or an argument); `reduce_precision` is what XLA never folds away, as
+it does a cast to bfloat16 and back. The same as `parity.paths.reference` on the torch path. A function's result moves,
+within the published bounds of the chip (`parity.settings.chips`), by a number that follows from the arguments' bits:
+the same argument errs alike everywhere, as on a chip.
 
-Not emulated: the sign and course of a real chip's error, bfloat16 and float16 functions (whose rounding is larger), the
-order of sums, the six passes of a `highest` product (dropped terms of 2^-24), what fusions keep in float32.
+Not emulated: what a TPU keeps in float32 inside a fusion, the order of its sums, the sign and course of a real chip's
+error, bfloat16 and float16 functions (whose rounding is larger), the six passes of a `highest` product (dropped terms
+of 2^-24).
 
-Cost. Ten elementwise operations for each function.
+Cost. Two passes over each operand, ten elementwise operations for each function.
 """
 
 from __future__ import annotations
@@ -21,15 +29,66 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax._src.interpreters.mlir import _lowerings  # the rules to go on with have no public name
+from jax._src.interpreters.mlir import (
+    _lowerings,  # the rules to go on with have no public name
+    _platform_specific_lowerings,  # the rules to go on with have no public name
+)
 from jax._src.lax import lax as _lax  # many functions' primitives have no public name
 from jax._src.lax import special as _special
 from jax.interpreters import mlir
+from jax.lax import Precision, conv_general_dilated_p, dot_general_p
 from jaxlib.mlir.dialects import stablehlo
 
 from parity.errors import UsageError
 from parity.paths.jax.mesh import Devices
 from parity.settings.chips import CHIPS, EPS, LIMITS, NO_CHIP, chip_of
+
+
+@contextlib.contextmanager
+def products(precision: str) -> Iterator[None]:
+    """Within it, float32 products are of a precision: `highest`, `high` or `default`."""
+    if precision != "highest":
+        _round_on_cpu()
+    with jax.default_matmul_precision(precision):
+        yield
+
+
+@functools.cache
+def _round_on_cpu() -> None:
+    """Round the operands of this process's products on a CPU, once for all; those of `highest` are left alone."""
+    for product in (dot_general_p, conv_general_dilated_p):
+        exact = _platform_specific_lowerings["cpu"][product].rule
+        mlir.register_lowering(product, functools.partial(_product_lowered, exact), platform="cpu")
+
+
+def _product_lowered(exact: Any, context: Any, *operands: Any, **parameters: Any) -> Any:
+    """A product's lowering, with its two operands rounded before it."""
+    asked = parameters["precision"]
+    precisions = asked if isinstance(asked, tuple) else (asked, asked)
+    rounded = [
+        _rounded(context, x, aval, precision)
+        for x, aval, precision in zip(operands, context.avals_in, precisions, strict=True)
+    ]
+    return exact(context, *rounded, **parameters)
+
+
+def _rounded(context: Any, x: Any, aval: Any, precision: Any) -> Any:
+    if aval.dtype != jnp.float32 or precision not in _ROUNDINGS:
+        return x
+    rounding = mlir.lower_fun(_ROUNDINGS[precision], multiple_results=False)
+    return rounding(context.replace(avals_in=[aval], avals_out=[aval], primitive=None), x)[0]
+
+
+def _one_pass(x: jax.Array) -> jax.Array:
+    return jax.lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)
+
+
+def _three_passes(x: jax.Array) -> jax.Array:
+    large = _one_pass(x)
+    return large + _one_pass(x - large)
+
+
+_ROUNDINGS = {Precision.DEFAULT: _one_pass, Precision.HIGH: _three_passes}
 
 
 @contextlib.contextmanager
@@ -63,12 +122,12 @@ def _erring_on_cpu() -> Any:
     chip = jax.make_user_context(NO_CHIP)
     for name in CHIPS["v6e"]:
         function = getattr(_lax, f"{name}_p", None) or getattr(_special, f"{name}_p")
-        rule = functools.partial(_lowered, name, chip, _lowerings[function].rule)
+        rule = functools.partial(_function_lowered, name, chip, _lowerings[function].rule)
         mlir.register_lowering(function, rule, platform="cpu")
     return chip
 
 
-def _lowered(name: str, chip: Any, exact: Any, context: Any, *operands: Any, **parameters: Any) -> Any:
+def _function_lowered(name: str, chip: Any, exact: Any, context: Any, *operands: Any, **parameters: Any) -> Any:
     """A function's lowering, with its result moved."""
     bounds = CHIPS[chip.value]
     (out,) = context.avals_out

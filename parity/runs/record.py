@@ -1,7 +1,7 @@
 """`parity record`: one path, to a golden, on the machine that has it.
 
 The golden is written step by step, so that a killed recording keeps what it had finished and `resume` goes on from
-there; the stages outside the loop are one part at the end (`parity.runs.recording.stages`). Resuming starts the loop
+there; the stages outside the loop are one part at the end (`parity.runs.record_stages`). Resuming starts the loop
 from the last step's latents; floors cannot be resumed so (their variants' latents are not kept), and with floors the
 finished steps are computed again, unwritten, which gives the same bytes.
 
@@ -21,18 +21,29 @@ import numpy as np
 from parity.errors import InconclusiveError, UsageError
 from parity.golden import Golden, GoldenWriter
 from parity.hooks.sites import SitePlan, plan_sites
-from parity.paths.plan import DEFAULT_KINDS, KINDS, LOOP_STAGE, STAGES_STEP, Plan, Role, Spec, State
-from parity.paths.side import Side
-from parity.paths.worker.openers import Openers
+from parity.paths.plan import (
+    DEFAULT_KINDS,
+    KINDS,
+    LOOP_STAGE,
+    STAGES_STEP,
+    Ends,
+    Plan,
+    Role,
+    Spec,
+    Start,
+    State,
+    state_of,
+)
+from parity.paths.side import Openers, Side
 from parity.records import Facts, StepRecords
-from parity.runs.like import carry
+from parity.runs.given import carry
 from parity.runs.request import Request, Say
-from parity.runs.sides import Own, arrays, like_of, reference_spec, source_of, workers
-from parity.runs.stream import Ends, exhaust, state_of, until_end
+from parity.runs.sides import arrays, spec_of, workers
+from parity.runs.stream import exhaust, until_end
 from parity.settings import DeepCache, Settings
 
 if TYPE_CHECKING:
-    from parity.runs.recording.stages import Chain
+    from parity.runs.record_stages import Chain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,26 +106,20 @@ def _chain(request: RecordRequest, openers: Openers, say: Say) -> Chain | None:
     """The stages outside the loop; None where the loop alone is recorded."""
     if request.run.stages == ("transformer",):
         return None
-    from parity.runs.recording.stages import Chain  # torch and transformers, only from here on
+    from parity.runs.record_stages import Chain  # torch and transformers, only from here on
 
     say("preparing the checkpoint")
     return Chain.of(request.run, request.side, request.settings, request.floors, openers)
 
 
-def _spec(request: RecordRequest, openers: Openers, own: Own | None) -> Spec:
+def _spec(request: RecordRequest, openers: Openers, own: Start | None) -> Spec:
     """What the side is; it encodes the prompt itself, unless its text stage has done so."""
     run = replace(request.run, stages=(LOOP_STAGE,))
-    if request.side == "reference":
-        return replace(reference_spec(run, own), named=True)
-    port = run.ports.candidate or run.ports.reference
-    spec = Spec(role="candidate", source=source_of(run), settings=run.candidate.as_text(), named=True)
-    if port is not None:
-        spec = replace(spec, port=port.text, option=port.option)
-    if run.ports.alone and run.ports.candidate is not None:
-        facts = openers.of("reference").open(reference_spec(run)).facts()
+    spec = replace(spec_of(run, request.side, own), named=True)
+    if request.side == "candidate" and run.ports.alone and run.ports.candidate is not None:
+        facts = openers.of("reference").open(spec_of(run, "reference")).facts()
         spec = replace(spec, tensors=arrays(facts.tensors, facts.input_dtypes))
-    spec = like_of(run, spec)
-    return spec if own is None else replace(spec, inputs=own.inputs, beside=own.beside, tokens=own.tokens)
+    return spec
 
 
 def _recorded(request: RecordRequest, side: Side, facts: Facts, chain: Chain | None, say: Say) -> Recorded:

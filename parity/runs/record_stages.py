@@ -17,19 +17,17 @@ from parity.hooks.sites import plan_sites, split_sites
 from parity.models.family import Family
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
-from parity.paths.plan import STAGES_STEP, VAE_INPUT, VAE_STAGE, Array, Given, Plan, Role, Spec
-from parity.paths.side import Side
-from parity.paths.stages.known import case_of, stage_modules
-from parity.paths.worker.openers import Openers
-from parity.paths.worker.trees import array
+from parity.paths.families import case_of
+from parity.paths.inputs import array
+from parity.paths.plan import STAGES_STEP, VAE_INPUT, VAE_STAGE, Array, Ends, Given, Outputs, Plan, Role, Spec, Start
+from parity.paths.side import Openers, Side
+from parity.paths.stages.known import stage_modules
 from parity.records import LOOP, Facts, Floor, Key, Record, StepRecords
-from parity.runs.request import Request, Say
-from parity.runs.sides import Own, modules_of, source_of
+from parity.runs.request import Choice, Request, Say
+from parity.runs.sides import modules_of, source_of
 from parity.runs.stages.text import embeddings, text_modules
-from parity.runs.stream import Ends, Outputs, until_end
+from parity.runs.stream import until_end
 from parity.settings import Settings
-
-Choice = tuple[str, tuple[str, ...]]
 
 
 @dataclass
@@ -69,7 +67,7 @@ class Chain:
             made.weights |= _weights(made.vae.facts())
         return made
 
-    def encode(self, say: Say) -> Own:
+    def encode(self, say: Say) -> Start:
         """Run the encoders, keep their records, and give what the loop goes on from."""
         text = self.family.text(self.case)
         choices = split_sites(text_modules(self.case, text), *self.choices["text"])
@@ -86,7 +84,7 @@ class Chain:
         names = dict.fromkeys(name for of in runs.values() for name in of if name)
         beside = {n: given(n, torch.float64 if n == "float64" else torch.float32) for n in names}
         tokens = {name: array(x) for name, x in text.tokens().items()}
-        return Own(given("", DTYPES[self.settings.text("dtype")]), beside, tokens)
+        return Start(given("", DTYPES[self.settings.text("dtype")]), beside, tokens)
 
     def decode(self, ends: Ends, say: Say) -> None:
         """Decode what the loops came to, and keep the records."""
@@ -97,7 +95,7 @@ class Chain:
             self.vae.close()
 
     def _decoder(self, latents: Array, beside: Mapping[str, Given]) -> Spec:
-        return replace(self._spec(VAE_STAGE, "", self.settings), inputs={VAE_INPUT: latents}, beside=beside)
+        return replace(self._spec(VAE_STAGE, "", self.settings), start=Start({VAE_INPUT: latents}, beside))
 
     def _spec(self, stage: str, part: str, settings: Settings) -> Spec:
         source = source_of(replace(self.request, stages=(stage,), part=part))

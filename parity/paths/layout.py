@@ -1,0 +1,234 @@
+"""Where the rows of both sides lie in one call of the model, so that a value of one can stand in the other's place.
+
+A candidate may put its text tokens in another order than the reference, or keep fewer padded ones. Its own masks say
+which of its rows count: the first of these is the first of the reference's, and so on (`parity.hooks.rows`). Of rows
+that stand in one place: how far the candidate's are from the reference's own, and how far rounding alone moves those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+import torch
+
+from parity.hooks.rows import JOINT, Masks, NoRows, PairedRule, Part, RowRule, all_through, take, valid_rows
+from parity.records import Floor, Key, Moments, Record
+from parity.sketch import geometry
+from parity.transforms import done
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A model of the reference's, in torch, and how its rows lie.
+
+    Attributes:
+        rules: which rows count at each site, by branch. frames: the row frames by branch and name, on its device.
+        pairs_rows: whether the masks that it is given say which rows count.
+    """
+
+    model: torch.nn.Module
+    rules: Mapping[str, RowRule]
+    frames: Mapping[str, Mapping[str, tuple[torch.Tensor, torch.Tensor]]]
+    pairs_rows: bool = False
+
+
+def is_mask(port: str, x: torch.Tensor) -> bool:
+    """Whether an input says which keys are read."""
+    return x.ndim >= 2 and not x.is_complex() and (x.dtype == torch.bool or "mask" in port)
+
+
+def is_none(other: torch.Tensor) -> bool:
+    """Whether what the candidate handed out stands for None."""
+    return other.numel() == 0 and other.dtype == torch.bool
+
+
+@dataclass
+class Layout:
+    """Of one branch of one call.
+
+    Attributes:
+        model: the reference's. own_order: whether the candidate's masks may say that its rows stand elsewhere.
+        moved: whether they do. _ours, _theirs: the masks so far.
+    """
+
+    model: Watched
+    branch: str
+    own_order: bool
+    moved: bool = False
+    _ours: Masks = field(init=False)
+    _theirs: Masks = field(init=False)
+
+    def __post_init__(self) -> None:
+        rule = cast(PairedRule, self.model.rules[self.branch]) if self.model.pairs_rows else NoRows()
+        self._ours, self._theirs = Masks(rule), Masks(rule)
+
+    def see(self, module: str, port: str, x: torch.Tensor, other: torch.Tensor | None) -> None:
+        """Take in an argument of a call, where it is a mask."""
+        self._ours.see(module, {port: x})
+        if self.own_order and other is not None and is_mask(port, x) and other.ndim >= 2:
+            self._theirs.see(module, {port: other.to(x.device)})
+            ours, theirs = valid_rows(x), valid_rows(other.to(x.device))
+            self.moved |= not torch.equal(ours, theirs) and torch.equal(ours.sum(-1), theirs.sum(-1))
+
+    def masks(self, x: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Which keys each of two masks lets through, bool [B, rows], equal where only their order is another; None
+        where that cannot be compared."""
+        ours = valid_rows(x)
+        if is_none(other):
+            return ours, torch.ones_like(ours)
+        if other.ndim < 2 or len(other) != len(x):
+            return None
+        theirs = valid_rows(other.to(x.device))
+        if self.own_order and torch.equal(ours.sum(-1), theirs.sum(-1)):
+            return ours, ours
+        return (ours, theirs) if ours.shape == theirs.shape else None
+
+    def placed(self, module: str, port: str, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor | None:
+        """The candidate's value as the reference would hold it; None where it cannot stand there."""
+        if is_mask(port, x):
+            if is_none(other):
+                return all_through(x)
+            return other.to(x.device) if other.shape == x.shape and other.dtype == x.dtype else None
+        if other.is_complex() != x.is_complex():
+            return None
+        if not (x.is_floating_point() or x.is_complex()):
+            exact = other.shape == x.shape and torch.equal(other.to(x).to(other), other)
+            return other.to(x) if exact else None
+        other = other.to(device=x.device, dtype=x.dtype)
+        same = other.shape == x.shape
+        if not self.moved or not any(part.frame for part in self.parts(module, port, x)):
+            return other if same else None
+        if x.ndim < 3 or other.ndim != x.ndim or x.shape[2:] != other.shape[2:]:
+            return None
+        ours, theirs = self._ours.of(module, x.shape[1], 0), self._theirs.of(module, other.shape[1], 0)
+        if ours is None or theirs is None or int(ours.sum()) != int(theirs.sum()):
+            return None
+        new = x.clone()
+        new[:, ours[0]] = other[:, theirs[0]]
+        return new
+
+    def parts(self, module: str, port: str, x: torch.Tensor) -> tuple[Part, ...]:
+        """How the rows of a value of the reference's divide."""
+        rule = self._ours if self.model.pairs_rows else self.model.rules[self.branch]
+        parts = rule.parts(module, port, tuple(real(x).shape))
+        return tuple(p for p in parts if p.frame == JOINT) or parts  # of a joint sequence, what is read
+
+    def rows(self, module: str, part: Part, x: torch.Tensor) -> torch.Tensor:
+        """The rows of a part that count, as they are now."""
+        rows = real(x)
+        rows = rows[:, part.start : part.stop] if part.name else rows
+        frames = self.model.frames[self.branch]
+        if part.frame == JOINT or (part.frame and self.model.pairs_rows):
+            rows = take(rows, *self._ours.frame(module, part, int(rows.shape[1]), frames, 0, 1))[0]
+        elif part.frame:
+            rows = take(rows, *frames[part.frame])[0]
+        return rows.detach().clone()
+
+
+def real(x: torch.Tensor) -> torch.Tensor:
+    """A complex tensor's real view, as the tap has it."""
+    if not x.is_complex():
+        return x
+    return torch.view_as_real(x).flatten(-2) if x.ndim else torch.view_as_real(x)
+
+
+CLOSE = 1e-2
+"""Relative distance up to which an output is taken for the reference's: sites that agree are nearer than 1e-3."""
+
+LEAST = 2.0**-23
+"""Of a value's norm: what storing and fusing alone may move, below any floor measured (1.3e-7 and more)."""
+
+PER_BIN, BINS = 512, 64
+"""Elements of a row bin at least, and bins at most."""
+
+
+@dataclass
+class Apart:
+    """One value, or a part of its rows, that the runs which measure floors are held against.
+
+    Attributes:
+        key: of step 0. own, other: the reference's rows that count, and the candidate's. norm: of the reference's.
+        bins: norms of the difference, by row bin. most: the largest of a run that rounds otherwise, by row bin; whole:
+            its norm. said: what was done, where `words` need not look for it.
+    """
+
+    key: Key
+    own: torch.Tensor
+    other: torch.Tensor
+    norm: float
+    bins: np.ndarray
+    most: np.ndarray
+    whole: float = 0.0
+    said: str = ""
+
+    @classmethod
+    def of(cls, key: Key, ours: torch.Tensor, theirs: torch.Tensor) -> Apart:
+        """Of rows of the same shape. What is not finite on one side is infinitely far."""
+        bins = norms(_between(ours, theirs))
+        bins[np.isnan(bins)] = np.inf
+        whole = float(np.sqrt((norms(_finite(ours)) ** 2).sum()))
+        return cls(key, ours, theirs, whole, bins, np.zeros_like(bins))
+
+    def widen(self, other: torch.Tensor) -> None:
+        """Take in the same rows as a run has them that rounds otherwise."""
+        bins = norms(_between(self.own, other))
+        if np.isfinite(bins).all():
+            self.most = np.maximum(self.most, bins)
+            self.whole = max(self.whole, float(np.sqrt((bins**2).sum())))
+
+    @property
+    def finite(self) -> bool:
+        return bool(np.isfinite(self.bins).all())
+
+    @property
+    def near(self) -> bool:
+        """Whether it can be the same quantity in the same layout."""
+        return bool(np.sqrt((self.bins**2).sum()) <= CLOSE * self.norm)
+
+    @property
+    def words(self) -> str:
+        """What was done to the reference's values to give the candidate's; empty where nobody knows, or where rounding
+        alone may have done it."""
+        if self.said or not self.finite or float(np.sqrt((self.bins**2).sum())) <= self.floor.l2:
+            return self.said
+        found = done(*(x.detach().cpu().double().numpy() for x in (self.own, self.other)))
+        return "" if found is None else str(found)
+
+    @property
+    def record(self) -> Record:
+        """A record with the reference's moments, whose value is the norms of the difference."""
+        moments = Moments(self.own.numel(), 0, 0, 0.0, 0.0, 0.0, self.norm)
+        value = self.bins.astype(np.float32)
+        return Record(self.key, "tensor", tuple(self.own.shape), "float32", moments=moments, value=value)
+
+    @property
+    def floor(self) -> Floor:
+        """No bin is taken to be more exact than the whole (`parity.floors.level`)."""
+        whole = max(self.whole, LEAST * self.norm)
+        own = norms(_finite(self.own))
+        share = own / self.norm if self.norm > 0 else np.ones_like(own)
+        least = whole * np.maximum(share, 1.0 / np.sqrt(own.size))
+        return Floor(whole, np.maximum(self.most, least).astype(np.float32))
+
+
+def _between(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """The difference; 0 where both hold the same infinity, or NaN."""
+    return torch.where(x.isnan() & y.isnan() | (x == y), 0.0, y - x)
+
+
+def _finite(x: torch.Tensor) -> torch.Tensor:
+    """What is not finite as 0: a mask that is added has no norm."""
+    return torch.where(torch.isfinite(x), x, 0.0)
+
+
+def norms(x: torch.Tensor) -> np.ndarray:
+    """The norm of each row bin, float64 [at most `BINS`]: runs of neighbouring rows."""
+    rows = geometry(tuple(x.shape)).rows
+    squares = x.double().square().reshape(max(rows, 1), -1).sum(dim=1) if x.numel() else torch.zeros(1)
+    bins = max(1, min(BINS, x.numel() // PER_BIN, rows))
+    each = -(-squares.numel() // bins)
+    padded = torch.nn.functional.pad(squares, (0, each * bins - squares.numel()))
+    return np.asarray(padded.reshape(bins, each).sum(dim=1).sqrt().cpu().numpy(), np.float64)

@@ -1,1 +1,0 @@
-"""`parity record`: one side observed into a golden."""

@@ -1,0 +1,13 @@
+"""A port as a family: what it takes over from the base family, and what it leaves at `Family`'s default."""
+
+from __future__ import annotations
+
+from parity.models.family import Family
+from parity.paths.port.ported import Ported
+
+DEFAULTS = {"recipe", "text_lengths", "pipeline_arguments", "static_arguments"}
+
+
+def test_every_member_of_a_family_is_decided_on() -> None:
+    members = {name for name in vars(Family) if not name.startswith("_")}
+    assert members - vars(Ported).keys() == DEFAULTS
