@@ -192,7 +192,7 @@ class Ends:
 
     Attributes:
         runs: what each run came to: `""` is the side's own, others measured its floors.
-        names: modules that the side named. ran: attention site -> the function that computed it.
+        names: modules that the side named, below the model. ran: attention site -> the function that computed it.
         idle: why a pass would not rest on what the side's code installed.
     """
 
