@@ -393,6 +393,8 @@ def test_port_takes_no_module_of_the_other_sides_folder(tmp_path: Path) -> None:
 
 NO_KERNEL = "__import__('jax.experimental.pallas').experimental.pallas.pallas_call(print, out_shape=x)"
 """A kernel for TPUs, which no CPU compiles: JAX says so after the port's own code has returned."""
+BOOM = "lambda x: (_ for _ in ()).throw(ValueError('of a callback'))"
+HUGE = "jnp.arange(2.0**20)[:, None] * jnp.arange(2.0**20)"
 RETURN = "return Port(call=forward"
 IMPORT = "import jax\n"
 
@@ -415,6 +417,12 @@ IMPORT = "import jax\n"
             f"return {NO_KERNEL}(x)",
             "compiling what `call` computes raised at port.py: ValueError: Only interpret mode",
         ),
+        (
+            OUT,
+            f"return jax.pure_callback({BOOM}, x, x)",
+            "CpuCallback error calling callback: ValueError: of a callback",
+        ),
+        (OUT, f"return x + jnp.sort({HUGE} * x.mean()).sum()", "RESOURCE_EXHAUSTED: Out of memory"),
         ("def build(case):", "def build(case):\n    raise KeyError('gone')", "raised at port.py:39: KeyError: 'gone'"),
         ("SETTINGS = {", "SETTINGS = {'nothing': 1, ", "'nothing', no setting"),
         (
