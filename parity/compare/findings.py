@@ -6,6 +6,7 @@ Pure functions over judged sites. Each gives a sentence or nothing.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -62,7 +63,9 @@ def _rows(sites: Sequence[SiteDiff], origin: Origin | None, grid: tuple[int, int
     if at is None or at.key.site == _FRAMES or len(at.bins) < 2 or any(math.isnan(b) for b in at.bins):
         return ""
     hit = [i for i, ratio in enumerate(at.bins) if ratio > BIN_LIMIT]
-    if not hit or len(hit) == len(at.bins):
+    rest = [ratio for i, ratio in enumerate(at.bins) if i not in hit]
+    # Where most of the others are above their floors too it lies everywhere, and is largest there.
+    if not hit or not rest or statistics.median(rest) > 1.0:
         return ""
     tokens = _tokens(at)
     if tokens is None:

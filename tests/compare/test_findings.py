@@ -51,6 +51,7 @@ NANS = [site("a:out", nonfinite=(0, 0)), site("b:out", True, nonfinite=(0, 7)),
         ([site("a:out"), site("a:out", True, branch="uncond")], 1, {}, ["only branch uncond differs"]),
         ([differing(range(32, 48))], 0, {"grid": (4, 4, 4)}, ["tokens 32 to 47 of 64: frames 2 of 4"]),
         ([differing(range(64))], 0, {"grid": (4, 4, 4)}, []),  # a difference everywhere has no place
+        ([replace(differing(range(1)), bins=(9.0, 3.0, 4.0, 0.5))], 0, {}, []),  # nor has one that is largest there
         # The second axis of channels, of coordinates, and of a batch holds no tokens.
         ([differing(range(31, 64), (1, 64, 4, 8, 8))], 0, {}, ["difference lies in 33 of 64 parts of its rows"]),
         ([differing(range(31, 64), (1, 64, 2, 3))], 0, {}, ["difference lies in 33 of 64 parts of its rows"]),
