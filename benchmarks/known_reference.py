@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from parity.commands.parts.keep import KeepRun
+from parity.commands.keep import KeepRun
 from parity.compare.result import Result
 from parity.models.registry import DEFAULT_MODEL
 from parity.paths.live import Host, LiveSide

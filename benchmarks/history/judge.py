@@ -18,7 +18,7 @@ from change import Change, Scene
 
 import parity
 from parity.causes.explain import ExplainRequest, explain, of_run
-from parity.commands.parts.keep import KeepRun
+from parity.commands.keep import KeepRun
 from parity.compare.diff import diff
 from parity.compare.result import Result
 from parity.errors import ParityError

@@ -12,9 +12,8 @@ from typing import Annotated
 
 import typer
 
-from parity.commands.parts.choices import CHECKS, ISOLATIONS, one_of
-from parity.commands.parts.options import Generation, Output, Sides, Start
-from parity.commands.parts.unfold import command
+from parity.commands.options import CHECKS, ISOLATIONS, Generation, Output, Sides, Start, one_of
+from parity.commands.unfold import command
 from parity.errors import UsageError
 from parity.paths.worker.extras import check_extras, quieten, require_one_process
 from parity.report.document import Facts, Listing

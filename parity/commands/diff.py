@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from parity.commands.parts.options import (
+from parity.commands.options import (
     Candidate,
     Generation,
     GoldensModel,
@@ -37,8 +37,8 @@ from parity.commands.parts.options import (
     saved,
     shown,
 )
-from parity.commands.parts.unfold import command
 from parity.commands.record import recorded
+from parity.commands.unfold import command
 from parity.errors import ParityError, UsageError
 from parity.golden import Golden
 from parity.redact import typed_command

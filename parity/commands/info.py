@@ -14,8 +14,8 @@ import typer
 from rich.filesize import decimal as size
 
 from parity.cache import cache_dir
-from parity.commands.parts.options import Output
-from parity.commands.parts.unfold import command
+from parity.commands.options import Output
+from parity.commands.unfold import command
 from parity.errors import UsageError
 from parity.models.registry import DEFAULT_MODEL, FAMILIES, tiny_names
 from parity.report.document import Document, Facts, Listing, Table, listed

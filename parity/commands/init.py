@@ -13,8 +13,8 @@ from typing import Annotated
 
 import typer
 
-from parity.commands.parts import choices
-from parity.commands.parts.unfold import command
+from parity.commands.options import model_option
+from parity.commands.unfold import command
 from parity.errors import UsageError
 from parity.report.output import printable, show, write
 
@@ -31,7 +31,7 @@ def init(
     jax: Annotated[bool, typer.Option("--jax", help="A function in JAX, with taps.")] = False,
     script: Annotated[bool, typer.Option("--script", help="A script with a loop of its own, recorded.")] = False,
     model: Annotated[
-        str | None, choices.model("Model that is ported: its class, arguments and module names are filled in.")
+        str | None, model_option("Model that is ported: its class, arguments and module names are filled in.")
     ] = None,
 ) -> None:
     """Write a port template to fill in, or a script to be recorded.

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from parity.commands.parts.choices import STAGES, some_of
-from parity.commands.parts.options import Generation, Observed, Output, SideName, Sides, Start
-from parity.commands.parts.unfold import command
+from parity.commands.options import SIDES, STAGES, Generation, Observed, Output, Sides, Start, one_of, some_of
+from parity.commands.unfold import command
 from parity.errors import UsageError
 from parity.paths.plan import Role
 from parity.redact import typed_command
@@ -34,7 +33,7 @@ def record(
     generation: Generation,
     sides: Sides,
     observed: Observed,
-    side: SideName = "reference",
+    side: Annotated[str, one_of(SIDES, "Which side: reference is torch, candidate torchax.")] = "reference",
     floors: Annotated[
         str,
         typer.Option(

@@ -8,9 +8,19 @@ from typing import Annotated
 import typer
 from msgspec.structs import replace
 
-from parity.commands.parts.choices import CHECKS, ISOLATIONS, STAGES, one_of, some_of
-from parity.commands.parts.options import Generation, Judgement, Observed, Sides, shown
-from parity.commands.parts.unfold import command
+from parity.commands.options import (
+    CHECKS,
+    ISOLATIONS,
+    STAGES,
+    Generation,
+    Judgement,
+    Observed,
+    Sides,
+    one_of,
+    shown,
+    some_of,
+)
+from parity.commands.unfold import command
 from parity.compare.result import Result
 from parity.errors import UsageError
 from parity.redact import typed_command
@@ -56,7 +66,7 @@ def run(
     """
     start = generation.read(stages)
     with output.sides(torchax=sides.torchax) as say:
-        from parity.commands.parts.keep import KeepLast, KeepRun
+        from parity.commands.keep import KeepLast, KeepRun
         from parity.runs.compare import run_stages
 
         request = start.request(

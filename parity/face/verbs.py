@@ -64,8 +64,8 @@ def run(
     Raises:
         UsageError: bad input. InconclusiveError: a chosen site never fired, or a setting was ignored.
     """
-    from parity.commands.parts.keep import KeepRun
-    from parity.commands.parts.options import Generation
+    from parity.commands.keep import KeepRun
+    from parity.commands.options import Generation
     from parity.runs.compare import run_stages
     from parity.runs.ports import load_ports
 

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torchax")
 
 from parity.cache import cache_dir
-from parity.commands.parts.keep import KeepLast, KeepRun, last_run
+from parity.commands.keep import KeepLast, KeepRun, last_run
 from parity.errors import UsageError
 from parity.records import StepRecords
 from parity.runs.request import Request

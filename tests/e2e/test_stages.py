@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from parity.commands.parts.keep import write_frames
+from parity.commands.keep import write_frames
 from parity.compare.frames import pictures
 from parity.hooks.sites import split_sites
 from tests.support.cli import cli

@@ -1,6 +1,7 @@
 """Options that several commands take, each said once; those that belong together as groups (see `unfold`).
 
-A group checks its own values when it is built, before anything heavy is imported.
+A group checks its own values when it is built, before anything heavy is imported. What a shell completes is a function
+from what is typed so far to what it may become, as Typer takes it: a shell asks it at every press of a key.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
+from typer.models import OptionInfo
 
-from parity.commands.parts import choices
-from parity.commands.parts.choices import SIDES, STAGES, model, one_of, settings_of
 from parity.errors import UsageError
 from parity.models.registry import DEFAULT_MODEL, require_model, tiny_names
 from parity.paths.worker.extras import check_extras, quieten, require_one_process
@@ -23,7 +23,7 @@ from parity.report import formats
 from parity.report.output import consoles, show, tell, write
 from parity.runs.given import Given, read_given
 from parity.runs.request import NO_PORTS, Ports, Request
-from parity.settings import Settings, paired, parse
+from parity.settings import SETTINGS, Settings, paired, parse
 
 if TYPE_CHECKING:
     from parity.report.comparison import Comparison
@@ -35,25 +35,90 @@ _PORT = re.compile(r".+\.py:\w+")
 MOST_STEPS = 100_000
 """Denoising steps, at most: schedules are made whole."""
 
+ISOLATIONS = ("none", "steps")
+STAGES = ("text", "transformer", "vae")
+CHECKS = ("both", "logic", "precision")
+SIDES = ("reference", "candidate")
+SITES = ("blocks", "all")
+
+Complete = Callable[[str], list[str]]
+
+
+def completing(values: tuple[str, ...]) -> Complete:
+    """Completes one of the values."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [value for value in values if value.startswith(incomplete)]
+
+    return complete
+
+
+def complete_settings(incomplete: str) -> list[str]:
+    """Names of settings with `=`, then `NAME=VALUE` where the values are listed."""
+    name, equals, typed = incomplete.partition("=")
+    if not equals:
+        return [f"{setting.name}=" for setting in SETTINGS if setting.name.startswith(name)]
+    found = (setting for setting in SETTINGS if setting.name == name)
+    return [f"{name}={value}" for setting in found for value in setting.kind.values if value.startswith(typed)]
+
+
+def comma_separated(values: tuple[str, ...]) -> Complete:
+    """Completes the last of several values, each given once."""
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        given = before.split(",")
+        return [f"{before}{comma}{value}" for value in values if value.startswith(last) and value not in given]
+
+    return complete
+
+
+def one_of(values: tuple[str, ...], help: str, panel: str | None = None) -> OptionInfo:
+    """An option that takes one of the values, and refuses another; panel: of the help."""
+
+    def checked(option: typer.CallbackParam, value: str) -> str:
+        if value not in values:
+            raise UsageError(f"{option.opts[0]} takes {', '.join(values)}, found '{value}'")
+        return value
+
+    return typer.Option(
+        metavar="|".join(values),
+        autocompletion=completing(values),
+        callback=checked,
+        help=help,
+        rich_help_panel=panel,
+    )
+
+
+def some_of(values: tuple[str, ...], help: str, panel: str | None = None) -> OptionInfo:
+    """An option that takes some of the values, separated by commas; panel: of the help."""
+    return typer.Option(
+        metavar=",".join(values), autocompletion=comma_separated(values), help=help, rich_help_panel=panel
+    )
+
+
+def model_option(help: str) -> OptionInfo:
+    """An option for a model: a built-in one's name is completed, a folder or a hub name is typed."""
+    return typer.Option("--model", "-m", metavar="NAME", autocompletion=completing(tiny_names()), help=help)
+
+
+def settings_of(side: str, short: str) -> OptionInfo:
+    """An option for settings, repeatable."""
+    help = f"Setting of the {side}, see parity info settings; repeatable."
+    return typer.Option(f"--{side}", short, metavar="K=V", autocompletion=complete_settings, help=help)
+
+
+# --- options
+
 Model = Annotated[
     str | None,
-    model(f"Built-in ({', '.join(tiny_names())}), folder in diffusers layout, or hub name; default {DEFAULT_MODEL}."),
-]
-GoldensModel = Annotated[str | None, model("Model; default: the golden's.")]
-Steps = Annotated[int | None, typer.Option(help="Number of denoising steps; default 1, or the golden's.")]
-Seed = Annotated[int | None, typer.Option(help="Seed of the initial noise; default 0.")]
-Prompt = Annotated[str | None, typer.Option(help="Prompt; default: the model's example prompt.")]
-InputsOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE|GOLDEN",
-        help="What both sides start from: a golden, a port's embeddings or latents, or tensors by argument name.",
+    model_option(
+        f"Built-in ({', '.join(tiny_names())}), folder in diffusers layout, or hub name; default {DEFAULT_MODEL}."
     ),
 ]
-
-Reference = Annotated[list[str], settings_of("reference", "-r")]
+GoldensModel = Annotated[str | None, model_option("Model; default: the golden's.")]
+Prompt = Annotated[str | None, typer.Option(help="Prompt; default: the model's example prompt.")]
 Candidate = Annotated[list[str], settings_of("candidate", "-c")]
-SideName = Annotated[str, one_of(SIDES, "Which side: reference is torch, candidate torchax.")]
 ReferencePort = Annotated[
     str | None, typer.Option(metavar="FILE.py:FUNCTION", help="A port in place of the reference.")
 ]
@@ -78,9 +143,15 @@ class Generation:
     panel: ClassVar[str] = "Model and inputs"
 
     model: Model = None
-    steps: Steps = None
-    seed: Seed = None
-    inputs: InputsOption = None
+    steps: Annotated[int | None, typer.Option(help="Number of denoising steps; default 1, or the golden's.")] = None
+    seed: Annotated[int | None, typer.Option(help="Seed of the initial noise; default 0.")] = None
+    inputs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|GOLDEN",
+            help="What both sides start from: a golden, a port's embeddings or latents, or tensors by argument name.",
+        ),
+    ] = None
     prompt: Prompt = None
 
     def __post_init__(self) -> None:
@@ -200,7 +271,14 @@ class Observed:
 
     panel: ClassVar[str] = "Comparison"
 
-    sites: Annotated[str, choices.sites("Sites; a glob is over module or module:port.")] = "blocks"
+    sites: Annotated[
+        str,
+        typer.Option(
+            metavar=f"{'|'.join(SITES)}|GLOB",
+            autocompletion=completing(SITES),
+            help="Sites; a glob is over module or module:port.",
+        ),
+    ] = "blocks"
     values: Annotated[
         list[str], typer.Option(metavar="GLOB", help="Sites whose values are kept whole; repeatable.")
     ] = field(default_factory=list)
@@ -219,7 +297,7 @@ class Sides:
 
     panel: ClassVar[str] = "Settings and ports"
 
-    reference: Reference = field(default_factory=list)
+    reference: Annotated[list[str], settings_of("reference", "-r")] = field(default_factory=list)
     candidate: Candidate = field(default_factory=list)
     port: Port = None
     reference_port: ReferencePort = None

@@ -1,1 +1,0 @@
-"""What several commands share: option groups, flattening, kept folders."""
