@@ -1,15 +1,18 @@
 """`parity info`: what is here, what can be run, what a golden holds, what is kept.
 
-Cost. Models and settings are known from names: neither torch nor jax is imported.
+Cost. Models and settings are known from names: neither torch nor jax is imported. Of a golden `golden.json` alone is
+read, unless a step or `--verify` is asked for.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args
 
+import numpy as np
 import typer
 from rich.filesize import decimal as size
 
@@ -17,9 +20,13 @@ from parity.cache import cache_dir
 from parity.commands.options import Output
 from parity.commands.unfold import command
 from parity.errors import UsageError
+from parity.golden import Golden, Problem, fingerprint_bytes, verify
+from parity.golden.fingerprint import WeightPrint
 from parity.models.registry import DEFAULT_MODEL, FAMILIES, tiny_names
-from parity.report.document import Document, Facts, Listing, Table, listed
+from parity.records import Record, StepRecords
+from parity.report.document import Cells, Document, Facts, Listing, Section, Table, counted, listed
 from parity.report.output import tell
+from parity.report.result_json import named, plain
 from parity.settings import SETTINGS, Backend, render
 
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
@@ -58,9 +65,7 @@ def info(
     if found is not None and (verify or step is not None):
         raise UsageError("--verify and --step look into a golden: parity info GOLDEN")
     if found is None:
-        from parity.commands import golden
-
-        found, code = golden.listing(str(topic), step, verify)
+        found, code = golden_listing(str(topic), step, verify)
     output.show(found)
     return code
 
@@ -155,3 +160,119 @@ def _bytes(folder: Path) -> int:
         except OSError:  # deleted meanwhile
             continue
     return total
+
+
+# --- a golden
+
+
+def golden_listing(where: str, step: int | None, check: bool) -> tuple[Listing, int]:
+    """What is in a golden, and the exit code: 2 where a check finds damage.
+
+    Args:
+        step: whose records are listed; None for no step's. check: every part is read.
+    """
+    opened = Golden.open(where)
+    problems = verify(where) if check else None
+    records = None if step is None else opened.read_step(step)
+    shown = tuple(_golden_sections(opened, problems, records))
+    return Listing(golden_document(opened, problems, records), shown), 2 if problems else 0
+
+
+def golden_document(golden: Golden, problems: list[Problem] | None, records: StepRecords | None) -> dict[str, Any]:
+    """As JSON; what was not measured is null."""
+    result: dict[str, Any] = {
+        "format": 1,
+        "golden": golden.name,
+        "complete": golden.complete,
+        "bytes": golden.bytes,
+        "steps": list(golden.steps),
+        "provenance": asdict(golden.provenance),
+        "parts": [named(part, ("step", "file", "bytes", "records", "sha256")) for part in golden.manifest.parts],
+        "problems": plain(problems),
+    }
+    if records is not None:
+        result["records"] = [_record_document(records, record) for record in records.records]
+    return result
+
+
+def _record_document(step: StepRecords, record: Record) -> dict[str, Any]:
+    floor, held = step.floors.get(record.key), isinstance(record.value, np.ndarray)
+    return {
+        **asdict(record.key),
+        **named(record, ("kind", "shape", "dtype", "rows", "frame", "moments")),
+        "scalar": None if held else plain(record.value),
+        "sketch": record.sketch is not None,
+        "value": held,
+        "floor": None if floor is None else named(floor, ("l2", "local_l2")),
+    }
+
+
+def _spans(golden: Golden) -> str:
+    """The steps of a golden, neighbours by their ends: `3 steps: -1, 0-1`."""
+    runs: list[list[int]] = []
+    for step in golden.steps:
+        if runs and step == runs[-1][-1] + 1 and step > 0:
+            runs[-1].append(step)
+        else:
+            runs.append([step])
+    listed = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return counted(len(golden.steps), "step") + (f": {listed}" if listed else "")
+
+
+def _golden_sections(golden: Golden, problems: list[Problem] | None, records: StepRecords | None) -> Iterator[Section]:
+    provenance = golden.provenance
+    index, count = provenance.shard
+    named = (f"{name}={WeightPrint.parse(text).digits}\n" for name, text in provenance.weights.items())
+    weights = fingerprint_bytes("", (), (line.encode("utf-8", "surrogatepass") for line in named))
+    rows = [
+        ("golden", golden.name),
+        ("state", "complete" if golden.complete else "incomplete: its recording was not finished"),
+        ("holds", f"{_spans(golden)}, {sum(p.records for p in golden.manifest.parts)} records, {size(golden.bytes)}"),
+        ("model", provenance.model),
+        ("path", f"{provenance.side}, {provenance.backend}"),
+        ("run", f"{counted(provenance.steps, 'step')}, seed {provenance.seed}"),
+        ("weights", f"{len(provenance.weights)} tensors, {weights}" if provenance.weights else "not fingerprinted"),
+        ("devices", ", ".join(provenance.devices)),
+        ("commit", provenance.commit),
+        ("command", provenance.command),
+        ("shard", f"{index} of {count}" if count > 1 else ""),
+        *((f"input {name}", value) for name, value in provenance.inputs.items()),
+        *((f"version {name}", value) for name, value in provenance.versions.items()),
+    ]
+    yield Facts(tuple(row for row in rows if row[1]))
+    yield Table("Settings", "setting", ("setting", "value"), tuple(provenance.settings.items()))
+    parts = [(str(part.step), part.file, str(part.records), size(part.bytes)) for part in golden.manifest.parts]
+    yield Table("Parts", "part of step", ("step", "file", "records", "size"), tuple(parts))
+    if records is not None:
+        cells = tuple(_record_cells(records, record) for record in records.records)
+        yield Table(f"Step {records.step}", "record", _COLUMNS, cells, folds=("site",))
+    if problems is not None:
+        found = tuple(("problem", problem.message) for problem in problems)
+        yield Facts(found or (("verified", "every part is whole"),))
+
+
+_COLUMNS = ("site", "stage", "branch", "call", "dtype", "shape", "min", "max", "l2", "bad", "floor", "holds")
+
+
+def _record_cells(step: StepRecords, record: Record) -> Cells:
+    key, moments, floor = record.key, record.moments, step.floors.get(record.key)
+    value = isinstance(record.value, np.ndarray)
+    holds = [name for name, there in (("sketch", record.sketch is not None), ("value", value)) if there]
+    if record.kind != "tensor":
+        holds = ["None" if record.value is None else repr(record.value)]
+    shape = "x".join(map(str, record.shape)) if record.kind == "tensor" else ""
+    return tuple(
+        cell or "-"
+        for cell in (
+            key.site,
+            key.stage,
+            key.branch,
+            str(key.call),
+            record.dtype,
+            shape,
+            *(("", "", "") if moments is None else (f"{n:.4g}" for n in (moments.min, moments.max, moments.l2))),
+            "" if moments is None else str(moments.nan + moments.inf),
+            "" if floor is None else f"{floor.l2:.3g}",
+            " ".join(holds),
+        )
+    )
