@@ -8,8 +8,7 @@ from dataclasses import fields
 from typing import Self
 
 from parity.compare import result as compared
-from parity.report.card import card, context
-from parity.report.comparison import Comparison
+from parity.report.comparison import Comparison, card, context
 from parity.report.document import lines
 from parity.report.formats import render
 

@@ -1,25 +1,37 @@
 """A comparison as a document: what a person reads of it, in ten seconds.
 
-In this order: the card (`parity.report.card`); preflight; one row a step; one row a block for the step of the first
-divergence; the sites that failed (`parity.report.tables`). Only selected here, never computed.
+In this order: the card; preflight; one row a step; one row a block for the step of the first divergence; the sites that
+failed (`parity.report.tables`). Only selected here, never computed.
+
+The card is what a reader must not miss, in a dozen lines: the verdict, the first divergence, its kind and effect, the
+settings that differ, the likeliest cause, and what to type next; beside it stands what the verdict rests on. A terminal
+shows it last, where the eye is; a page first.
 
 Cost. One pass over the sites.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from parity.compare.independent import closest
-from parity.compare.result import Check, Result
+from parity.compare.independent import closest, differences
+from parity.compare.result import EVIDENCE, HARMLESS, Check, Note, Result, SettingDifference, StepDiff
 from parity.compare.sites import FAILED, Which, among, count, steps_of
-from parity.report.card import card, context
 from parity.report.document import Facts, Json, Section, Table
 from parity.report.result_json import written
 from parity.report.tables import blocks_table, failures, frames_table, stages_table, steps_table
 
 _SIGNS = {"pass": "✅", "fail": "❌", "inconclusive": "⚠️"}
+_KINDS = {
+    "preflight": "preflight: seen before anything is computed",
+    "logic": "logic: in float32, with every dtype setting neutral",
+    "precision": "precision: with the dtypes as given",
+}
+_FIRST = "first divergence: "
+MOST = 6
+"""Differences that are listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +117,81 @@ def stage_blocks(result: Result, details: bool) -> Iterator[Table]:
 
 def _of(stage: str) -> Which:
     return lambda s: s.key.stage == stage
+
+
+# --- the card
+
+
+def card(result: Result, following: Sequence[str] = ()) -> Facts:
+    """The ten seconds.
+
+    Args:
+        following: commands to go on with.
+    """
+    steps = f", {len(result.steps)} steps" if len(result.steps) > 1 else ""
+    rows = [("verdict", f"{result.verdict}: {result.model}{steps}" if result.model else result.verdict)]
+    _, first, rest = result.reason.partition(_FIRST)
+    if first and not result.why.together:  # the kind says what comes before
+        rows.append(("first divergence", rest))
+    elif result.reason:
+        rows.append(("reason", result.reason))
+    if result.failed is not None:
+        agreed = any(check.name == "logic" and check.verdict == "pass" for check in result.checks)
+        rows.append(("kind", _KINDS[result.failed] + "; the logic check passes" * agreed))
+    rows += [("effect", effect) for effect in _effects(result)]
+    independent = differences(result)
+    shown = "; ".join(map(str, independent[:MOST])) + ("; ..." if independent[MOST:] else "")
+    if len(independent) > 1:
+        rows.append(("differences", f"{len(independent)} independent ones: {shown}"))
+    elif "*" in shown:
+        rows.append(("differences", f"the same in several blocks: {shown}"))
+    if result.differing_settings:
+        rows.append(("settings", "; ".join(_difference(d, result.notes) for d in result.differing_settings)))
+    guilty = [cause for cause in result.causes if not cause.harmless]
+    if guilty:
+        rows.append(("cause", guilty[0].cause + (f" (and {len(guilty) - 1} more)" if guilty[1:] else "")))
+        rows += [("fix", guilty[0].fix)] if guilty[0].fix else []
+    # The last line is a command by itself, to be pasted.
+    rows += [("next" if i < len(following) - 1 else "", command) for i, command in enumerate(following)]
+    return Facts(tuple(rows))
+
+
+def context(result: Result) -> Facts:
+    """Causes with their evidence, and notes."""
+    rows = []
+    for c in result.causes:
+        rows.append(("harmless", c.cause.removeprefix(HARMLESS)) if c.harmless else ("cause", c.cause))
+        rows += [("fix", c.fix)] if c.fix else []
+        rows += [("evidence", f"{EVIDENCE[w.kind]}: {w.detail}") for w in c.evidence]
+        rows += [("confirm", c.confirm)] if c.confirm else []
+    differing = {d.setting for d in result.differing_settings}
+    rows += [("note", note.text) for note in result.notes if note.setting not in differing]
+    return Facts(tuple(rows))
+
+
+def _effects(result: Result) -> list[str]:
+    """What it does to noise_pred, check by check where several were run, and how far it spreads."""
+    checks: list[tuple[str, str]] = [(check.name, _bits(check.steps)) for check in result.checks]
+    checks = checks or [("", _bits(result.steps))]
+    differ = len({text for _, text in checks}) > 1
+    bits = dict.fromkeys(f"{text} ({name})" if differ else text for name, text in checks if text)
+    spread = count(result.sites, FAILED, frozenset({"propagated"}))
+    return ["; ".join([*bits, *([f"{spread} tensors behind it differ"] if spread else [])])] if bits or spread else []
+
+
+def _bits(steps: Sequence[StepDiff]) -> str:
+    """`noise_pred agrees in 18.4 of 24 bits at step 3`: the worst step's; empty where no step has any."""
+    known = [step for step in steps if step.bits_of]
+    worst = min(known, key=lambda step: -math.inf if math.isnan(step.bits) else step.bits, default=None)
+    if worst is None:
+        return ""
+    where = f" at step {worst.step}" if len(steps) > 1 else ""
+    if math.isnan(worst.bits):
+        return f"noise_pred is not finite{where}"
+    return f"noise_pred agrees in {worst.bits:.1f} of {worst.bits_of} bits{where}"
+
+
+def _difference(difference: SettingDifference, notes: Sequence[Note]) -> str:
+    """The setting, and after it the notes about it: whether it did harm."""
+    text = f"{difference.setting}: {difference.reference} -> {difference.candidate}"
+    return "; ".join([text, *(note.text for note in notes if note.setting == difference.setting)])

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from parity.compare.result import Distance, FrameDiff, FrameError, Origin, SiteDiff, StageDiff, StepDiff
 from parity.compare.sites import FAILED, INTRODUCED, among, count
-from parity.records import LOOP
-from parity.report.card import place, site_name
+from parity.records import LOOP, Key
 from parity.report.document import Cells, Table, both, distance_cells, small, times
 
 MOST_DETAILED = 1_000
@@ -249,3 +248,16 @@ def remarks(site: SiteDiff) -> Iterator[str]:
         yield f"dtype {site.dtypes[0]} -> {site.dtypes[1]}"
     if any(site.nonfinite):
         yield f"NaN or Inf: {site.nonfinite[0]} -> {site.nonfinite[1]}"
+
+
+def place(key: Key) -> str:
+    """`step 0 cond`; the stage only where it is not the one that nearly every site is in."""
+    branch = f" {key.branch}" if key.branch else ""
+    if key.step < 0 and key.stage != "transformer":
+        return f"{key.stage}{branch}"  # outside the loop
+    stage = "" if key.stage == "transformer" else f"{key.stage} "
+    return f"{stage}step {key.step}{branch}"
+
+
+def site_name(key: Key) -> str:
+    return key.site + (f" call {key.call}" if key.call else "")
