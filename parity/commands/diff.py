@@ -17,7 +17,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -34,8 +34,7 @@ from parity.commands.options import (
     ReferencePort,
     Sides,
     is_port,
-    saved,
-    shown,
+    unwritten,
 )
 from parity.commands.record import recorded
 from parity.commands.unfold import command
@@ -252,19 +251,12 @@ def _reported(
     """
     following = tuple(following) if result.has_causes_to_find else ()
     document = Comparison(result, following=following, details=output.details)
-    files: list[tuple[str, Path | None, Callable[[], str]]] = [
+    files = unwritten(
         ("--junit", reports.junit, lambda: render(document, "junit")),
         ("--markdown", reports.markdown, lambda: render(document, "markdown")),
         ("--map-out", renames.map_out if proposed else None, lambda: proposed),
-    ]
-
-    def save(code: int) -> int:
-        for option, path, text in files:
-            if path is not None:
-                code = saved(code, path, text, option)
-        return code
-
-    return shown(output, document, save)
+    )
+    return output.judged(document, files)
 
 
 def _following(golden: str, port: str, ported: Ported) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from parity.commands.keep import last_run
-from parity.commands.options import GoldensModel, Judgement, Port, Prompt, ReferencePort, saved, shown
+from parity.commands.options import GoldensModel, Judgement, Port, Prompt, ReferencePort, unwritten
 from parity.commands.unfold import command
 from parity.errors import UsageError
 from parity.paths.worker.process import Workers
@@ -51,12 +51,8 @@ def explain(
         result = find_causes(request, openers, say)
     document = Comparison(result, explained=True, following=_following(result, first, second), details=output.details)
 
-    def save(code: int) -> int:
-        if second is not None:
-            return code
-        return saved(code, where / "explain.json", lambda: render(document, "json"), "RUN")  # for `parity report`
-
-    return shown(output, document, save)
+    kept = where / "explain.json" if second is None else None  # for `parity report`
+    return output.judged(document, unwritten(("RUN", kept, lambda: render(document, "json"))))
 
 
 def _following(result: Result, first: str | None, second: str | None) -> tuple[str, ...]:

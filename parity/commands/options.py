@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -392,33 +392,27 @@ class Judgement(Output):
 
     details: Annotated[bool, typer.Option("--details", "-v", help="Show all rows on a terminal.")] = False
 
+    def judged(self, document: Comparison, problems: Iterable[str]) -> int:
+        """Print a result, then save it, even if stdout is full or closed; returns the exit code.
 
-def shown(output: Judgement, document: Comparison, save: Callable[[int], int]) -> int:
-    """Print a result, then save it, even if stdout is full or closed; returns the exit code.
+        Args:
+            problems: writes the files as it is read, and names those that cannot be: of a pass the exit code is then 2.
+        """
+        code = document.result.exit_code
+        try:
+            self.show(document)
+        finally:
+            for problem in problems:
+                tell(f"parity: {problem}")
+                code = code or UsageError.exit_code
+        return code
 
-    Args:
-        save: writes the files; takes the exit code of the verdict and gives the command's.
-    """
-    code = document.result.exit_code
-    try:
-        output.show(document)
-    finally:
-        code = save(code)
-    return code
 
-
-def saved(code: int, path: Path, text: Callable[[], str], option: str) -> int:
-    """Write a side file after the result was shown; a failure goes to stderr.
-
-    Args:
-        code: the exit code of the verdict. option: that named the file.
-
-    Returns:
-        The same code; of a pass whose file could not be written, 2.
-    """
-    try:
-        write(path, text, option)
-    except UsageError as error:
-        tell(f"parity: {error}")
-        return code or UsageError.exit_code
-    return code
+def unwritten(*files: tuple[str, Path | None, Callable[[], str]]) -> Iterator[str]:
+    """Write side files: the option that named each, its path, if there is one, and its text. Says why one cannot be."""
+    for option, path, text in files:
+        try:
+            if path is not None:
+                write(path, text, option)
+        except UsageError as error:
+            yield str(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -17,15 +18,12 @@ from parity.commands.options import (
     Observed,
     Sides,
     one_of,
-    shown,
     some_of,
 )
 from parity.commands.unfold import command
 from parity.compare.result import Result
-from parity.errors import UsageError
 from parity.redact import typed_command
 from parity.report.comparison import Comparison
-from parity.report.output import tell
 from parity.runs.request import Request, RunSpec
 
 
@@ -79,16 +77,13 @@ def run(
         kept = KeepLast(request) if out is None else KeepRun(out, request)
         result = run_stages(request, say, kept)
 
-    def save(code: int) -> int:
+    def problems() -> Iterator[str]:
         kept.result(result)
-        for problem in kept.problems:
-            tell(f"parity: {problem}")
-            code = code or UsageError.exit_code
-        return code
+        yield from kept.problems
 
     following = (*_closer(result, request), *_following(result, out, sides)) if kept.kept else ()
     document = Comparison(result, following=following, details=output.details)
-    return shown(output, document, save)
+    return output.judged(document, problems())
 
 
 def _closer(result: Result, request: Request) -> tuple[str, ...]:
