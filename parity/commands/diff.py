@@ -268,8 +268,8 @@ def _following(golden: str, port: str, ported: Ported) -> tuple[str, ...]:
     return (f"{typed_command('parity', 'diff', golden, port, *ported.words(), '--out', kept)}; {explain}",)
 
 
-_IN_MESSAGES = {"%": "%25", "\r": "%0D", "\n": "%0A"}
-_IN_PROPERTIES = {**_IN_MESSAGES, ":": "%3A", ",": "%2C"}
+_IN_MESSAGES = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
+_IN_PROPERTIES = {**_IN_MESSAGES, **str.maketrans({":": "%3A", ",": "%2C"})}
 
 
 def annotate(port: str, title: str, message: str) -> None:
@@ -291,8 +291,8 @@ def errors_at(port: str) -> Iterator[None]:
 
 def error_line(file: str, line: int, title: str, message: str) -> str:
     """One error as a workflow command, escaped as its format asks."""
-    where = f"file={_escaped(file, _IN_PROPERTIES)},line={line},title={_escaped(title, _IN_PROPERTIES)}"
-    return f"::error {where}::{_escaped(message, _IN_MESSAGES)}"
+    where = f"file={file.translate(_IN_PROPERTIES)},line={line},title={title.translate(_IN_PROPERTIES)}"
+    return f"::error {where}::{message.translate(_IN_MESSAGES)}"
 
 
 def _in_repository(file: Path) -> str:
@@ -312,7 +312,3 @@ def _line(file: Path, function: str) -> int:
         rf"(async )?def {re.escape(function)}\b|class {re.escape(function)}\b|{re.escape(function)} *[:=]"
     )
     return max((i for i, line in enumerate(lines, 1) if defined.match(line)), default=1)
-
-
-def _escaped(text: str, table: dict[str, str]) -> str:
-    return "".join(table.get(char, char) for char in text)

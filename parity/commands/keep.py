@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -41,7 +42,6 @@ from parity.runs.given import carry
 from parity.runs.request import FILE, Request, RunSpec
 from parity.runs.stream import Sink
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -126,6 +126,8 @@ class KeepLast(KeepRun):
     line on stderr."""
 
     def __init__(self, request: Request) -> None:
+        for name in ("begin", "step", "closer", "finish", "frames", "result"):
+            setattr(self, name, functools.partial(self._tried, getattr(self, name)))
         self._tried(self._open, request)
 
     def _open(self, request: Request) -> None:
@@ -137,26 +139,8 @@ class KeepLast(KeepRun):
         fcntl.flock(self._going_on, fcntl.LOCK_EX)
         super().__init__(folder, request)
 
-    def begin(self, facts: Pair[Facts], name: str) -> str | None:
-        return self._tried(super().begin, facts, name)
-
-    def step(self, reference: StepRecords, candidate: StepRecords) -> None:
-        self._tried(super().step, reference, candidate)
-
-    def finish(self, name: str, ends: Pair[Ends]) -> None:
-        self._tried(super().finish, name, ends)
-
-    def closer(self, reference: StepRecords, candidate: StepRecords) -> None:
-        self._tried(super().closer, reference, candidate)
-
-    def frames(self, name: str, frames: np.ndarray) -> None:
-        self._tried(super().frames, name, frames)
-
     def result(self, result: Result) -> None:
         """Keep the result, and with it the run, in place of the last one."""
-        self._tried(self._replace_last, result)
-
-    def _replace_last(self, result: Result) -> None:
         super().result(result)
         with (self.out.parent / "last.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -167,12 +151,10 @@ class KeepLast(KeepRun):
             shutil.rmtree(before, ignore_errors=True)
         _lock_of(self.out).unlink()
 
-    def _tried(self, keep: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+    def _tried(self, keep: Callable[..., T], *args: Any) -> T | None:
         """Keep something, unless something could not be kept before."""
-        if not self.kept:
-            return None
         try:
-            return keep(*args, **kwargs)
+            return keep(*args) if self.kept else None
         except (UsageError, OSError) as error:
             self.kept = False
             tell(f"this run is not kept for `parity explain`: {error}")

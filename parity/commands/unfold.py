@@ -3,8 +3,9 @@
 Problem. Typer reads options from a function's parameters, so options that several commands share are said once in the
 function's signature, again in its call, and again in every other command.
 
-How. A group is a frozen dataclass whose fields carry Typer's annotations. `command` gives a function that takes groups
-the signature that Typer reads, with each group replaced by its fields, and builds the groups when it is called:
+How. A group is a frozen dataclass whose fields carry Typer's annotations and defaults; its `panel` is that of the help.
+`command` gives a function that takes groups the signature that Typer reads, with each group replaced by its fields, and
+builds the groups when it is called:
 
     @command
     def inspect(golden: Golden, output: Output) -> int: ...
@@ -17,8 +18,8 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable
-from dataclasses import MISSING, Field, fields, is_dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
 from inspect import Parameter
 from typing import Annotated, Any, get_args, get_type_hints
 
@@ -52,25 +53,11 @@ def command(function: Callable[..., int | None]) -> Callable[..., int]:
     return unfolded
 
 
-def _parameters(group: type[Any]) -> list[Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    return [
-        Parameter(
-            field.name, Parameter.KEYWORD_ONLY, default=_default(field), annotation=_in_panel(hints[field.name], group)
-        )
-        for field in fields(group)
-    ]
-
-
-def _in_panel(annotation: Any, group: type[Any]) -> Any:
-    """The annotation of an option, listed in the help under its group's `panel`."""
-    kind, option = get_args(annotation)
-    option = copy.copy(option)
-    option.rich_help_panel = getattr(group, "panel", None)
-    return Annotated[kind, option]
-
-
-def _default(field: Field[Any]) -> object:
-    if field.default_factory is not MISSING:
-        return field.default_factory()
-    return Parameter.empty if field.default is MISSING else field.default
+def _parameters(group: type[Any]) -> Iterator[Parameter]:
+    hints, defaults = get_type_hints(group, include_extras=True), group()
+    for field in fields(group):
+        kind, option = get_args(hints[field.name])
+        option = copy.copy(option)  # an option may stand in several groups, in the help under each one's panel
+        option.rich_help_panel = group.panel
+        default, annotation = getattr(defaults, field.name), Annotated[kind, option]
+        yield Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
