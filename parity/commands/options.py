@@ -26,6 +26,7 @@ from parity.runs.request import NO_PORTS, Ports, Request
 from parity.settings import SETTINGS, Settings, paired, parse
 
 if TYPE_CHECKING:
+    from parity.paths.side import Openers
     from parity.report.comparison import Comparison
     from parity.report.document import Document
     from parity.report.progress import Say
@@ -320,11 +321,11 @@ class Sides:
         """The settings of both sides, by parity's own catalogue."""
         return paired(parse("torch", self.reference), parse("torchax", self.candidate))
 
-    def load(self, model: str | None) -> tuple[Ports, Settings, Settings]:
+    def load(self, model: str | None, openers: Openers | None = None) -> tuple[Ports, Settings, Settings]:
         """Import the ports, each where it will run.
 
         Args:
-            model: None where a reference port has inputs of its own.
+            model: None where a reference port has inputs of its own. openers: see `parity.runs.ports.load_ports`.
 
         Raises:
             UsageError: see `parity.paths.port.load.load_entry`.
@@ -333,7 +334,7 @@ class Sides:
             return NO_PORTS, *self.settings()
         from parity.runs.ports import load_ports
 
-        ports = load_ports(self.reference_port, self.port, model)
+        ports = load_ports(self.reference_port, self.port, model, openers)
         return ports, *ports.settings(self.reference, self.candidate)
 
 

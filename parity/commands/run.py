@@ -67,13 +67,8 @@ def run(
         from parity.commands.keep import KeepLast, KeepRun
         from parity.runs.compare import run_stages
 
-        request = start.request(
-            sides.load(start.model),
-            sites=observed.sites,
-            values=tuple(observed.values),
-            isolate=isolate,
-            checks=checks,
-        )
+        loaded, values = sides.load(start.model), tuple(observed.values)
+        request = start.request(loaded, sites=observed.sites, values=values, isolate=isolate, checks=checks)
         kept = KeepLast(request) if out is None else KeepRun(out, request)
         result = run_stages(request, say, kept)
 

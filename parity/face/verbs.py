@@ -17,16 +17,16 @@ from parity.face.result import Result
 from parity.golden.rename import NONE, load_rename
 from parity.paths.worker.extras import check_extras
 from parity.paths.worker.process import Workers
+from parity.settings import Value, render
 
 Where = str | os.PathLike[str]
-Settings = Mapping[str, object]
+Settings = Mapping[str, Value]
 """Values by name: `{"attention.mask": "none", "jit": False}`."""
 
 
 def texts(settings: Settings | None) -> list[str]:
     """`NAME=VALUE` of each, as the command line takes it."""
-    spelled = {name: str(x).lower() if isinstance(x, bool) else str(x) for name, x in (settings or {}).items()}
-    return [f"{name}={text}" for name, text in spelled.items()]
+    return [f"{name}={render(value)}" for name, value in (settings or {}).items()]
 
 
 def quiet(text: str, done: int | None = None, total: int | None = None) -> None:
@@ -65,22 +65,16 @@ def run(
         UsageError: bad input. InconclusiveError: a chosen site never fired, or a setting was ignored.
     """
     from parity.commands.keep import KeepRun
-    from parity.commands.options import Generation
+    from parity.commands.options import Generation, Sides
     from parity.runs.compare import run_stages
-    from parity.runs.ports import load_ports
 
     check_extras(torchax=port is None and "device" not in (candidate or {}))
     generation = Generation(model=model, steps=steps, seed=seed, prompt=prompt, inputs=_text(inputs))
     start = generation.read(None if stages is None else ",".join(stages))
+    sides = Sides(reference=texts(reference), candidate=texts(candidate), port=port, reference_port=reference_port)
     with Workers() as openers:
-        ports = load_ports(reference_port, port, start.model, openers)
-        request = start.request(
-            (ports, *ports.settings(texts(reference), texts(candidate))),
-            sites=sites,
-            values=tuple(values),
-            isolate=isolate,
-            checks=checks,
-        )
+        loaded = sides.load(start.model, openers)
+        request = start.request(loaded, sites=sites, values=tuple(values), isolate=isolate, checks=checks)
         kept = None if out is None else KeepRun(Path(out), request)
         result = run_stages(request, quiet, kept)
         if kept is not None:
@@ -134,10 +128,7 @@ def explain(
             request = of_run(Path(run_or_reference), openers, {"reference": reference_port, "candidate": port})
         else:
             request = ExplainRequest(
-                reference=str(run_or_reference),
-                candidate=str(candidate),
-                model=model,
-                prompt=prompt,
+                reference=str(run_or_reference), candidate=str(candidate), model=model, prompt=prompt
             )
         return Result.of(find_causes(request, openers, quiet))
 
