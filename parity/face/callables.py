@@ -24,7 +24,7 @@ from parity.hooks.modules import named_tensors
 from parity.models.generic.inputs import LATENT
 from parity.paths.port.load import Entry
 from parity.paths.port.ported import moved, uncompiled
-from parity.port import Case, Layout, Port, Runs, tap
+from parity.port import Case, Port, Runs, tap
 from parity.settings import BITS
 
 IN = "in."
@@ -74,11 +74,6 @@ class Callee:
         function = self._reference if role == "reference" else self._candidate
         return Entry(option=role, text=self.name, file=self.file, settings={}, digest="", function=function)
 
-    def changed(self, rename: Mapping[str, str] | None, layout: Layout | None) -> Callee:
-        """With other names or another layout, where they are given."""
-        port = self.port
-        return replace(self, port=replace(port, rename=rename or port.rename, layout=layout or port.layout))
-
     # --- as either side
 
     def _reference(self, case: Case) -> Port:
@@ -100,13 +95,12 @@ class Callee:
         return replace(self._as_torch(module), runs=self.runs)
 
     def _as_torch(self, module: torch.nn.Module) -> Port:
-        whole = self.port.module is None or self.invoke is None or self.runs == "jax"
+        invoke = None if self.port.module is None or self.runs == "jax" else self.invoke
 
         def call(given: Mapping[str, torch.Tensor]) -> torch.Tensor:
             args, kwargs = self.nest.fill(_own(given))
-            if whole or self.invoke is None:
-                return _prediction(self, module(*args, **kwargs), given[LATENT].ndim)
-            return _prediction(self, self.invoke(None, args, kwargs), given[LATENT].ndim)
+            out = module(*args, **kwargs) if invoke is None else invoke(None, args, kwargs)
+            return _prediction(self, out, given[LATENT].ndim)
 
         return replace(self.port, module=module, call=call)
 
@@ -117,8 +111,9 @@ class Callee:
             weights, given = passed if self.port.weights is not None else (None, passed[0])
             args, kwargs = self.nest.fill(_own(given))
             out = invoke(weights, args, kwargs)
-            if self.port.module is None:
-                tap(":out", _observed(out))
+            if self.port.module is None:  # observed as a module's output would be
+                found = [x for _, x in leaves(out)]
+                tap(":out", found[0] if len(found) == 1 else found)
             return _prediction(self, out, given[LATENT].ndim)
 
         return replace(self.port, call=call, runs="jax")
@@ -166,6 +161,8 @@ def callee(given: object, nest: Nest, tensors: Mapping[str, torch.Tensor], runs:
         function: Callable[..., Any] = given
         port, invoke = Port(call=given), lambda weights, args, kwargs: function(*args, **kwargs)
     own = given.call or given.module if isinstance(given, Port) else given
+    while isinstance(own, functools.partial):
+        own = own.func
     kind = runs or port.runs or _runs(port, nest, tensors)
     if kind != "jax" and port.module is not None and not isinstance(port.module, torch.nn.Module):
         raise UsageError(f"the {role} runs in {kind} and its module is of type {type(port.module).__name__}")
@@ -214,12 +211,6 @@ def _prediction(side: Callee, output: Any, rank: int) -> Any:
     return first[None]
 
 
-def _observed(output: Any) -> Any:
-    """A function's output as a module's would be observed."""
-    found = [x for _, x in leaves(output)]
-    return found[0] if len(found) == 1 else found
-
-
 def _copied(module: torch.nn.Module, *, plain: bool) -> torch.nn.Module:
     """A copy that can be cast and hooked without a trace on the caller's; parameters share their memory.
 
@@ -228,10 +219,8 @@ def _copied(module: torch.nn.Module, *, plain: bool) -> torch.nn.Module:
     """
     memo: dict[int, Any] = {}
     for _, x in named_tensors(module):
-        if plain and type(x).__module__.startswith("torchax"):
-            memo[id(x)] = torch.nn.Parameter(to_torch(x), requires_grad=False)
-        elif type(x).__module__.startswith("torchax"):
-            memo[id(x)] = x
+        if type(x).__module__.startswith("torchax"):
+            memo[id(x)] = torch.nn.Parameter(to_torch(x), requires_grad=False) if plain else x
         elif isinstance(x, torch.nn.Parameter):
             memo[id(x)] = torch.nn.Parameter(x.detach(), requires_grad=False)
         else:
@@ -330,16 +319,12 @@ def _is_flax(x: object) -> bool:
 
 
 def _name(x: object) -> str:
-    while isinstance(x, functools.partial):
-        x = x.func
     named = x if inspect.isroutine(x) or hasattr(x, "__wrapped__") else type(x)
     return str(getattr(named, "__name__", type(x).__name__)).strip("<>") or type(x).__name__
 
 
 def _file(x: object) -> str:
     """The file that it is written in, so that an error names a line of it; the working folder where nobody knows."""
-    while isinstance(x, functools.partial):
-        x = x.func
     try:
         return str(Path(inspect.getsourcefile(x if inspect.isroutine(x) else type(x)) or "").resolve())
     except (TypeError, OSError):

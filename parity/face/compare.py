@@ -82,7 +82,9 @@ def compare(
     """
     nest, tensors = split(inputs)
     ours = callee(reference, nest, tensors, None, "reference")
-    theirs = callee(candidate, nest, tensors, runs, "candidate").changed(rename, layout)
+    theirs = callee(candidate, nest, tensors, runs, "candidate")
+    port = theirs.port
+    theirs = replace(theirs, port=replace(port, rename=rename or port.rename, layout=layout or port.layout))
     openers = InProcess(first := ours.entry("reference"), second := theirs.entry("candidate"))
     ports = Ports(first.info, second.info, alone=True, openers=openers)
     settings = ports.settings(_texts(ours, reference_settings), _texts(theirs, candidate_settings))
