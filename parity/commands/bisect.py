@@ -17,7 +17,7 @@ from parity.commands.unfold import command
 from parity.errors import UsageError
 from parity.paths.worker.extras import check_extras, quieten, require_one_process
 from parity.report.document import Facts, Listing
-from parity.report.output import consoles, tell
+from parity.report.output import console, tell
 
 CANNOT_BE_TOLD = 125
 
@@ -70,7 +70,7 @@ def _settings(start: Start, sides: Sides, checks: str, isolate: str, output: Out
     def heard(probe: Probe) -> None:
         tell(f"with {probe.words}: {probe.outcome} ({probe.evidence})")
 
-    errors = consoles()[1]
+    errors = console(stderr=True)
     with progress(errors, quiet=not errors.is_terminal) as say:
         culprits, probes = fewest(searched, by_run(request, say), heard)
     facts: list[tuple[str, str]] = []

@@ -20,7 +20,7 @@ from parity.errors import UsageError
 from parity.models.registry import DEFAULT_MODEL, require_model, tiny_names
 from parity.paths.worker.extras import check_extras, quieten, require_one_process
 from parity.report import formats
-from parity.report.output import consoles, show, tell, write
+from parity.report.output import console, show, tell, write
 from parity.runs.given import Given, read_given
 from parity.runs.request import NO_PORTS, Ports, Request
 from parity.settings import SETTINGS, Settings, paired, parse
@@ -364,7 +364,7 @@ class Output:
         """Report progress on stderr while the block runs, whatever the format; `stage` begins; `quiet`: none."""
         from parity.report.progress import progress
 
-        with progress(consoles()[1], quiet=quiet) as say:
+        with progress(console(stderr=True), quiet=quiet) as say:
             say(stage)
             yield say
 

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def consoles() -> tuple[Console, Console]:
-    """(stdout, stderr), for what is laid out or moves. rich decides whether each is a terminal and keeps NO_COLOR."""
+def console(*, stderr: bool = False) -> Console:
+    """stdout or stderr, for what is laid out or moves. rich decides whether it is a terminal and keeps NO_COLOR."""
     from rich.console import Console
 
     # Highlighting, markup and emoji are off: a site's brackets and colons are part of its name.
-    return tuple(Console(stderr=err, highlight=False, markup=False, emoji=False) for err in (False, True))  # type: ignore[return-value]
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
 BLOCK = 1 << 18

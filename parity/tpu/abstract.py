@@ -92,17 +92,6 @@ class Abstract:
         return found
 
 
-def _require_program(settings: Settings) -> None:
-    """Refuse settings that change nothing in the transformer's program.
-
-    Raises:
-        UsageError: there are some.
-    """
-    idle = [s.name for s in SETTINGS if settings.changed(s.name) and not s.applies_in(LOOP_STAGE)]
-    if idle:
-        raise UsageError(f"{', '.join(idle)} changes nothing in the transformer's program: leave it out")
-
-
 def abstract_candidate(family: Family, case: Case, settings: Settings, devices: Sequence[jax.Device]) -> Abstract:
     """A candidate on the first of these devices, as many as its mesh has.
 
@@ -110,7 +99,9 @@ def abstract_candidate(family: Family, case: Case, settings: Settings, devices: 
         UsageError: a setting has no meaning for the model, or nothing is compiled with it.
     """
     require_meaning(family, case, settings)
-    _require_program(settings)
+    idle = [s.name for s in SETTINGS if settings.changed(s.name) and not s.applies_in(LOOP_STAGE)]
+    if idle:
+        raise UsageError(f"{', '.join(idle)} changes nothing in the transformer's program: leave it out")
     placed = abstract_devices(settings, devices)
     dtype = DTYPES[settings.text("dtype")]
     reached = Reached(settings)
@@ -217,19 +208,15 @@ def abstract_port(
     backend = loaded.backend
     if not isinstance(backend, TorchaxBackend):
         raise UsageError(f"{entry.named} runs in torch: no program of it is compiled for a TPU")
-    there = [_on(x.sharding, devices) for x in jax.tree.leaves(backend.params)]
+    weights, structure = jax.tree.flatten(backend.params)
+    there = [_on(x.sharding, devices) for x in weights]
     own = next((cast(Mesh, sharding.mesh) for sharding in there if sharding is not None), placed.mesh)
-    backend.devices = PortDevices(placed.mesh, placed.rules, own)
-    backend.params = _elsewhere(backend.params, there, backend.devices)
-    backend.frames = jax.tree.map(lambda x: backend.devices.put(x, backend.devices.replicated), backend.frames)
+    backend.devices = elsewhere = PortDevices(placed.mesh, placed.rules, own)
+    whole = elsewhere.replicated
+    moved = [elsewhere.put(x, sharding or whole) for x, sharding in zip(weights, there, strict=True)]
+    backend.params = jax.tree.unflatten(structure, moved)
+    backend.frames = jax.tree.map(lambda x: elsewhere.put(x, whole), backend.frames)
     return replace(abstract(backend, ported, case, inputs, ("", *modules)), scoped=backend.model)
-
-
-def _elsewhere(weights: Any, there: Sequence[NamedSharding | None], devices: Devices) -> Any:
-    """The weights as shapes at these places, one for each of them in order; None: whole on each device."""
-    leaves, structure = jax.tree.flatten(weights)
-    put = [devices.put(x, sharding or devices.replicated) for x, sharding in zip(leaves, there, strict=True)]
-    return jax.tree.unflatten(structure, put)
 
 
 def _on(sharding: Any, devices: Sequence[jax.Device]) -> NamedSharding | None:

@@ -15,12 +15,6 @@ NAMES = ("html", "json", "junit", "markdown", "text")
 """The formats there are."""
 
 
-def require(name: str) -> None:
-    """Raise UsageError unless there is such a format."""
-    if name not in NAMES:
-        raise UsageError(f"--format takes {', '.join(NAMES)}; found '{name}'")
-
-
 def render(document: Document, name: str) -> str:
     """The document in a format.
 
@@ -32,7 +26,8 @@ def render(document: Document, name: str) -> str:
 
 def pieces(document: Document, name: str) -> Iterable[str]:
     """`render`, in pieces where the text may be larger than memory."""
-    require(name)
+    if name not in NAMES:
+        raise UsageError(f"--format takes {', '.join(NAMES)}; found '{name}'")
     format_: Callable[[Document], str | Iterable[str]] = getattr(importlib.import_module(f"{__name__}.{name}"), name)
     text = format_(document)
     return (text,) if isinstance(text, str) else text

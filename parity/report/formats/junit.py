@@ -56,18 +56,14 @@ def junit(document: Document) -> str:
 
 
 def grouped(result: Result) -> Iterator[tuple[Group, list[SiteDiff]]]:
-    """The groups of all steps, those of one step at a time."""
-    return (item for sites in by_step(result.sites) for item in groups(sites).items())
-
-
-def groups(sites: Sequence[SiteDiff]) -> dict[Group, list[SiteDiff]]:
-    """(stage, step, branch, block) -> its sites that decide, in execution order."""
-    found: dict[Group, list[SiteDiff]] = {}
-    for site in sites:
-        if site.verdict != "ignored":
-            key = site.key
-            found.setdefault((key.stage, key.step, key.branch, block_of(key.module)), []).append(site)
-    return found
+    """(stage, step, branch, block) -> its sites that decide, in execution order, the groups of one step at a time."""
+    for sites in by_step(result.sites):
+        found: dict[Group, list[SiteDiff]] = {}
+        for site in sites:
+            if site.verdict != "ignored":
+                key = site.key
+                found.setdefault((key.stage, key.step, key.branch, block_of(key.module)), []).append(site)
+        yield from found.items()
 
 
 def plain(text: str) -> str:

@@ -17,7 +17,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from parity.report.document import Cells, Document, Facts, Section, Table, lines
-from parity.report.output import consoles, printable
+from parity.report.output import console, printable
 
 _STYLES = {
     "pass": "green", "complete": "green", "fail": "bold red", "incomplete": "bold red",
@@ -30,7 +30,7 @@ _FOLD = 16
 
 
 def text(document: Document) -> str:
-    return laid_out(in_order(document), consoles()[0])
+    return laid_out(in_order(document), console())
 
 
 def in_order(document: Document) -> tuple[Section, ...]:
