@@ -12,12 +12,12 @@ from typing import Annotated
 
 import typer
 
+from parity.commands import command
 from parity.commands.options import CHECKS, ISOLATIONS, Generation, Output, Sides, Start, one_of
-from parity.commands.unfold import command
 from parity.errors import UsageError
 from parity.paths.worker.extras import check_extras, quieten, require_one_process
 from parity.report.document import Facts, Listing
-from parity.report.output import console, tell
+from parity.report.output import console, progress, tell
 
 CANNOT_BE_TOLD = 125
 
@@ -59,7 +59,6 @@ def bisect(
 def _settings(start: Start, sides: Sides, checks: str, isolate: str, output: Output) -> int:
     """The fewest settings of the candidate that make the run fail."""
     from parity.bisect.settings import OUTCOMES, Probe, by_run, fewest, plan
-    from parity.report.progress import progress
 
     require_one_process()
     quieten()

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from parity.commands import command
 from parity.commands.options import Model, Output, Port, settings_of
-from parity.commands.unfold import command
 from parity.errors import UsageError
 from parity.models.registry import DEFAULT_MODEL
 from parity.paths.worker.extras import check_extras

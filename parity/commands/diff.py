@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
+from parity.commands import command
 from parity.commands.options import (
     Candidate,
     Generation,
@@ -37,7 +38,6 @@ from parity.commands.options import (
     unwritten,
 )
 from parity.commands.record import recorded
-from parity.commands.unfold import command
 from parity.errors import ParityError, UsageError
 from parity.golden import Golden
 from parity.redact import typed_command

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from parity.commands import command
 from parity.commands.keep import last_run
 from parity.commands.options import GoldensModel, Judgement, Port, Prompt, ReferencePort, unwritten
-from parity.commands.unfold import command
 from parity.errors import UsageError
 from parity.paths.worker.process import Workers
 from parity.redact import typed_command

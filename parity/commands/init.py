@@ -13,8 +13,8 @@ from typing import Annotated
 
 import typer
 
+from parity.commands import command
 from parity.commands.options import model_option
-from parity.commands.unfold import command
 from parity.errors import UsageError
 from parity.report.output import printable, show, write
 

@@ -1,4 +1,4 @@
-"""Options that several commands take, each said once; those that belong together as groups (see `unfold`).
+"""Options that several commands take, each said once; those that belong together as groups (see `parity.commands`).
 
 A group checks its own values when it is built, before anything heavy is imported. What a shell completes is a function
 from what is typed so far to what it may become, as Typer takes it: a shell asks it at every press of a key.
@@ -20,7 +20,7 @@ from parity.errors import UsageError
 from parity.models.registry import DEFAULT_MODEL, require_model, tiny_names
 from parity.paths.worker.extras import check_extras, quieten, require_one_process
 from parity.report import formats
-from parity.report.output import console, show, tell, write
+from parity.report.output import Say, console, progress, show, tell, write
 from parity.runs.given import Given, read_given
 from parity.runs.request import NO_PORTS, Ports, Request
 from parity.settings import SETTINGS, Settings, paired, parse
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from parity.paths.side import Openers
     from parity.report.comparison import Comparison
     from parity.report.document import Document
-    from parity.report.progress import Say
 
 _PORT = re.compile(r".+\.py:\w+")
 """A port, and how a golden names its model where that is a port with inputs of its own."""
@@ -362,8 +361,6 @@ class Output:
     @contextlib.contextmanager
     def working(self, stage: str, *, quiet: bool = False) -> Iterator[Say]:
         """Report progress on stderr while the block runs, whatever the format; `stage` begins; `quiet`: none."""
-        from parity.report.progress import progress
-
         with progress(console(stderr=True), quiet=quiet) as say:
             say(stage)
             yield say

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from parity.commands import command
 from parity.commands.options import SIDES, STAGES, Generation, Observed, Output, Sides, Start, one_of, some_of
-from parity.commands.unfold import command
 from parity.errors import UsageError
 from parity.paths.plan import Role
 from parity.redact import typed_command

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from msgspec.structs import replace
 
+from parity.commands import command
 from parity.commands.options import (
     CHECKS,
     ISOLATIONS,
@@ -20,7 +21,6 @@ from parity.commands.options import (
     one_of,
     some_of,
 )
-from parity.commands.unfold import command
 from parity.compare.result import Result
 from parity.redact import typed_command
 from parity.report.comparison import Comparison

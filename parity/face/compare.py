@@ -31,10 +31,11 @@ from parity.compare.result import Origin, SiteDiff
 from parity.face.arguments import split
 from parity.face.callables import Callee, callee
 from parity.face.result import Result
-from parity.face.verbs import Settings, quiet, texts
+from parity.face.verbs import Settings, texts
 from parity.paths.live import InProcess
 from parity.port import Layout, Runs
 from parity.records import LOOP, Key, Record, StepRecords
+from parity.report.output import silent
 from parity.runs import compare as runs_compare
 from parity.runs.request import Ports, Request
 from parity.runs.stream import Sink
@@ -99,7 +100,7 @@ def compare(
     )
     kept = _Kept()
     with _torchax_off():
-        found = runs_compare.compare(request, openers, quiet, kept, past_preflight=True)
+        found = runs_compare.compare(request, openers, silent, kept, past_preflight=True)
     return Result.of(without_loop(kept.with_causes(kept.with_outputs(found))))
 
 

@@ -17,6 +17,7 @@ from parity.face.result import Result
 from parity.golden.rename import NONE, load_rename
 from parity.paths.worker.extras import check_extras
 from parity.paths.worker.process import Workers
+from parity.report.output import silent
 from parity.settings import Value, render
 
 Where = str | os.PathLike[str]
@@ -27,11 +28,6 @@ Settings = Mapping[str, Value]
 def texts(settings: Settings | None) -> list[str]:
     """`NAME=VALUE` of each, as the command line takes it."""
     return [f"{name}={render(value)}" for name, value in (settings or {}).items()]
-
-
-def quiet(text: str, done: int | None = None, total: int | None = None) -> None:
-    """In place of progress."""
-    del text, done, total
 
 
 def run(
@@ -76,7 +72,7 @@ def run(
         loaded = sides.load(start.model, openers)
         request = start.request(loaded, sites=sites, values=tuple(values), isolate=isolate, checks=checks)
         kept = None if out is None else KeepRun(Path(out), request)
-        result = run_stages(request, quiet, kept)
+        result = run_stages(request, silent, kept)
         if kept is not None:
             kept.result(result)
             result = result.noted(*kept.problems)
@@ -130,7 +126,7 @@ def explain(
             request = ExplainRequest(
                 reference=str(run_or_reference), candidate=str(candidate), model=model, prompt=prompt
             )
-        return Result.of(find_causes(request, openers, quiet))
+        return Result.of(find_causes(request, openers, silent))
 
 
 def _text(where: Where | None) -> str | None:

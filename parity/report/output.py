@@ -3,6 +3,10 @@
 Results go to stdout (`show`), everything else to stderr (`tell`), files are whole or absent (`write`). Names can come
 from somebody else's file, so text for a terminal passes `printable`. A reader that has gone (`| head`) is no error: the
 exit code stays that of the verdict.
+
+Progress is one moving line on a terminal, one line a stage in a log, and the total time at the end, all on stderr. A
+stage is named by its text and counted by `done` and `total`, so that a log gets each stage once however many steps it
+counts.
 """
 
 from __future__ import annotations
@@ -10,9 +14,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 from parity.errors import UsageError
 from parity.files import replacing
@@ -20,6 +25,7 @@ from parity.redact import printable, without_secrets
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -105,3 +111,82 @@ def write(path: Path, text: str | Callable[[], str], option: str, *, over: bool 
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise UsageError(f"{option}: cannot write '{path}': {reason}") from None
+
+
+# --- progress
+
+WORTH_SAYING = 2.0
+"""Seconds from which the total time is shown."""
+
+
+class Say(Protocol):
+    """Names the stage that begins, or how far it has come: `done` of `total` parts, where that is known."""
+
+    def __call__(self, text: str, done: int | None = None, total: int | None = None) -> None: ...
+
+
+@contextlib.contextmanager
+def progress(console: Console, quiet: bool = False) -> Iterator[Say]:
+    """Report progress on a console while the block runs.
+
+    Args:
+        console: of stderr. quiet: no progress.
+    """
+    if quiet:
+        yield silent
+        return
+    began = time.monotonic()
+    if console.is_terminal and not console.is_dumb_terminal:
+        from rich.live import Live
+
+        moving = _Moving(began)
+        # stdout is left alone: rich would otherwise send what is printed there to this console, and the JSON with it.
+        with Live(get_renderable=moving.line, console=console, transient=True, redirect_stdout=False):
+            yield moving
+    else:
+        yield _Lines()
+    taken = time.monotonic() - began
+    if taken >= WORTH_SAYING:
+        tell(f"finished in {clock(taken)}")
+
+
+def clock(seconds: float) -> str:
+    """`0:07`, `12:30`, `1:02:03`."""
+    minutes, rest = divmod(int(seconds + 0.5), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def silent(text: str, done: int | None = None, total: int | None = None) -> None:
+    """In place of progress."""
+    del text, done, total
+
+
+class _Lines:
+    """Each stage once, as a line."""
+
+    def __init__(self) -> None:
+        self._begun: set[str] = set()
+
+    def __call__(self, text: str, done: int | None = None, total: int | None = None) -> None:
+        if text not in self._begun:
+            self._begun.add(text)
+            tell(text)
+
+
+class _Moving:
+    """One line that is redrawn: the stage, how far it is, and the time since the start."""
+
+    def __init__(self, began: float) -> None:
+        self._began, self._text, self._count = began, "", ""
+
+    def __call__(self, text: str, done: int | None = None, total: int | None = None) -> None:
+        self._text = printable(text, "utf-8")
+        self._count = "" if total is None else f"  {done or 0}/{total}"
+
+    def line(self) -> Text:
+        """The line as it is now; cut where the terminal ends, because a line that wraps is not redrawn but added."""
+        from rich.text import Text
+
+        told = f"{clock(time.monotonic() - self._began)}{self._count}  {self._text}"
+        return Text(told, no_wrap=True, overflow="ellipsis")

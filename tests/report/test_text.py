@@ -18,8 +18,7 @@ from parity.errors import UsageError
 from parity.report.comparison import Comparison
 from parity.report.document import Facts, Table
 from parity.report.formats.text import in_order, laid_out
-from parity.report.output import printable, show, tell, write
-from parity.report.progress import progress
+from parity.report.output import printable, progress, show, tell, write
 from parity.report.tables import blocks_table
 from tests.support.made import because
 from tests.support.results import INF, RESULT, STEP, site
