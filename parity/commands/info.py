@@ -25,8 +25,8 @@ from parity.golden.fingerprint import WeightPrint
 from parity.models.registry import DEFAULT_MODEL, FAMILIES, tiny_names
 from parity.records import Record, StepRecords
 from parity.report.document import Cells, Document, Facts, Listing, Section, Table, counted, listed
+from parity.report.formats.json import named, plain
 from parity.report.output import tell
-from parity.report.result_json import named, plain
 from parity.settings import SETTINGS, Backend, render
 
 BACKENDS: tuple[Backend, ...] = get_args(Backend)

@@ -1,6 +1,6 @@
 """What a comparison found, as plain data: the reports read these types and compute nothing.
 
-The fields are those of the JSON document, which `parity.report.result_json` writes from them.
+The fields are those of the JSON document, which `parity.report.formats.json` writes from them.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from parity.compare.independent import closest, differences
 from parity.compare.result import EVIDENCE, HARMLESS, Check, Note, Result, SettingDifference, StepDiff
 from parity.compare.sites import FAILED, Which, among, count, steps_of
 from parity.report.document import Facts, Json, Section, Table
-from parity.report.result_json import written
+from parity.report.formats.json import written
 from parity.report.tables import blocks_table, failures, frames_table, stages_table, steps_table
 
 _SIGNS = {"pass": "✅", "fail": "❌", "inconclusive": "⚠️"}

@@ -12,7 +12,7 @@ import pytest
 
 from parity.report.document import Listing
 from parity.report.formats import render
-from parity.report.result_json import to_json
+from parity.report.formats.json import to_json
 from tests.support.cli import cli
 from tests.support.results import RESULT
 

@@ -16,7 +16,7 @@ from parity.compare.result import NAN, Check, Distance, Result, SettingDifferenc
 from parity.records import PADDING, Record, StepRecords
 from parity.report.document import Listing
 from parity.report.formats import render
-from parity.report.result_json import to_json
+from parity.report.formats.json import to_json
 from tests.support.made import Walk, moved, noise, none, scalar, tensor, walk_of
 
 FAR = 1e5

@@ -26,7 +26,7 @@ import pytest
 from parity.__main__ import main
 from parity.report.document import Listing
 from parity.report.formats import render
-from parity.report.result_json import to_json
+from parity.report.formats.json import to_json
 from parity.signals import terminable
 from tests.support.cli import cli
 from tests.support.made import pair

@@ -34,7 +34,7 @@ from parity.report.formats.html import (
     Table,
     build,
 )
-from parity.report.result_json import to_json
+from parity.report.formats.json import to_json
 from tests.support.made import because
 from tests.support.results import RESULT
 

@@ -29,7 +29,7 @@ from parity.compare.result import EVIDENCE
 from parity.errors import UsageError
 from parity.report.comparison import Comparison
 from parity.report.document import LARGEST, Document, Json, small, times
-from parity.report.result_json import to_json
+from parity.report.formats.json import to_json
 
 HERE = Path(__file__).parent
 
