@@ -25,7 +25,7 @@ from parity import compare as _room
 if TYPE_CHECKING:
     from parity.face.compare import assert_parity as assert_parity
     from parity.face.compare import compare as compare
-    from parity.face.result import Result as Result
+    from parity.face.verbs import Result as Result
     from parity.face.verbs import diff as diff
     from parity.face.verbs import explain as explain
     from parity.face.verbs import run as run
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     __version__: str
 
 _FACE = {
-    "Result": "parity.face.result",
+    "Result": "parity.face.verbs",
     "assert_parity": "parity.face.compare",
     "diff": "parity.face.verbs",
     "explain": "parity.face.verbs",

@@ -243,7 +243,7 @@ def known_faults(reference: Settings, facts: Facts, port: PortInfo | None, steps
             continue
         if setting.name == "scheduler.warmup_steps" and steps_left < 1:
             continue
-        for value in (*setting.values, *setting.examples):
+        for value in (*setting.kind.values, *setting.examples):
             if setting.read(value) != reference[setting.name] and not _same(setting.name, value):
                 yield f"{setting.name}={value}"
 
@@ -252,7 +252,9 @@ def decoder_faults(reference: Settings) -> Iterator[str]:
     """`setting=value` of each known fault of a VAE: what belongs to it alone."""
     for setting in SETTINGS:
         if setting.places == (VAE_STAGE,) and not setting.innocent:
-            yield from (f"{setting.name}={v}" for v in setting.values if setting.read(v) != reference[setting.name])
+            yield from (
+                f"{setting.name}={v}" for v in setting.kind.values if setting.read(v) != reference[setting.name]
+            )
 
 
 def beside(reference: Settings, candidate: Mapping[str, str]) -> dict[str, str]:

@@ -30,8 +30,7 @@ from parity.compare.reason import Note, Reason
 from parity.compare.result import Origin, SiteDiff
 from parity.face.arguments import split
 from parity.face.callables import Callee, callee
-from parity.face.result import Result
-from parity.face.verbs import Settings, texts
+from parity.face.verbs import Result, Settings, texts
 from parity.paths.live import InProcess
 from parity.port import Layout, Runs
 from parity.records import LOOP, Key, Record, StepRecords

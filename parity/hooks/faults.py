@@ -173,7 +173,7 @@ KNOWN = (ATTENTION, NORM, PADDING)
 """The settings whose faults are simulated here; their values and words are the catalogue's."""
 MODEL = "model"
 """The value of a setting that leaves the original as it is."""
-FAULTS = tuple(f"{name}={value}" for name in KNOWN for value in BY_NAME[name].values if value != MODEL)
+FAULTS = tuple(f"{name}={value}" for name in KNOWN for value in BY_NAME[name].kind.values if value != MODEL)
 
 _group_norm, _pad = torch.nn.functional.group_norm, torch.nn.functional.pad
 _AXES = 5

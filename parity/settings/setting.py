@@ -132,11 +132,6 @@ class Setting:
     innocent: bool = False
     around_ports: bool = False
 
-    @property
-    def values(self) -> tuple[str, ...]:
-        """Every value of the contract; empty where there is no list."""
-        return self.kind.values
-
     def default_for(self, backend: Backend) -> Value:
         return self.default[backend] if isinstance(self.default, Mapping) else self.default
 
@@ -156,7 +151,7 @@ class Setting:
         """
         value = self.kind.read(text)
         if value is None:
-            hint = difflib.get_close_matches(text, self.values, n=1)
+            hint = difflib.get_close_matches(text, self.kind.values, n=1)
             also = f"; did you mean '{hint[0]}'?" if hint else ""
             raise UsageError(f"setting '{self.name}' has no value '{text}'{also} (values: {self.kind.form})")
         return value

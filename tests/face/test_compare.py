@@ -16,7 +16,7 @@ import parity
 from parity.compare.reason import Reason
 from parity.compare.result import Result
 from parity.errors import UsageError
-from parity.face.result import Result as Shown
+from parity.face.verbs import Result as Shown
 from parity.report.comparison import Comparison
 from parity.report.formats import render
 from tests.report.test_text import FAILING

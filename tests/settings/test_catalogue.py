@@ -151,7 +151,7 @@ def test_every_setting_is_applied_reported_and_told() -> None:
         assert remedy(setting.name)
         assert not re.search(r"[{}]", sentence(setting.name, tries(setting, "torch")[0])), setting.name
         assert set(get_args(Place)) >= set(setting.places) > set(), setting.name
-        rounds = bool(set(setting.values) & set(BITS)) or setting.name == "matmul_precision"
+        rounds = bool(set(setting.kind.values) & set(BITS)) or setting.name == "matmul_precision"
         assert (setting.neutral is not None) == rounds, setting.name
 
 
@@ -177,7 +177,7 @@ def test_every_chip_has_every_function_and_every_bound_is_one() -> None:
     assert all(b.absolute + b.relative > 0 for bounds in known.values() for b in bounds.values())
     assert set(LIMITS) <= set(CHIPS["v4"])
     assert CHIPS[NO_CHIP] == {}
-    assert set(BY_NAME["tpu"].values) == set(CHIPS)
+    assert set(BY_NAME["tpu"].kind.values) == set(CHIPS)
 
 
 @pytest.mark.parametrize(

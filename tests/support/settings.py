@@ -11,5 +11,5 @@ def tries(setting: Setting, backend: Backend, blocks: int = 4) -> tuple[str, ...
     Args:
         blocks: of the transformer, of which a cache skips all but the first and the last.
     """
-    every = (*setting.values, *(text.format(last=blocks - 1) for text in setting.examples))
+    every = (*setting.kind.values, *(text.format(last=blocks - 1) for text in setting.examples))
     return tuple(text for text in every if text != render(setting.default_for(backend)))
