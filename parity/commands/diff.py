@@ -17,7 +17,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -201,18 +201,26 @@ def diff(
         with errors_at(candidate), ported.recorded(candidate, reference) as (recorded, idle):
             result, proposed = compared(reference, recorded, renames, output, steps)
             result = result.resting_on(idle)
-            if result.verdict != "pass":
-                failed = f" ({result.failed})" if result.failed else ""
-                annotate(candidate, f"parity: {result.verdict}{failed}", f"{result.reason} (golden: {reference})")
-            return _reported(result, proposed, _following(reference, candidate, ported), output, renames, reports)
-    if ported != Ported():
+        if result.verdict != "pass":
+            failed = f" ({result.failed})" if result.failed else ""
+            annotate(candidate, f"parity: {result.verdict}{failed}", f"{result.reason} (golden: {reference})")
+        following = _following(reference, candidate, ported)
+    elif ported != Ported():
         raise UsageError("a golden is compared as it was recorded: the options of a port are for FILE.py:FUNCTION")
-    result, proposed = compared(reference, candidate, renames, output, steps)
-    following = (
-        f"{typed_command('parity', 'explain', reference, candidate)}   # why",
-        f"{typed_command('parity', 'diff', reference, candidate)} --format html > diff.html   # the page",
+    else:
+        result, proposed = compared(reference, candidate, renames, output, steps)
+        following = (
+            f"{typed_command('parity', 'explain', reference, candidate)}   # why",
+            f"{typed_command('parity', 'diff', reference, candidate)} --format html > diff.html   # the page",
+        )
+    following = following if result.has_causes_to_find else ()
+    document = Comparison(result, following=following, details=output.details)
+    files = unwritten(
+        ("--junit", reports.junit, lambda: render(document, "junit")),
+        ("--markdown", reports.markdown, lambda: render(document, "markdown")),
+        ("--map-out", renames.map_out if proposed else None, lambda: proposed),
     )
-    return _reported(result, proposed, following, output, renames, reports)
+    return output.judged(document, files)
 
 
 def compared(
@@ -239,24 +247,6 @@ def compared(
     for line in proposed.dumps().splitlines() if proposed else ():
         tell(line)
     return result, ""
-
-
-def _reported(
-    result: Result, proposed: str, following: Sequence[str], output: Judgement, renames: Renames, reports: Reports
-) -> int:
-    """Print the result, then write the side files; returns the exit code.
-
-    Args:
-        proposed: of `compared`. following: commands to go on with, where there are causes to find.
-    """
-    following = tuple(following) if result.has_causes_to_find else ()
-    document = Comparison(result, following=following, details=output.details)
-    files = unwritten(
-        ("--junit", reports.junit, lambda: render(document, "junit")),
-        ("--markdown", reports.markdown, lambda: render(document, "markdown")),
-        ("--map-out", renames.map_out if proposed else None, lambda: proposed),
-    )
-    return output.judged(document, files)
 
 
 def _following(golden: str, port: str, ported: Ported) -> tuple[str, ...]:

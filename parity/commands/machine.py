@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 
 from packaging.requirements import Requirement
 
-from parity.report.document import Facts, Listing, Section
+from parity.report.document import Facts, Listing
 from parity.versions import installed
 
 DISTRIBUTION = "tpu-parity"
@@ -176,10 +176,6 @@ def _answer(process: subprocess.Popen[str], deadline: float, limit_s: float) -> 
 def listing(findings: Findings) -> Listing:
     """What `parity info` prints."""
     document = {"format": 1, "python": platform.python_version(), **asdict(findings), "can_run": findings.can_run}
-    return Listing(document, _sections(findings))
-
-
-def _sections(findings: Findings) -> tuple[Section, ...]:
     run = (
         "complete: `parity run` has all it needs"
         if findings.can_run
@@ -192,7 +188,7 @@ def _sections(findings: Findings) -> tuple[Section, ...]:
     extras = [(f"extra {extra.extra}", _state(extra)) for extra in findings.extras]
     if not extras:
         extras = [("extras", f"unknown: {DISTRIBUTION} is not installed, run `pip install -e .` in its folder")]
-    return tuple(Facts(tuple(rows)) for rows in ([("run", run)], versions, devices, extras))
+    return Listing(document, tuple(Facts(tuple(rows)) for rows in ([("run", run)], versions, devices, extras)))
 
 
 _SEES = {"torch": "cuda", "jax": "jax devices", "torchax": "torchax imports"}
