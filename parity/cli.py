@@ -203,6 +203,3 @@ app = typer.Typer(
 
 root = typer.main.get_command(app)
 vars(root)["commands"] = Lazy()
-
-if __name__ == "__main__":
-    main()

@@ -41,14 +41,14 @@ CHECKS = ("both", "logic", "precision")
 SIDES = ("reference", "candidate")
 SITES = ("blocks", "all")
 
-Complete = Callable[[str], list[str]]
 
-
-def completing(values: tuple[str, ...]) -> Complete:
-    """Completes one of the values."""
+def completing(values: tuple[str, ...], *, several: bool = False) -> Callable[[str], list[str]]:
+    """Completes one of the values, or the last of several with commas between them, each given once."""
 
     def complete(incomplete: str) -> list[str]:
-        return [value for value in values if value.startswith(incomplete)]
+        before, comma, last = incomplete.rpartition(",") if several else ("", "", incomplete)
+        given = before.split(",")
+        return [f"{before}{comma}{value}" for value in values if value.startswith(last) and value not in given]
 
     return complete
 
@@ -60,17 +60,6 @@ def complete_settings(incomplete: str) -> list[str]:
         return [f"{setting.name}=" for setting in SETTINGS if setting.name.startswith(name)]
     found = (setting for setting in SETTINGS if setting.name == name)
     return [f"{name}={value}" for setting in found for value in setting.kind.values if value.startswith(typed)]
-
-
-def comma_separated(values: tuple[str, ...]) -> Complete:
-    """Completes the last of several values, each given once."""
-
-    def complete(incomplete: str) -> list[str]:
-        before, comma, last = incomplete.rpartition(",")
-        given = before.split(",")
-        return [f"{before}{comma}{value}" for value in values if value.startswith(last) and value not in given]
-
-    return complete
 
 
 def one_of(values: tuple[str, ...], help: str, panel: str | None = None) -> OptionInfo:
@@ -93,7 +82,7 @@ def one_of(values: tuple[str, ...], help: str, panel: str | None = None) -> Opti
 def some_of(values: tuple[str, ...], help: str, panel: str | None = None) -> OptionInfo:
     """An option that takes some of the values, separated by commas; panel: of the help."""
     return typer.Option(
-        metavar=",".join(values), autocompletion=comma_separated(values), help=help, rich_help_panel=panel
+        metavar=",".join(values), autocompletion=completing(values, several=True), help=help, rich_help_panel=panel
     )
 
 

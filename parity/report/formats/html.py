@@ -69,10 +69,6 @@ class DocumentError(ValueError):
     """A document that is not what `--format json` writes."""
 
 
-BROKEN = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
-"""What reading a document raises that is none."""
-
-
 @dataclass(frozen=True, slots=True)
 class Picture:
     """A decoded frame on both sides, as `data:` URLs.
@@ -140,7 +136,7 @@ def build(shown: Shown, version: str = "") -> str:
             style=Markup(style), style_hash=f"'{_hash(style)}'",
             script=Markup(script), script_hash=f"'{_hash(script)}'",
         )  # fmt: skip
-    except (*BROKEN, jinja2.UndefinedError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, jinja2.UndefinedError) as error:
         raise DocumentError(f"not a document of --format json: {error}") from None
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
