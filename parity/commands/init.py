@@ -45,7 +45,8 @@ def init(
     if where.suffix != ".py":
         raise UsageError(f"'{where}' is not the name of a Python file; name one as in my_port.py")
     kind = chosen[0] if chosen else "torchax"
-    text = (TEMPLATES / f"port_{kind}.py").read_text(encoding="utf-8").replace("THIS_FILE", str(where))
+    text, small = ((TEMPLATES / f"port_{of}.py").read_text(encoding="utf-8") for of in (kind, "torchax"))
+    text = (text + small[small.index(REFERENCE) :] * (kind == "jax")).replace("THIS_FILE", str(where))
     if model is not None:
         text = f"{_of_class(text, model) if kind == 'torchax' else text}\n\n{_about(model)}"
     if os.path.lexists(where):
@@ -60,6 +61,8 @@ def init(
     show(f"wrote {shown}; try: {f'python {shown} golden' if kind == 'script' else run}")
 
 
+REFERENCE = "\n\nclass Block"
+"""Where the small reference begins that the template of a torch port ends in; that of a JAX port has the same."""
 LOADS = "    return Port(module=Net().to("
 """The line of the template that makes its module."""
 
@@ -81,7 +84,7 @@ def _of_class(text: str, model: str) -> str:
         text = text.replace("from parity.port", f"from {module} import {function}\nfrom parity.port", 1)
     loaded += "    return Port(module=model.to("
     text = text.replace("import torch\n", f"import torch\nfrom diffusers import {name}\n", 1).replace(LOADS, loaded)
-    return text[: text.index("\n\nclass Block")]  # its own small reference is not needed
+    return text[: text.index(REFERENCE)]  # its own small reference is not needed
 
 
 def _about(model: str) -> str:

@@ -35,25 +35,3 @@ def forward(weights: Any, inputs: Any) -> jax.Array:
 def build(case: Case) -> Port:
     """What --port names."""
     return Port(call=forward, weights=load(case), rename={r"layers\.(\d+)": r"blocks.\1"})
-
-
-class Block(torch.nn.Linear):
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(super().forward(input))
-
-
-class Net(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.blocks = torch.nn.ModuleList(Block(8, 8) for _ in range(2))
-
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        for block in self.blocks:
-            hidden_states = block(hidden_states)
-        return hidden_states
-
-
-def reference(case: Case) -> Port:
-    """What --reference-port names: a torch module, with inputs where there is no --model."""
-    return Port(module=Net(), inputs={"hidden_states": torch.linspace(-1, 1, 128).reshape(1, 16, 8)})
