@@ -51,8 +51,6 @@ class ParityError(Exception):
 class UsageError(ParityError):
     """Wrong usage or bad input: an unknown setting, a missing or misshapen file. Exit code 2."""
 
-    exit_code = 2
-
 
 class MalformedError(ValueError):
     """What stands in a file is not what its format allows: which and why, without the file's name."""

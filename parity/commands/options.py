@@ -354,8 +354,7 @@ class Output:
             say(stage)
             yield say
 
-    @contextlib.contextmanager
-    def sides(self, *, torchax: bool = True, extras: bool = True) -> Iterator[Say]:
+    def sides(self, *, torchax: bool = True, extras: bool = True) -> contextlib.AbstractContextManager[Say]:
         """`working`, for a command whose sides have processes of their own; a reference alone needs no torchax.
 
         Args:
@@ -365,8 +364,7 @@ class Output:
         quieten()
         if extras:
             check_extras(torchax=torchax)
-        with self.working("starting the sides") as say:
-            yield say
+        return self.working("starting the sides")
 
 
 @dataclass(frozen=True, kw_only=True)

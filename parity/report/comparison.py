@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from parity.compare.independent import closest, differences
-from parity.compare.result import EVIDENCE, HARMLESS, Check, Note, Result, SettingDifference, StepDiff
+from parity.compare.result import EVIDENCE, HARMLESS, Note, Result, SettingDifference, StepDiff
 from parity.compare.sites import FAILED, Which, among, count, steps_of
 from parity.report.document import Facts, Json, Section, Table
 from parity.report.formats.json import written
@@ -87,16 +87,12 @@ def _filled(*sections: Section) -> tuple[Section, ...]:
 def preflight(result: Result) -> Facts:
     """The checks that did not pass, then one line for those that did."""
     rest = [check for check in result.preflight if check.verdict != "pass"]
-    rows = [("preflight", _check(check)) for check in rest]
+    rows = [("preflight", f"{c.verdict}: {c.check}" + (f": {c.detail}" if c.detail else "")) for c in rest]
     passed = len(result.preflight) - len(rest)
     if passed:
         checks = "check passes" if passed == 1 else "checks pass"
         rows.append(("preflight", f"{passed} {'other ' if rest else ''}{checks}"))
     return Facts(tuple(rows))
-
-
-def _check(check: Check) -> str:
-    return f"{check.verdict}: {check.check}" + (f": {check.detail}" if check.detail else "")
 
 
 def shown_step(result: Result) -> int | None:

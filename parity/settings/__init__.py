@@ -225,11 +225,9 @@ def _check_together(settings: Settings) -> None:
         raise UsageError(
             f"'cache={settings.text('cache')}' skips nothing: START must be below END, and INTERVAL at least 2"
         )
-    if settings.backend == "torchax":
-        _check_kernel(settings, settings.text("attention.kernel"))
-
-
-def _check_kernel(settings: Settings, kernel: str) -> None:
+    kernel = settings.text("attention.kernel")
+    if settings.backend != "torchax":
+        return
     for setting in SETTINGS if kernel != "splash" else ():
         if SPLASH in setting.needs and settings.changed(setting.name):
             raise UsageError(

@@ -39,7 +39,6 @@ from parity.models.family import Family, require_meaning
 from parity.models.folder import skeleton
 from parity.models.patches import DTYPES, as_loaded, setting_dtype
 from parity.models.spec import Case
-from parity.models.stage_files import Conditions
 from parity.paths.families import candidate_of, with_names
 from parity.paths.inputs import Inputs
 from parity.paths.jax.candidate import TorchaxBackend, adapt
@@ -127,8 +126,18 @@ def abstract_devices(settings: Settings, devices: Sequence[jax.Device]) -> Abstr
 
 
 def abstract_inputs(family: Family, case: Case, settings: Settings) -> Inputs:
-    """One step's inputs: zeros of the sizes that the configs say."""
-    return Inputs(_conditions(family, case, settings), torch.zeros(case.latent_shape), 1, 0)
+    """One step's inputs: embeddings of zeros and masks of ones, as large as the configs say."""
+    lengths, noise = family.text_lengths(case), torch.zeros(case.latent_shape)
+    if not lengths:
+        return Inputs(family.conditions(case, settings, None, torch.device("cpu")), noise, 1, 0)
+    dtype = DTYPES[settings.text("dtype")]
+    one: dict[str, torch.Tensor] = {}
+    for stream in family.streams:
+        tokens = lengths[stream.argument]
+        one[stream.argument] = torch.zeros((1, tokens, int(case.config[stream.width])), dtype=dtype)
+        if stream.masked:
+            one[stream.mask_argument] = torch.ones((1, tokens), dtype=dtype)
+    return Inputs({branch: dict(one) for group in family.batches for branch in group}, noise, 1, 0)
 
 
 def abstract(backend: TorchaxBackend, family: Family, case: Case, inputs: Inputs, modules: Iterable[str]) -> Abstract:
@@ -137,22 +146,6 @@ def abstract(backend: TorchaxBackend, family: Family, case: Case, inputs: Inputs
     names = group if len(group) > 1 else ("",)
     frames = dict(zip(names, (backend.frames[b] for b in group), strict=True))
     return Abstract(backend, _arguments(backend, family, case, inputs), frames, names, frozenset(modules))
-
-
-def _conditions(family: Family, case: Case, settings: Settings) -> Conditions:
-    """Branch -> argument -> embeddings of zeros and masks of ones, as long as the configs say."""
-    lengths = family.text_lengths(case)
-    if not lengths:
-        return family.conditions(case, settings, None, torch.device("cpu"))
-    dtype = DTYPES[settings.text("dtype")]
-    one: dict[str, torch.Tensor] = {}
-    for stream in family.streams:
-        tokens = lengths[stream.argument]
-        one[stream.argument] = torch.zeros((1, tokens, int(case.config[stream.width])), dtype=dtype)
-        if stream.masked:
-            one[stream.mask_argument] = torch.ones((1, tokens), dtype=dtype)
-    branches = [branch for group in family.batches for branch in group]
-    return {branch: dict(one) for branch in branches}
 
 
 def _arguments(backend: TorchaxBackend, family: Family, case: Case, inputs: Inputs) -> dict[str, Any]:
