@@ -64,7 +64,6 @@ class KeepRun(Sink):
         self.out, self.where, self.request = out, out, request
         self.writers: dict[str, GoldenWriter] = {}
         self._provenance: dict[str, Provenance] = {}
-        self._begun = False
 
     def _make(self, where: Path) -> None:
         """Make a folder of the run, with the first of them its request."""
@@ -72,9 +71,8 @@ class KeepRun(Sink):
             where.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(f"--out: cannot make '{where}': {error.strerror}") from None
-        if not self._begun:
+        if not (self.out / FILE).exists():
             write(self.out / FILE, RunSpec.of(self.request).to_json() + "\n", "--out")
-        self._begun = True
 
     def begin(self, facts: Pair[Facts], name: str) -> str | None:
         self.where = self.out / name if self.writers else self.out
