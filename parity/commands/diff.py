@@ -198,9 +198,13 @@ def diff(
     the golden's. Exit code 0: same, 1: diverged, 2: bad input, 125: inconclusive.
     """
     if is_port(candidate):
-        with errors_at(candidate), ported.recorded(candidate, reference) as (recorded, idle):
-            result, proposed = compared(reference, recorded, renames, output, steps)
-            result = result.resting_on(idle)
+        try:
+            with ported.recorded(candidate, reference) as (recorded, idle):
+                result, proposed = compared(reference, recorded, renames, output, steps)
+                result = result.resting_on(idle)
+        except ParityError as error:
+            annotate(candidate, "parity: inconclusive", str(error))
+            raise
         if result.verdict != "pass":
             failed = f" ({result.failed})" if result.failed else ""
             annotate(candidate, f"parity: {result.verdict}{failed}", f"{result.reason} (golden: {reference})")
@@ -267,16 +271,6 @@ def annotate(port: str, title: str, message: str) -> None:
     if os.environ.get("GITHUB_ACTIONS") == "true":
         name, _, function = port.rpartition(":")
         tell(error_line(_in_repository(Path(name)), _line(Path(name), function), title, message))
-
-
-@contextlib.contextmanager
-def errors_at(port: str) -> Iterator[None]:
-    """Annotate an error that ends the block, and let it go on."""
-    try:
-        yield
-    except ParityError as error:
-        annotate(port, "parity: inconclusive", str(error))
-        raise
 
 
 def error_line(file: str, line: int, title: str, message: str) -> str:
