@@ -73,18 +73,14 @@ def leaves(output: object, path: str = "") -> Iterator[tuple[str, object]]:
 
 def to_torch(x: object) -> torch.Tensor:
     """An array of numpy's, jax's or torchax's as a torch tensor of the same dtype, with memory of its own."""
-    if isinstance(x, torch.Tensor) and not _is_torchax(x):
-        return x.detach()
     if isinstance(x, torch.Tensor):
+        if type(x).__module__.partition(".")[0] != "torchax":
+            return x.detach()
         x = x.jax()  # type: ignore[attr-defined]
     values = np.array(x)
     if values.dtype.name == "bfloat16":
         return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(values)
-
-
-def _is_torchax(x: torch.Tensor) -> bool:
-    return type(x).__module__.partition(".")[0] == "torchax"
 
 
 def _is_array(x: object) -> bool:

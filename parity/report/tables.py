@@ -231,7 +231,8 @@ def failures(sites: Sequence[SiteDiff], propagated: int, details: bool = False) 
 
 def _failure_cells(site: SiteDiff) -> Cells:
     far = (small(_shown(site).rel_l2), times(_shown(site).ratio))
-    return (site_name(site.key), place(site.key), *far, ", ".join(remarks(site)) or "-")
+    name = site.key.site + (f" call {site.key.call}" if site.key.call else "")
+    return (name, place(site.key), *far, ", ".join(remarks(site)) or "-")
 
 
 def remarks(site: SiteDiff) -> Iterator[str]:
@@ -257,7 +258,3 @@ def place(key: Key) -> str:
         return f"{key.stage}{branch}"  # outside the loop
     stage = "" if key.stage == "transformer" else f"{key.stage} "
     return f"{stage}step {key.step}{branch}"
-
-
-def site_name(key: Key) -> str:
-    return key.site + (f" call {key.call}" if key.call else "")
