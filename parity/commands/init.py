@@ -132,14 +132,10 @@ def described(model: str) -> Iterator[str]:
     for name in (*signature.required, *signature.optional):
         optional = "" if name in signature.required else " (optional)"
         yield f"    {name}{optional}: {shapes.get(name, 'see its forward')}"
-    names = _grouped([path for path in callable_modules(skeletal) if path])
+    paths = (path.split(".") for path in callable_modules(skeletal) if path)
+    names = list(dict.fromkeys(".".join("N" if part.isdigit() else part for part in path) for path in paths))
     yield ""
     yield "Names of its modules, which `rename` maps yours onto (N: a block's number):"
     yield from (f"    {name}" for name in names[:MOST_NAMES])
     if len(names) > MOST_NAMES:
         yield f"    and {len(names) - MOST_NAMES} more"
-
-
-def _grouped(paths: list[str]) -> list[str]:
-    """Paths with the numbers of list items as `N`, each once."""
-    return list(dict.fromkeys(".".join("N" if part.isdigit() else part for part in p.split(".")) for p in paths))

@@ -124,7 +124,9 @@ def run(
     from parity.runs.compare import run_stages
 
     check_extras(torchax=port is None and "device" not in (candidate or {}))
-    generation = Generation(model=model, steps=steps, seed=seed, prompt=prompt, inputs=_text(inputs))
+    generation = Generation(
+        model=model, steps=steps, seed=seed, prompt=prompt, inputs=None if inputs is None else os.fspath(inputs)
+    )
     start = generation.read(None if stages is None else ",".join(stages))
     sides = Sides(reference=texts(reference), candidate=texts(candidate), port=port, reference_port=reference_port)
     with Workers() as openers:
@@ -186,7 +188,3 @@ def explain(
                 reference=str(run_or_reference), candidate=str(candidate), model=model, prompt=prompt
             )
         return Result.of(find_causes(request, openers, silent))
-
-
-def _text(where: Where | None) -> str | None:
-    return None if where is None else os.fspath(where)
