@@ -63,11 +63,14 @@ def measure(reference: Record, candidate: Record) -> Measure | None:
     """Measure two tensor records; None where they cannot be compared (shapes or frames differ, sketches missing)."""
     if not comparable_shapes(reference, candidate):
         return None
-    if isinstance(reference.value, np.ndarray) and isinstance(candidate.value, np.ndarray):
-        return _from_values(reference, candidate)
-    if reference.sketch is None or candidate.sketch is None:
+    drawn = _from_sketches(reference, candidate)
+    x, y = reference.value, candidate.value
+    if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray):
+        return drawn
+    if not one_shape(x.shape, y.shape):
         return None
-    return _from_sketches(reference, candidate)
+    # Exact, but for the row bins, which come from the sketches beside the values, as the floors' do.
+    return Measure(*compare_values(x, y), np.zeros(0) if drawn is None else drawn.bins)
 
 
 NORM_ROUNDING = 1e-5
@@ -121,42 +124,28 @@ def one_shape(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
     return a == b or (len(a) != len(b) and [n for n in a if n != 1] == [n for n in b if n != 1])
 
 
-def _from_values(reference: Record, candidate: Record) -> Measure | None:
-    """Exact, but for the row bins, which come from the sketches beside the values, as the floors' do."""
-    a, b = np.asarray(reference.value), np.asarray(candidate.value)
-    if not one_shape(a.shape, b.shape):
+def _from_sketches(reference: Record, candidate: Record) -> Measure | None:
+    if reference.sketch is None or candidate.sketch is None:
         return None
-    l2, scale, cosine, largest = compare_values(a, b)
-    bins = np.zeros(0)
-    if reference.sketch is not None and candidate.sketch is not None:
-        bins = _between(reference, candidate)[3][0]
-    return Measure(l2, scale, cosine, largest, bins)
-
-
-def _from_sketches(reference: Record, candidate: Record) -> Measure:
-    l2, own, cosine, bins = _between(reference, candidate)
-    scale = float(own[0]) if reference.moments is None else reference.moments.l2
-    return Measure(float(l2[0]), scale, float(cosine[0]), NAN, bins[0])
-
-
-def _between(reference: Record, candidate: Record) -> Compared:
-    x, y = (np.asarray(r.sketch, np.float64)[None] for r in (reference, candidate))
+    x, y = (sketch.astype(np.float64)[None] for sketch in (reference.sketch, candidate.sketch))
     a, b = reference.moments, candidate.moments
     alike = a is not None and b is not None and (a.nan, a.inf) == (b.nan, b.inf)
-    return between(x, y, Geometry(*reference.frame), np.array([alike]))
+    l2, own, cosine, bins = between(x, y, Geometry(*reference.frame), np.array([alike]))
+    return Measure(float(l2[0]), float(own[0]) if a is None else a.l2, float(cosine[0]), NAN, bins[0])
 
 
-Compared = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-"""l2, scale and cosine as of `Measure`, float64 [pairs]; of bins [pairs, bins]."""
-
-
-def between(x: np.ndarray, y: np.ndarray, view: Geometry, alike: np.ndarray) -> Compared:
+def between(
+    x: np.ndarray, y: np.ndarray, view: Geometry, alike: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Compare many sketches at once.
 
     Args:
         x, y: float64 [pairs, size], the reference's and the candidate's. view: of their tensors.
         alike: bool [pairs], whether both sides hold as many NaNs and as many infinities: counters that are nonfinite
             alike then count as equal, as of an additive mask that holds -inf on both sides.
+
+    Returns:
+        l2, scale and cosine as of `Measure`, float64 [pairs]; of bins [pairs, bins].
     """
     with np.errstate(all="ignore"):
         apart = y - x
@@ -176,17 +165,8 @@ def _cosine(dot: float, a: float, b: float) -> float:
 
 def distance(found: Measure, floor: Floor | None) -> Distance:
     """The measured distance relative to the reference's norm, with its floor."""
-    scale = found.scale if found.scale > 0 else 1.0
-    if floor is None:
-        return Distance(found.l2 / scale, NAN, NAN)
-    return Distance(found.l2 / scale, floor.l2 / scale, ratio(found.l2, floor.l2))
-
-
-def linf_ratio(found: Measure, floor: Floor | None) -> float:
-    """The largest element of the difference over its floor; NaN where either side's value or the floor is not held."""
-    if floor is None or math.isnan(floor.linf):
-        return NAN
-    return ratio(found.max_abs, floor.linf)
+    scale, limit = found.scale if found.scale > 0 else 1.0, NAN if floor is None else floor.l2
+    return Distance(found.l2 / scale, limit / scale, ratio(found.l2, limit))
 
 
 def ratio(value: float, floor: float) -> float:

@@ -20,15 +20,15 @@ from parity.compare.metrics import (
     comparable_shapes,
     distance,
     is_contract,
-    linf_ratio,
     measure,
     norm_ratio,
     one_shape,
     other_pictures,
+    ratio,
 )
 from parity.compare.pairs import Pair
 from parity.compare.result import NAN, UNKNOWN, Distance, SiteDiff
-from parity.records import Floor, Key, Record
+from parity.records import AFTER, Floor, Key, Record
 from parity.sketch import Geometry
 
 _UNLIKE = Distance(NAN, NAN, math.inf)
@@ -84,7 +84,7 @@ def _tensors(a: Record, b: Record, floor: Floor | None, *, own: bool) -> SiteDif
             distance=distance(found, floor),
             cosine=found.cosine,
             max_abs=found.max_abs,
-            linf_ratio=linf_ratio(found, floor),
+            linf_ratio=NAN if floor is None else ratio(found.max_abs, floor.linf),
             bins=bin_ratios(found, floor),
         )
     if a.key.is_apart:
@@ -107,13 +107,11 @@ UNREAD = "differs in padded rows alone, which no query reads"
 """The note of a joint sequence whose figures are those of the rows that are read."""
 UNSEEN = "differs beyond -1 to 1 alone, which no picture shows"
 """The note of frames whose figures are those of what is shown."""
-_PICTURES = "vae"
-"""The stage whose outputs are pictures."""
 
 
 def unread(key: Key) -> str:
     """The note of a site whose figures are those of what is read of it."""
-    return UNSEEN if key.stage == _PICTURES else UNREAD
+    return UNSEEN if key.stage == AFTER else UNREAD
 
 
 def what(record: Record) -> str:
