@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -39,7 +39,7 @@ _LOOP_INPUTS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "latents.after": (("", "noise_pred"), *_STEPPED),
     "pred_original.after": (("", "noise_pred"), *_STEPPED),
 }
-_LATENTS = (f"{LOOP}:latents.before", f"{LOOP}:latents.after")
+LATENTS = (f"{LOOP}:latents.before", f"{LOOP}:latents.after")
 SCHEDULE = "schedule"
 """Module of the records of a whole schedule."""
 _NUMBERS = ("timestep", "sigma", "dt", "step_index")
@@ -105,8 +105,10 @@ class Births:
     dirty: bool = False
     scheduled: bool = False
 
-    def of(self, diffs: Sequence[SiteDiff], inputs: Mapping[object, float], uncompared: Set[object]) -> list[SiteDiff]:
-        """Sites of one step with their verdicts and births; those within their floors may be left out.
+    def of(
+        self, diffs: Sequence[SiteDiff], inputs: Mapping[object, float], uncompared: Set[object]
+    ) -> Iterator[tuple[SiteVerdict, Birth | None]]:
+        """Verdicts and births of the sites of one step that decide: no padded rows, nothing that was not compared.
 
         Args:
             inputs: the worst severity among the compared inputs of each call, of all sites. uncompared: calls with
@@ -114,16 +116,12 @@ class Births:
         """
         upstream, made, inside = _Upstream(), _Upstream(), _Upstream()
         numbers, masked = False, set[tuple[str, str]]()
-        judged = []
         for d in diffs:
-            if d.key.is_apart:
-                judged.append(replace(d, verdict="ignored"))
-                continue
-            if d.verdict == "not compared" or not beyond(d):
-                judged.append(d)
+            if not beyond(d):
+                yield d.verdict, d.birth
                 continue
             if unknown(d):
-                judged.append(replace(d, verdict="inconclusive"))
+                yield "inconclusive", d.birth
                 continue
             excuse = excused(d.key, d.distance.rel_l2, self.excuses)
             before = math.inf if self._carried(d) else (made if is_given(d) else upstream).before(d)
@@ -135,7 +133,7 @@ class Births:
             within = inside.of((d.key.branch, d.key.module))
             birth = _birth(d, given, before, within)
             far = severity(d) if birth == "propagated" and math.isfinite(max(before, within)) else math.inf
-            judged.append(replace(d, birth=birth, verdict="harmless" if excuse else "fail"))
+            yield "harmless" if excuse else "fail", birth
             if is_number(d.key):
                 numbers, self.scheduled = True, self.scheduled or d.key.module == SCHEDULE
                 continue
@@ -146,11 +144,10 @@ class Births:
                 made.add(far, d.key.branch)
             for module in above(d.key.module):
                 inside.add(far, (d.key.branch, module))
-        return judged
 
     def _carried(self, d: SiteDiff) -> bool:
         """Whether an earlier step's difference is in it: the latents, what is decoded, the schedule's numbers."""
-        if self.dirty and (d.key.site == _LATENTS[0] or d.key.stage == AFTER):
+        if self.dirty and (d.key.site == LATENTS[0] or d.key.stage == AFTER):
             return True
         return self.scheduled and is_number(d.key) and d.key.module == LOOP
 
@@ -409,15 +406,9 @@ def doubtful(sites: Sequence[SiteDiff], modules: Collection[str]) -> tuple[str, 
         seen[d.key.branch] = max(before, mine)
         if mine <= DOUBT or mine <= HANDED_ON * given:
             continue
-        inner = d.key.module.rpartition(".")[0] if d.key.is_input else d.key.module
-        module = _nearest(inner, modules)
+        # The module itself or the nearest above it; an attention call's is the module that makes it.
+        around = above(d.key.module) if d.key.is_input else (d.key.module, *above(d.key.module))
+        module = next((m for m in around if m in modules), "")
         if module and module not in found:
             found.append(module)
     return tuple(found[:MOST])
-
-
-def _nearest(module: str, modules: Collection[str]) -> str:
-    """This module or the nearest above it; an attention call's is the module that makes it."""
-    while module and module not in modules:
-        module = module.rpartition(".")[0]
-    return module

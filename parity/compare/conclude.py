@@ -55,11 +55,10 @@ class Collected:
     sites: Sites = field(default_factory=Sites)
     lean: bool = False
 
-    def add(self, reference: StepRecords, candidate: StepRecords, sites: Sequence[SiteDiff]) -> None:
+    def add(self, reference: StepRecords, candidate: StepRecords, sites: Columns) -> None:
         """Take in one judged step; steps without the loop's values (step -1) give sites alone."""
-        columns = sites if isinstance(sites, Columns) else Columns.of(sites)
-        self.sites.add(columns.kept(lean=self.lean))
-        step = step_diff(reference, candidate, columns.loop)
+        self.sites.parts.append(sites.kept(lean=self.lean))
+        step = step_diff(reference, candidate, sites.loop)
         if step is not None:
             self.steps.append(step)
 
@@ -68,20 +67,20 @@ def step_diff(reference: StepRecords, candidate: StepRecords, sites: Sequence[Si
     """The loop's values of one step; None where a side did not record them."""
     ours, theirs = _scalars(reference.records), _scalars(candidate.records)
     by_port = {(d.key.branch, d.key.port): d.distance for d in sites if d.key.module == LOOP}
-    if ("", "noise_pred") not in by_port:
+    predicted = next((d for d in sites if (d.key.branch, d.key.site) == ("", f"{LOOP}:noise_pred")), None)
+    if predicted is None:
         return None
 
     def pair(name: str) -> tuple[float, float]:
         return ours.get(name, NAN), theirs.get(name, NAN)
 
-    predicted = next(d for d in sites if (d.key.module, d.key.branch, d.key.port) == (LOOP, "", "noise_pred"))
     of = min(BITS.get(dtype, 0) for dtype in predicted.dtypes)
     return StepDiff(
         reference.step,
         pair("timestep"),
         pair("sigma"),
         pair("dt"),
-        by_port["", "noise_pred"],
+        predicted.distance,
         by_port.get(("", "latents.after"), UNKNOWN),
         by_port.get(("", "latents.before"), UNKNOWN),
         {branch: d for (branch, port), d in by_port.items() if port == "noise_pred" and branch},
@@ -362,11 +361,11 @@ def recorded_stages(result: Result) -> tuple[StageDiff, ...]:
         sites = list(among(result.sites, which=lambda d, name=name: d.key.stage == name))  # type: ignore[misc]
         if not sites:
             continue
-        failed = _failed(sites)
-        carried = sum(d.verdict == "fail" for d in sites)
+        carried = [d for d in sites if d.verdict == "fail"]
+        failed = any(d.birth in INTRODUCED or (d.key.module == LOOP and beyond(d)) for d in carried)
         why = Reason(kind="output" if failed else "agrees", stage=name, sites=len(sites))
         if carried and not failed:
-            text = f"{name}: {carried} of {len(sites)} sites differ by what they are given, nothing begins there"
+            text = f"{name}: {len(carried)} of {len(sites)} sites differ by what they are given, nothing begins there"
             why = Reason(kind="agrees", stage=name, detail=text)
         line = stage_diff(result, name)
         if name == AFTER:
@@ -374,8 +373,3 @@ def recorded_stages(result: Result) -> tuple[StageDiff, ...]:
         verdict: Verdict = "inconclusive" if result.verdict == "inconclusive" else "fail" if failed else "pass"
         found.append(replace(line, verdict=verdict, why=why))
     return tuple(found)
-
-
-def _failed(sites: Sequence[SiteDiff]) -> bool:
-    decides = [d for d in sites if d.verdict == "fail"]
-    return any(d.birth in ("input", "module") or (d.key.module == LOOP and beyond(d)) for d in decides)

@@ -21,6 +21,7 @@ import numpy as np
 
 from parity.compare.births import (
     L2_LIMIT,
+    LATENTS,
     LINF_LIMIT,
     Births,
     Excuse,
@@ -116,7 +117,7 @@ class _Step:
             self._one(i)
         loop = self.made.loop
         self._bear(loop)
-        if any(d.key.site in _LATENTS and beyond(d) for d in loop):
+        if any(d.key.site in LATENTS and beyond(d) for d in loop):
             self.judge.births.dirty = True
         return self.made
 
@@ -185,9 +186,9 @@ class _Step:
             if place.key.is_input and place.key.module != LOOP and not place.key.is_apart:
                 call = call_of(place.key)
                 inputs[call] = max(inputs.get(call, 0.0), worst)
-        found = [self.made[i] for i in at]
-        for i, d in zip(at, self.judge.births.of(found, inputs, uncompared), strict=True):
-            self.made.verdicts[i], self.made.births[i] = VERDICTS.index(d.verdict), BIRTHS.index(d.birth)
+        found = self.judge.births.of([self.made[i] for i in at], inputs, uncompared)
+        for i, (verdict, birth) in zip(at, found, strict=True):
+            self.made.verdicts[i], self.made.births[i] = VERDICTS.index(verdict), BIRTHS.index(birth)
 
     def _far(self) -> np.ndarray:
         rel, ratios = self.made.numbers[:, 0], self.made.numbers[:, 2]
@@ -210,16 +211,12 @@ class _Step:
     def _tell_apart(self) -> None:
         """A pair under two names can only agree: what differs may be two things, and so may an output of which the
         model's own output shows nothing."""
-        far = self._far() if self.meeting.lone else _NONE
+        far = self._far()
         for i, output in self.meeting.lone:
             if far[i] and (output < 0 or not far[output]):
                 called = self.meeting.places[i].called
                 self.made.verdicts[i] = VERDICTS.index("not compared")
                 self.made.notes[i] = f"{called} in the candidate, which may be another thing"
-
-
-_NONE = np.zeros(0)
-_LATENTS = (f"{LOOP}:latents.before", f"{LOOP}:latents.after")
 
 
 def _gathered(column: np.ndarray, starts: np.ndarray, size: int) -> np.ndarray:

@@ -69,27 +69,23 @@ def align(
     names = lone_ports(reference, candidate, lone) if lone is not None else {}
     theirs = {names.get(r.key, r.key): r for r in candidate}
     ours = {r.key for r in reference}
-    pairs = [Pair(r.key, r, theirs.get(r.key)) for r in reference]
-    position = {pair.key: i for i, pair in enumerate(pairs)}
-    extra: dict[int, list[Pair]] = {}
-    at = -1
+    behind: defaultdict[Key | None, list[Pair]] = defaultdict(list)
+    at = None
     for key, record in theirs.items():
         if key in ours:
-            at = position[key]
+            at = key
         else:
-            extra.setdefault(at, []).append(Pair(key, None, record))
-    merged = list(extra.get(-1, []))
-    for i, pair in enumerate(pairs):
-        merged += [pair, *extra.get(i, [])]
+            behind[at].append(Pair(key, None, record))
+    merged = behind[None]
+    for r in reference:
+        merged += [Pair(r.key, r, theirs.get(r.key)), *behind[r.key]]
     return tuple(p for p in merged if not _absent(p))
 
 
 def _absent(pair: Pair) -> bool:
     """Whether one side has nothing and the other None, or a scalar argument the other's code does not take."""
-    if pair.reference is not None and pair.candidate is not None:
-        return False
-    one = pair.reference or pair.candidate
-    return one is not None and one.kind in ("none", "scalar")
+    held = [r for r in (pair.reference, pair.candidate) if r is not None]
+    return len(held) == 1 and held[0].kind in ("none", "scalar")
 
 
 # --- ports that the two sides name differently
@@ -249,8 +245,7 @@ def meet(ours: Layout, theirs: Layout, *, port: bool = False, mapped: Collection
     groups: dict[tuple[int, int], list[int]] = {}
     others = []
     for i, (pair, (a, b)) in enumerate(zip(pairs, found, strict=True)):
-        alike = pair.reference is not None and pair.candidate is not None and _sketched(pair, ours, theirs, a, b)
-        if alike:
+        if _sketched(pair, ours, theirs, a, b):
             groups.setdefault(places[i].frame, []).append(i)
         else:
             others.append(i)
@@ -280,8 +275,7 @@ def _at(held: Mapping[Key, int], record: Record | None) -> int:
 
 def _read(places: Sequence[SiteDiff]) -> list[tuple[int, int]]:
     at = {p.key: i for i, p in enumerate(places) if p.key.is_read and all(p.dtypes)}
-    whole = ((i, at.get(p.key.read)) for i, p in enumerate(places)) if at else ()
-    return [(i, j) for i, j in whole if j is not None]
+    return [(i, j) for i, p in enumerate(places) if at and (j := at.get(p.key.read)) is not None]
 
 
 def _lone(places: Sequence[SiteDiff]) -> Iterator[tuple[int, int]]:
@@ -420,12 +414,10 @@ class Branches:
             return candidate
         if self.names is None and len(_inputs(reference)) > 1:
             self.names = crossed(reference, candidate)
-        names = self.names or {}
-        return (
-            candidate.renamed(lambda key: replace(key, branch=names.get(key.branch, key.branch)))
-            if names
-            else candidate
-        )
+        names = self.names
+        if not names:
+            return candidate
+        return candidate.renamed(lambda key: replace(key, branch=names.get(key.branch, key.branch)))
 
     @property
     def note(self) -> str:

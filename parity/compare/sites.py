@@ -131,23 +131,21 @@ class Columns(_Made):
 
 
 class Sites(_Made):
-    """Judged sites, step by step."""
+    """Judged sites, step by step.
 
-    def __init__(self) -> None:
-        self.parts: list[Columns] = []
+    Args:
+        parts: those of each step.
+    """
+
+    def __init__(self, parts: Iterable[Columns] = ()) -> None:
+        self.parts = list(parts)
 
     @classmethod
     def of(cls, diffs: Iterable[SiteDiff]) -> Sites:
         """These sites, in their order."""
         if isinstance(diffs, Sites):
             return diffs
-        made = cls()
-        made.parts = [Columns.of(tuple(step)) for _, step in itertools.groupby(diffs, key=lambda d: d.key.step)]
-        return made
-
-    def add(self, step: Columns) -> None:
-        """Take in the sites of one step."""
-        self.parts.append(step)
+        return cls(Columns.of(tuple(step)) for _, step in itertools.groupby(diffs, key=lambda d: d.key.step))
 
     def at(self, index: int) -> SiteDiff:
         for part in self.parts:

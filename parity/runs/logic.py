@@ -111,7 +111,7 @@ class Judged:
         """
         candidate, outputs = without_held(candidate)
         self.sink.step(replace(reference, floors=truth.floors), candidate)
-        sites: Sequence[SiteDiff] = self.judge.step(truth, candidate)
+        sites = self.judge.step(truth, candidate)
         if self.failing is None and any(d.verdict == "fail" for d in sites):
             self.failing = self.states[reference.step]
         self.following.add(reference, outputs, sites)
