@@ -141,15 +141,25 @@ def _shift(x: np.ndarray, y: np.ndarray) -> float:
 
 def _by_channel(x: np.ndarray, y: np.ndarray) -> bool:
     """Whether each channel [B, C, ...] of `y` is a scale and an offset of `x`'s."""
-    if x[0, 0].size < FEW:
+    fitted = None if x[0, 0].size < FEW else by_channel(x, y)
+    if fitted is None:
         return False
-    a, b = (np.moveaxis(z, 1, 0).reshape(z.shape[1], -1) for z in (x, y))
-    a, b = a - a.mean(axis=1, keepdims=True), b - b.mean(axis=1, keepdims=True)
-    square = (a * a).sum(axis=1)
+    scale, offset = fitted
+    varies = y - y.mean((0, *range(2, y.ndim)), keepdims=True)
+    left = float(np.linalg.norm(scale * x + offset - y))
+    return left <= EXACT * float(np.linalg.norm(varies)) and left <= LEFT * float(np.linalg.norm(y - x))
+
+
+def by_channel(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Scale and offset of each channel, [1, C, 1, ...], by which `x` [B, C, ...] is nearest to `y`; None where a channel
+    of `x` holds one value alone."""
+    axes = (0, *range(2, x.ndim))
+    middle, other = x.mean(axes, keepdims=True), y.mean(axes, keepdims=True)
+    square = ((x - middle) ** 2).sum(axes, keepdims=True)
     if not (square > 0).all():
-        return False
-    left = float(np.linalg.norm(b - a * ((a * b).sum(axis=1) / square)[:, None]))
-    return left <= EXACT * float(np.linalg.norm(b)) and left <= LEFT * float(np.linalg.norm(y - x))
+        return None
+    scale = ((x - middle) * (y - other)).sum(axes, keepdims=True) / square
+    return scale, other - scale * middle
 
 
 def laid_out(x: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:

@@ -18,7 +18,6 @@ calls of more than `MOST` keys are left out.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from typing import Literal
 import numpy as np
 
 from parity.compare.result import Cause, measured
+from parity.compare.values import apart
 from parity.records import Record
 from parity.settings import remedy
 
@@ -122,7 +122,8 @@ def mask_causes(reference: Sequence[Record], candidate: Sequence[Record], module
     """
     calls = _calls(reference, candidate, module, "in.value")
     found = (mask_cause(ours, theirs["out"], module) for _, ours, theirs in calls)
-    return tuple(itertools.islice((cause for cause in found if cause is not None), 1))
+    first = next((cause for cause in found if cause is not None), None)
+    return () if first is None else (first,)
 
 
 def phantom_cause(found: Phantoms, module: str) -> Cause:
@@ -258,9 +259,9 @@ def mask_cause(reference: Call, candidate: np.ndarray, module: str) -> Cause | N
     found = _reads(logits, value, out, asks)
     if found is None:
         return None
-    most = min(EXACT, EXPLAINED * _apart(candidate[asks], out[asks]))
+    most = min(EXACT, EXPLAINED * apart(out[asks], candidate[asks]))
     for what, setting, mistaken, bias in _mistakes(*found, logits.shape[0]):
-        left = _apart(_attention(logits + bias, value)[asks], candidate[asks])
+        left = apart(candidate[asks], _attention(logits + bias, value)[asks])
         if left <= most:
             detail = f"attention under it leaves {left:.1e} of the candidate's output at {module}"
             exact = "exact" if setting else ""
@@ -270,7 +271,7 @@ def mask_cause(reference: Call, candidate: np.ndarray, module: str) -> Cause | N
 
 def _fits(call: Call, candidate: np.ndarray) -> bool:
     query, key, value, out = (call[port] for port in ("in.query", "in.key", "in.value", "out"))
-    whole = all(np.isfinite(x).all() for x in (*call.values(), candidate))
+    whole = all(np.isfinite(x).all() for x in (*call.values(), candidate)) and bool(out.any())
     heads = query.shape[1:] == key.shape[1:] and query.shape[:2] == out.shape[:2] and value.shape[:2] == key.shape[:2]
     return whole and heads and value.shape[2] == out.shape[2] and out.shape == candidate.shape and len(key) <= MOST
 
@@ -290,7 +291,7 @@ def _mask(logits: np.ndarray, value: np.ndarray, out: np.ndarray) -> np.ndarray 
     """Which keys the reference reads; None where its output is no attention under one mask for all."""
     rows, heads, keys = logits.shape
     every = np.ones(keys, dtype=bool)
-    if _apart(_attention(logits, value), out) <= EXACT:
+    if apart(out, _attention(logits, value)) <= EXACT:
         return every
     system = np.zeros((keys, keys))
     enough = max(1, math.ceil(8 * keys / (heads * value.shape[-1])))
@@ -301,7 +302,7 @@ def _mask(logits: np.ndarray, value: np.ndarray, out: np.ndarray) -> np.ndarray 
             system += part @ part.T
     least = np.linalg.eigh(system)[1][:, 0]
     reads = least / least[np.argmax(np.abs(least))] > 0.5
-    agrees = _apart(_attention(np.where(reads, logits, -np.inf), value), out) <= EXACT
+    agrees = apart(out, _attention(np.where(reads, logits, -np.inf), value)) <= EXACT
     return reads if agrees else None
 
 
@@ -342,8 +343,3 @@ def _attention(logits: np.ndarray, value: np.ndarray) -> np.ndarray:
     weights = np.exp(logits - np.where(np.isfinite(top), top, 0.0))
     total = weights.sum(axis=-1, keepdims=True)
     return np.einsum("qhk,khd->qhd", weights / np.where(total > 0, total, 1.0), value)
-
-
-def _apart(a: np.ndarray, b: np.ndarray) -> float:
-    size = float(np.linalg.norm(b))
-    return float(np.linalg.norm(a - b)) / size if size > 0 else math.inf

@@ -21,7 +21,7 @@ from parity.compare.relations import (
     stepped,
 )
 from parity.compare.result import Cause, Origin, SettingDifference, measured
-from parity.compare.values import GIVEN, Both, Seen, counters, held, latents_of, order, schedule, start
+from parity.compare.values import GIVEN, LATENTS, Both, Seen, counters, held, order, schedule, start
 from parity.records import LOOP, StepRecords
 
 OWN_LATENTS = f"{GIVEN} is compared with what the reference's scaling makes of the candidate's latents"
@@ -64,8 +64,9 @@ class Detectors:
             differs: whether anything in it does; of a step that agrees only what the next one needs is kept.
         """
         ours, theirs = held(reference), held(candidate)
-        before, self._before = self._before, latents_of((ours, theirs))
-        seen = Seen(ours=ours, theirs=theirs, settings=self.settings, step=reference.step, before=before)
+        seen = Seen(ours=ours, theirs=theirs, settings=self.settings, step=reference.step, before=self._before)
+        a, b = (side.get(("", LATENTS)) for side in (ours, theirs))
+        self._before = None if a is None or b is None else (a, b)
         if reference.step == 0:
             self.notes += rounded_otherwise(seen)
         if not differs:

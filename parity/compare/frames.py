@@ -144,10 +144,8 @@ def truncated(reference: StepRecords, candidate: StepRecords) -> Iterator[Cause]
     theirs = {r.key: r for r in candidate.records}
     for ours in reference.records:
         other = theirs.get(ours.key)
-        if other is None or not _eight_bits(ours) or not _eight_bits(other):
+        if other is None or not ours.dtype == other.dtype == "uint8" or ours.moments is None or other.moments is None:
             continue
-        assert ours.moments is not None
-        assert other.moments is not None
         darker = ours.moments.mean - other.moments.mean
         least = _least_darker(reference, theirs)
         if least <= abs(darker) <= MOST_DARKER and _one_level(ours, other, darker * ours.moments.count):
@@ -178,7 +176,3 @@ def _one_level(ours: Record, other: Record, sum_: float) -> bool:
         return False
     squares = distance(ours.sketch, other.sketch, Geometry(*ours.frame)) ** 2
     return abs(abs(sum_) - squares) <= ONE_LEVEL * squares
-
-
-def _eight_bits(record: Record) -> bool:
-    return record.dtype == "uint8" and record.moments is not None

@@ -21,11 +21,11 @@ import numpy as np
 
 from parity.compare.births import L2_LIMIT
 from parity.compare.result import Cause, measured
-from parity.compare.values import GIVEN, LATENTS, PREDICTED, SAME, Both, Seen, Values, apart, differ, held
+from parity.compare.values import GIVEN, LATENTS, PREDICTED, SAME, Both, Seen, Values, apart, held, number
 from parity.records import LOOP, Floor, Record, StepRecords
 from parity.settings import BITS
 from parity.sketch import value_record
-from parity.transforms import EXACT, FEW, bfloat16, done
+from parity.transforms import EXACT, FEW, bfloat16, by_channel, done
 
 # --- guidance: noise_pred = size (uncond + scale (cond - uncond))
 
@@ -106,14 +106,14 @@ def _judged_by(reference: StepRecords, record: Record, made: np.ndarray, most: f
 def guidance(seen: Seen) -> Iterator[Cause]:
     """Branches that are swapped or lost, steps that guidance zeroes, another scale, sign or factor."""
     first, second = combined(seen.ours), combined(seen.theirs)
-    same = all((pair := seen.pair(PREDICTED, b)) is not None and apart(*pair) <= EXACT for b in ("cond", "uncond"))
-    if same:
+    if _far(seen, ("cond", "cond"), ("uncond", "uncond")) <= EXACT:
         yield from _zeros(seen)
-    elif (far := _crossed(seen)) is not None:
+    elif (far := _far(seen, ("cond", "uncond"), ("uncond", "cond"))) <= EXACT:
         text = "the branches are swapped: the candidate's cond is the reference's uncond (negative and positive prompt)"
         yield measured(text, "guidance", "cond, uncond", "uncond, cond", far)  # what they are given is listed
         return
-    if first is not None and _unguided(seen):
+    # Without an uncond branch the candidate predicts what the reference's cond does.
+    if first is not None and ("uncond", PREDICTED) not in seen.theirs and _far(seen, ("cond", "")) <= EXACT:
         text = f"the guidance scale of {first.scale:.4g} is lost: the candidate runs one branch alone, cond"
         yield measured(text, "guidance", first.scale, 1.0, at=PREDICTED)
     elif first is not None and second is not None:
@@ -138,22 +138,11 @@ def _combined_otherwise(first: Combined, second: Combined) -> Iterator[Cause]:
         yield measured(text, setting, *sides, sides[1], at=PREDICTED)
 
 
-def _unguided(seen: Seen) -> bool:
-    """Whether the candidate has no uncond branch, and predicts what the reference's cond does."""
-    cond, alone = seen.ours.get(("cond", PREDICTED)), seen.theirs.get(("", PREDICTED))
-    if ("uncond", PREDICTED) in seen.theirs or cond is None or alone is None or cond.shape != alone.shape:
-        return False
-    return apart(cond, alone) <= EXACT
-
-
-def _crossed(seen: Seen) -> float | None:
-    """How far each side's branches are from the other's other branch, where they are those; None where not."""
-    names = (("cond", "uncond"), ("uncond", "cond"))
-    crossed = [(seen.ours.get((a, PREDICTED)), seen.theirs.get((b, PREDICTED))) for a, b in names]
-    if any(a is None or b is None or a.shape != b.shape for a, b in crossed):
-        return None
-    worst = max(apart(a, b) for a, b in crossed if a is not None and b is not None)
-    return worst if worst <= EXACT else None
+def _far(seen: Seen, *branches: tuple[str, str]) -> float:
+    """How far predictions of (reference, candidate) in these branches are apart at most; inf where a side has none."""
+    pairs = [(seen.ours.get((a, PREDICTED)), seen.theirs.get((b, PREDICTED))) for a, b in branches]
+    far = [math.inf if a is None or b is None or a.shape != b.shape else apart(a, b) for a, b in pairs]
+    return float(np.max(far))  # which keeps a NaN
 
 
 def _zeros(seen: Seen) -> Iterator[Cause]:
@@ -236,7 +225,7 @@ def decoded(seen: Seen) -> Iterator[Cause]:
             one = f"the VAE decodes frame by frame on the candidate, {many} frames at once on the reference"
             yield measured(one if few == 1 else text, "vae.frames", float(many), float(few), float(few), at=GIVEN)
         return
-    made = done(a, b) if differ((a, b)) else None
+    made = done(a, b) if apart(a, b) > SAME else None
     if made is not None and not made.inverse and made.words.startswith("with another scale"):
         text = f"what the VAE decodes: {made}: latents_mean and latents_std are left out, or applied twice"
         yield measured(text, "vae.scaling_factor", at=GIVEN)
@@ -249,16 +238,11 @@ def decoded(seen: Seen) -> Iterator[Cause]:
 def _of_config(factor: float, seen: Seen) -> str:
     """Which factor of the VAE's config was left out, or taken twice."""
     for name in ("scaling_factor", "scaling_factor_image"):
-        for side in seen.settings:
-            try:
-                scale = float(side[f"vae.{name}"])
-            except (KeyError, ValueError):
-                continue
-            if abs(factor / scale - 1) <= EXACT:
-                return f": the latents are not divided by {name} {scale:.4g}"
-            if abs(factor * scale - 1) <= EXACT:
-                return f": the latents are divided by {name} {scale:.4g} twice"
-            break
+        scale = next((n for n in (number(side, f"vae.{name}") for side in seen.settings) if n is not None), None)
+        if scale is not None and abs(factor / scale - 1) <= EXACT:
+            return f": the latents are not divided by {name} {scale:.4g}"
+        if scale is not None and abs(factor * scale - 1) <= EXACT:
+            return f": the latents are divided by {name} {scale:.4g} twice"
     return ""
 
 
@@ -314,15 +298,9 @@ def _scales(given: np.ndarray, latents: np.ndarray, most: float) -> Iterator[tup
     for x in [latents, latents.swapaxes(1, 2)] if latents.ndim >= 4 else []:
         if x.shape != given.shape or x[:, 0].size < FEW:
             continue
-        axes = tuple(i for i in range(x.ndim) if i != 1)
-        middle, other = x.mean(axes, keepdims=True), given.mean(axes, keepdims=True)
-        square = ((x - middle) ** 2).sum(axes, keepdims=True)
-        if not (square > 0).all():
-            continue
-        scale = ((x - middle) * (given - other)).sum(axes, keepdims=True) / square
-        offset = other - scale * middle
-        if apart(given, scale * x + offset) <= most:
-            yield scale, offset, x
+        fitted = by_channel(x, given)
+        if fitted is not None and apart(given, fitted[0] * x + fitted[1]) <= most:
+            yield *fitted, x
 
 
 def _given(step: StepRecords) -> Record | None:

@@ -74,17 +74,6 @@ def held(step: StepRecords) -> dict[tuple[str, str], np.ndarray]:
     }
 
 
-def latents_of(values: tuple[Values, Values]) -> Both | None:
-    """What both sides' latents come to in a step."""
-    a, b = (side.get(("", LATENTS)) for side in values)
-    return None if a is None or b is None else (a, b)
-
-
-def differ(pair: Both | None) -> bool:
-    """Whether both sides hold a value, and not the same."""
-    return pair is not None and apart(*pair) > SAME
-
-
 def apart(a: np.ndarray, b: np.ndarray) -> float:
     """Relative L2 distance of `b` from `a`."""
     size = float(np.linalg.norm(a))
@@ -102,7 +91,7 @@ _START = f"{LOOP}:latents.before"
 def schedule(seen: Seen) -> Iterator[Cause]:
     """The schedule as it was set: shifted once more, in bfloat16, of another shift."""
     sigmas, times = seen.pair(_SIGMAS), seen.pair(_TIMES)
-    if sigmas is not None and differ(sigmas):
+    if sigmas is not None and apart(*sigmas) > SAME:
         made = done(*sigmas)
         if made is not None and made.words.startswith("shifted"):
             yield measured(f"the schedule's sigmas: {made}", "shift", at=_SIGMAS)
@@ -110,7 +99,7 @@ def schedule(seen: Seen) -> Iterator[Cause]:
             yield measured(f"the schedule's sigmas are {how}", "schedule_dtype", "float32", "bfloat16", at=_SIGMAS)
         else:
             yield from _shift_of_the_config(*sigmas, seen.settings)
-    if times is not None and differ(times) and (how := _narrowed(done(*times))):
+    if times is not None and apart(*times) > SAME and (how := _narrowed(done(*times))):
         steps = np.diff(times[1])
         repeats, rises = int(np.sum(steps == 0)), int(np.sum(steps > 0))
         text = f"the schedule's timesteps are {how}: {repeats} of {times[1].size} repeat the one before"
@@ -130,8 +119,7 @@ def _shift_of_the_config(
 
     Their last ones differ still: the least sigma is itself shifted, and the others are spaced down to it.
     """
-    shifts = [_number(side, "scheduler.shift") or _number(side, "scheduler.flow_shift") for side in settings]
-    first, second = shifts
+    first, second = (number(side, "scheduler.shift") or number(side, "scheduler.flow_shift") for side in settings)
     if first is None or second is None or first == second or first <= 0 or second <= 0:
         return
     plain, other = (x / (s - (s - 1) * x) for x, s in ((a, first), (b, second)))
@@ -140,7 +128,8 @@ def _shift_of_the_config(
         yield measured(text, "shift", first, second, second, at=_SIGMAS)
 
 
-def _number(settings: Mapping[str, str], name: str) -> float | None:
+def number(settings: Mapping[str, str], name: str) -> float | None:
+    """A number of a config; None where it is none or not known."""
     try:
         return float(settings[name])
     except (KeyError, ValueError):
@@ -173,7 +162,7 @@ def counters(seen: Seen) -> Iterator[Cause]:
 def start(seen: Seen) -> Iterator[Cause]:
     """What a step starts from: the initial noise, or what the step before has handed on."""
     pair = seen.pair(_START)
-    if pair is None or not differ(pair):
+    if pair is None or not apart(*pair) > SAME:
         return
     if ("", _TIMES) in seen.ours:
         yield from _noise(seen, *pair)
