@@ -151,8 +151,10 @@ def _by_channel(x: np.ndarray, y: np.ndarray) -> bool:
 
 
 def by_channel(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Scale and offset of each channel, [1, C, 1, ...], by which `x` [B, C, ...] is nearest to `y`; None where a channel
-    of `x` holds one value alone."""
+    """Scale and offset of each channel, [1, C, 1, ...], by which `x` [B, C, ...] is nearest to `y`.
+
+    None where a channel of `x` holds one value alone.
+    """
     axes = (0, *range(2, x.ndim))
     middle, other = x.mean(axes, keepdims=True), y.mean(axes, keepdims=True)
     square = ((x - middle) ** 2).sum(axes, keepdims=True)
