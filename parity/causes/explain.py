@@ -15,18 +15,21 @@ that `explain` is never coarser than the run was.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from parity.causes.attention import attention, attention_call
+import numpy as np
+
 from parity.causes.evidence import Evidence, Machine, Need
 from parity.causes.match import UNKNOWN
-from parity.causes.request import FOLDER, ExplainRequest, of_run, outside_of
+from parity.causes.request import FOLDER, ExplainRequest, of_run, outside_of, own_settings
 from parity.causes.signatures import of_recording, recorded, signatures
 from parity.causes.swaps import counterfactuals
 from parity.causes.values import arguments_alone, dtype, schedule, values, values_reordered
+from parity.compare.attention import count_phantoms, mask_causes, phantom_cause
 from parity.compare.births import excuses
 from parity.compare.conclude import divergence
 from parity.compare.diff import TO_COUNT, diff
@@ -34,12 +37,15 @@ from parity.compare.judge import Judge
 from parity.compare.pairs import Branches, met
 from parity.compare.reason import Note
 from parity.compare.result import EVIDENCE, Cause, Origin, Result
-from parity.errors import ParityError
+from parity.errors import InconclusiveError, ParityError
 from parity.golden import Golden
+from parity.hooks.sites import plan_sites
+from parity.paths.plan import Plan
 from parity.paths.side import Openers
 from parity.paths.worker.extras import check_extras
-from parity.records import LOOP, PORT, StepRecords
+from parity.records import ATTENTION, LOOP, PORT, Record, StepRecords
 from parity.runs.request import Request, Say
+from parity.runs.sides import modules_of
 
 __all__ = ["ExplainRequest", "explain", "of_run"]
 
@@ -67,7 +73,7 @@ WITNESSES = (
     Witness(recorded, "fault", frozenset({"script"})),
     Witness(signatures, "fault", frozenset({"reference"})),
     Witness(arguments_alone),
-    Witness(attention, needs=frozenset({"reference"})),
+    Witness(lambda evidence: evidence.attention, needs=frozenset({"reference"})),
     Witness(dtype),
     Witness(schedule),
     Witness(values),
@@ -163,17 +169,9 @@ def _asked(found: Result, evidence: Evidence) -> Result:
     # How to have phantom keys counted is no news where they were.
     held = (n for n in found.notes if not (evidence.phantoms and n.text.startswith(TO_COUNT)))
     named = tuple(_joined((*_merged(causes["swap"], causes["fault"]), *measured)))
-    return replace(found, causes=named, notes=(*held, *(_beside_a_cause(n) if _guilty(named) else n for n in notes)))
-
-
-def _guilty(causes: Sequence[Cause]) -> bool:
-    return any(not c.harmless for c in causes)
-
-
-def _beside_a_cause(note: Note) -> Note:
-    """What known faults leave unknown is not unknown where other evidence names its cause."""
-    known = note.text.removeprefix("unknown: ")
-    return note if known == note.text else replace(note, text=f"signatures: {known}")
+    if any(not c.harmless for c in named):  # what known faults leave unknown is not unknown beside a cause
+        notes = [replace(n, text=re.sub("^unknown: ", "signatures: ", n.text)) for n in notes]
+    return replace(found, causes=named, notes=(*held, *notes))
 
 
 def _unasked(evidence: Evidence) -> list[Kind]:
@@ -207,6 +205,55 @@ def _is_one(known: Cause, cause: Cause) -> bool:
     if cause.setting:
         return (known.setting, known.candidate) == (cause.setting, cause.candidate)
     return bool(cause.fix) and known.fix == cause.fix
+
+
+# --- the attention call in which two sides part
+
+
+def attention_call(evidence: Evidence) -> Evidence:
+    """The evidence with phantom keys, or else a mistaken mask, where the divergence is born in an attention call.
+
+    What the call shows is read from the values that the goldens hold, or from both sides, run again on this machine.
+    Nothing more without the model, nor where the comparison has counted phantom keys from what the goldens hold.
+    """
+    module = evidence.request.looked_at(evidence.origin.key).module
+    if evidence.model is None or evidence.counts_keys or module.rpartition(".")[2] != ATTENTION:
+        return evidence
+    try:
+        reference, candidate = _values_of_call(evidence, module)
+    except ParityError as error:
+        return replace(evidence, attention=(Note(f"phantom keys are not counted: {error}"),))
+    certain = tuple(p for p in count_phantoms(reference, candidate, module) if p.is_certain)
+    told = tuple(phantom_cause(p, module) for p in certain) or mask_causes(reference, candidate, module)
+    return replace(evidence, phantoms=certain, attention=told)
+
+
+def _values_of_call(evidence: Evidence, module: str) -> tuple[Sequence[Record], Sequence[Record]]:
+    """Records with values of an attention call, reference and candidate.
+
+    Raises:
+        InconclusiveError: the candidate's are not held, and its settings are not known to run it again.
+    """
+    held = evidence.ours.records, evidence.theirs.records
+    if all(_holds(records, module) for records in held):
+        return held
+    machine, declared = evidence.machine, evidence.declared
+    known = declared.backend == PORT or own_settings(declared, "torchax") is not None
+    if "candidate" not in evidence.met or not known:
+        raise InconclusiveError(f"the goldens do not hold the values of {module}: record both with --values '{module}'")
+    machine.say(f"both sides again, with the values of {module}")
+    sides = machine.reference, machine.candidate_side(machine.candidate_settings(declared))
+    plan = Plan(sites=plan_sites(["", *modules_of(machine.facts)], module, (module,)))
+    runs = [side.observe(plan, steps=(0, evidence.step + 1)) for side in sides]
+    *_, a = runs[0]
+    *_, b = runs[1]
+    sides[1].close()
+    return a.records, b.records
+
+
+def _holds(records: Sequence[Record], module: str) -> bool:
+    own = [r for r in records if r.key.module == module and r.kind == "tensor" and not r.key.is_apart]
+    return bool(own) and all(isinstance(r.value, np.ndarray) for r in own)
 
 
 # --- the closer look of a kept run

@@ -62,15 +62,10 @@ def error_vector(reference: StepRecords, other: StepRecords, keys: Sequence[Key]
     return np.concatenate([_error(ours[key], theirs.get(key)) for key in keys]) if keys else np.zeros(0)
 
 
-def _counters(record: Record) -> int:
-    assert record.sketch is not None
-    return record.sketch.size if Geometry(*record.frame).exact else TOTAL
-
-
 def _error(a: Record, b: Record | None) -> Vector:
     assert a.sketch is not None
     g = Geometry(*a.frame)
-    counters = _counters(a)
+    counters = a.sketch.size if g.exact else TOTAL
     scale = norm_of(a.sketch, g)
     if b is None or b.sketch is None or not comparable_shapes(a, b) or not math.isfinite(scale) or scale == 0.0:
         return np.zeros(counters)
@@ -110,10 +105,6 @@ Faults = frozenset[str]
 """`setting=value` of those that a run had, one but for what a recording kept together."""
 
 
-def _no_command(fault: str) -> str:
-    return ""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
     """An error, and those of the known faults at the same sites.
@@ -129,7 +120,7 @@ class Known:
     faults: Mapping[Faults, Vector]
     noise: float
     told: Mapping[str, str]
-    confirm: Callable[[str], str] = _no_command
+    confirm: Callable[[str], str] = lambda fault: ""
     coarse: str = ""
     alone: str = ""
 
@@ -160,7 +151,7 @@ def matched(known: Known) -> Iterator[Cause | Note]:
     if best and fits[best].left <= enough:
         said = f"the reference with {' and '.join(sorted(best))} has this error, but for {fits[best].left:.1%} of it"
     else:
-        rounding = {f: fit for f, fit in fits.items() if _only_rounds(f) and _rounded_alike(fit)}
+        rounding = {f: fit for f, fit in fits.items() if _rounded_alike(f, fit)}
         if not rounding:
             yield Note(f"{known.alone}{_unknown(fits)}")
             return
@@ -196,14 +187,11 @@ def _fit(error: Vector, known: Vector) -> _Fit:
     return _Fit(norm(error - known) / norm(error), product**2 / (square * whole), product / square)
 
 
-def _only_rounds(faults: Faults) -> bool:
-    return all(name.partition("=")[0] in NEUTRAL for name in faults)
-
-
-def _rounded_alike(fit: _Fit) -> bool:
-    """Whether an error that is not given again to the last bit is that of a setting that only rounds."""
+def _rounded_alike(faults: Faults, fit: _Fit) -> bool:
+    """Whether an error that is not given again to the last bit is that of settings that only round."""
     least, most = AS_LARGE
-    return fit.r2 >= ROUNDED and least <= fit.coefficient <= most
+    rounds = all(name.partition("=")[0] in NEUTRAL for name in faults)
+    return rounds and fit.r2 >= ROUNDED and least <= fit.coefficient <= most
 
 
 def _unknown(fits: Mapping[Faults, _Fit]) -> str:

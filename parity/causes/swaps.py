@@ -173,7 +173,7 @@ def _judged_at(ours: StepRecords, theirs: StepRecords) -> tuple[Key, ...]:
     """noise_pred; the latents after the step, where noise_pred agrees and the step itself is at fault."""
     every = common_keys(ours, theirs)
     keys = tuple(k for k in every if k.site == "loop:noise_pred")
-    if float(np.linalg.norm(error_vector(ours, theirs, keys))) > L2_LIMIT * noise_norm(ours, keys):
+    if norm(error_vector(ours, theirs, keys)) > L2_LIMIT * noise_norm(ours, keys):
         return keys
     return tuple(k for k in every if k.site == "loop:latents.after")
 
@@ -193,8 +193,8 @@ def _neutralised(evidence: Evidence, candidate: Settings, keys: Sequence[Key]) -
         if alone.working_bits < machine.settings.working_bits:
             name = f"dtype={next(n for n, bits in BITS.items() if bits <= alone.working_bits)}"
             coarse = error_vector(ours, machine.simulated(step).run(name), keys)
-            noise = max(noise, float(np.linalg.norm(coarse)))
-        ratio = float(np.linalg.norm(error)) / noise
+            noise = max(noise, norm(coarse))
+        ratio = norm(error) / noise
         harmless = ratio <= L2_LIMIT
         text = f"{HARMLESS if harmless else ''}{sentence(setting, value)}"
         detail = f"wrong alone, noise_pred is {ratio:.2g} x the floor of its working dtype"

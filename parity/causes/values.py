@@ -237,7 +237,7 @@ def dtype(evidence: Evidence) -> Iterator[Cause]:
 
 # --- the schedule: the loop's own numbers at every step
 
-ANOTHER = "is another"
+ANOTHER, ROUNDED = "is another", "is rounded to bfloat16"
 SET = frozenset({"shift", "schedule_dtype", "timesteps", "scheduler.step_index"})
 """Of causes that a script's own schedule shows; see `parity.compare.values`."""
 
@@ -255,13 +255,15 @@ def schedule(evidence: Evidence) -> Iterator[Cause]:
     at = {name: numbers[name][first] for name in names if hit[name][first]}
     shown = ", ".join(f"{name} {ours:.6g} against {theirs:.6g}" for name, (ours, theirs) in at.items())
     where = ", ".join(str(steps[i].step) for i in np.flatnonzero(np.any([hit[n] for n in names], axis=0))[:8])
-    kind, setting, value, reference = _kind(numbers, names)
+    kind = _kind(numbers, names)
     if kind == ANOTHER and any(cause.setting in SET for cause in evidence.found.causes):
         return  # what was set before the first step says which
-    fix = "keep the schedule in float32" if setting else "set the scheduler up as the reference does"
+    fix, sides = "set the scheduler up as the reference does", ("", "", "")
+    if kind == ROUNDED:
+        fix, sides = "keep the schedule in float32", ("schedule_dtype", "model", "bfloat16")
     detail = f"{' and '.join(names)} at steps {where}; at step {steps[first].step}: {shown}"
     worst = max(_apart(numbers[name]).max() for name in names)
-    yield measured(f"the schedule {kind}", setting, reference, value, worst, detail=detail, fix=fix)
+    yield measured(f"the schedule {kind}", *sides, worst, detail=detail, fix=fix)
 
 
 def _apart(x: np.ndarray) -> np.ndarray:
@@ -270,17 +272,15 @@ def _apart(x: np.ndarray) -> np.ndarray:
     return np.nan_to_num(np.abs(x[:, 1] - x[:, 0]) / size, nan=0.0, posinf=0.0)
 
 
-def _kind(numbers: Mapping[str, np.ndarray], names: Sequence[str]) -> tuple[str, str, str, str]:
-    """What the candidate's numbers are: a sentence's end, and the setting that does it where one does."""
-    values = [n for n in names if n != "dt"] or list(names)
-    said = {str(done(numbers[n][:, 0], numbers[n][:, 1])) for n in values}
-    made = done(numbers[values[0]][:, 0], numbers[values[0]][:, 1])
-    if len(said) > 1 or made is None or made.inverse:
-        return ANOTHER, "", "", ""
-    if made.words == "rounded to bfloat16":
-        return "is rounded to bfloat16", "schedule_dtype", "bfloat16", "model"
-    late = ": it was not reset, or warm-up calls moved it" if made.words.startswith("a step") else ""
-    return f"is {made.words}{late}" if late else f"is the reference's {made.words}", "", "", ""
+def _kind(numbers: Mapping[str, np.ndarray], names: Sequence[str]) -> str:
+    """What the candidate's numbers are, as a sentence's end."""
+    values = [n for n in names if n != "dt"] or names
+    first, *others = {done(numbers[n][:, 0], numbers[n][:, 1]) for n in values}
+    if first is None or first.inverse or others:
+        return ANOTHER
+    if first.words.startswith("a step"):
+        return f"is {first.words}: it was not reset, or warm-up calls moved it"
+    return ROUNDED if first.words == "rounded to bfloat16" else f"is the reference's {first.words}"
 
 
 # --- what these share
