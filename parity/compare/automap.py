@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -208,26 +208,20 @@ def _place(record: Record) -> Signature:
 
 
 _NUMBER = re.compile(r"\d+")
-_GROUP = r"(\d+)"
 
 
-def _generalised(pairs: Mapping[str, str], names: Iterable[str]) -> tuple[Rule, ...]:
+def _generalised(pairs: Mapping[str, str], names: Collection[str]) -> tuple[Rule, ...]:
     """Rules for the pairs: one for all that differ in their numbers alone, if it contradicts no pair."""
     rules: dict[str, Rule] = {}
-    held = frozenset(names)
     for theirs, ours in pairs.items():
         rule = _pattern(theirs, ours, f"rule {len(rules) + 1}")
         if rule.pattern.pattern in rules:
             continue
-        if any(rule.apply(name) not in (None, target) for name, target in pairs.items()) or _collides(rule, held):
+        collides = any(rule.apply(name) in names for name in names)  # a name that the candidate has already
+        if collides or any(rule.apply(name) not in (None, target) for name, target in pairs.items()):
             rule = Rule(re.compile(re.escape(theirs)), _escaped(ours), rule.name)
         rules[rule.pattern.pattern] = rule
     return tuple(rules.values())
-
-
-def _collides(rule: Rule, names: Set[str]) -> bool:
-    """Whether the rule gives a module a name that the candidate has already."""
-    return any(renamed is not None and renamed in names for renamed in map(rule.apply, names))
 
 
 def _pattern(theirs: str, ours: str, name: str) -> Rule:
@@ -235,7 +229,7 @@ def _pattern(theirs: str, ours: str, name: str) -> Rule:
     numbers = _NUMBER.findall(theirs)
     if not numbers or numbers != _NUMBER.findall(ours) or len(numbers) > 4:
         return Rule(re.compile(re.escape(theirs)), _escaped(ours), name)
-    source = _GROUP.join(re.escape(part) for part in _NUMBER.split(theirs))
+    source = r"(\d+)".join(re.escape(part) for part in _NUMBER.split(theirs))
     parts = [_escaped(part) for part in _NUMBER.split(ours)]
     target = parts[0] + "".join(f"\\g<{i}>{part}" for i, part in enumerate(parts[1:], 1))
     return Rule(re.compile(source), target, name)

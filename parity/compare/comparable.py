@@ -70,7 +70,7 @@ def settings_differences(reference: Provenance, candidate: Provenance) -> tuple[
         if name not in BY_NAME and not (_of_component(name, ours) and _of_component(name, theirs)):
             continue  # the config of a component that only one script has
         x, y = _value(name, reference), _value(name, candidate)
-        if x != y and (_changed(name, x, reference.backend) or _changed(name, y, candidate.backend)):
+        if x != y and (x != _default(name, reference.backend) or y != _default(name, candidate.backend)):
             found.append(Difference(name, x, y))
     return tuple(found)
 
@@ -99,10 +99,6 @@ def _default(name: str, backend: str) -> str | None:
     if name not in BY_NAME or backend not in _BACKENDS:
         return None
     return render(BY_NAME[name].default_for(cast(Backend, backend)))
-
-
-def _changed(name: str, value: str, backend: str) -> bool:
-    return value != _default(name, backend)
 
 
 def common_steps(reference: Sequence[int], candidate: Sequence[int]) -> tuple[int, ...]:

@@ -289,12 +289,12 @@ def _noise(a: Facts, b: Facts, declared: frozenset[str]) -> Check:
     check = compare_tensors("initial noise", *noise, lambda _: settings, declared, ROUNDING_LIMIT)
     if relative(a.noise, b.noise) <= ROUNDING_LIMIT:
         return check
-    remedy = "this is other noise; give both sides the same seed"
-    return Check(check.check, "fail", f"{check.detail}: {remedy}")
+    return Check(check.check, "fail", f"{check.detail}: this is other noise; give both sides the same seed")
 
 
 def _schedule(a: Schedule, b: Schedule, declared: frozenset[str]) -> list[Check]:
-    checks = [_walkable("reference", a), _walkable("candidate", b)]
+    sides = (("reference", a), ("candidate", b))
+    checks = [_walkable(side, schedule) for side, schedule in sides]
     for name, x, y in (("timesteps", a.timesteps, b.timesteps), ("sigmas", a.sigmas, b.sigmas)):
         if x.shape != y.shape:
             checks.append(Check(name, "fail", f"{x.size} against {y.size}"))
@@ -306,7 +306,7 @@ def _schedule(a: Schedule, b: Schedule, declared: frozenset[str]) -> list[Check]
         else:
             detail = f"differ most at {at}: {x[at]:g} against {y[at]:g}"
             checks.append(explained(name, detail, [changed_by("schedule")], declared))
-    for side, schedule in (("reference", a), ("candidate", b)):
+    for side, schedule in sides:
         if schedule.step_index not in (None, 0):
             detail = f"the {side}'s scheduler already stands at step {schedule.step_index} before step 0"
             checks.append(Check("scheduler state", "fail", f"{detail}: {_moved(schedule)}"))
