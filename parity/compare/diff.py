@@ -121,27 +121,26 @@ class Sides:
 
     def require_steps(self) -> None:
         """Raise UsageError where a side has fewer steps than are asked for."""
-        for golden in (self.reference, self.candidate):
-            held = sum(step >= 0 for step in golden.steps)
+        for golden, held in zip((self.reference, self.candidate), self.loops, strict=True):
             if self.first is not None and held < self.first:
                 raise UsageError(f"--steps {self.first}: {golden.name} holds {held} steps of the loop")
 
     @property
-    def all_there(self) -> bool:
-        """Whether what is to be compared was recorded to its end on both sides."""
-        return self.first is not None or (self.reference.complete and self.candidate.complete and self.as_long)
+    def loops(self) -> tuple[int, int]:
+        """How many steps of the loop each side holds."""
+        ours, theirs = (sum(step >= 0 for step in golden.steps) for golden in (self.reference, self.candidate))
+        return ours, theirs
 
     @property
-    def as_long(self) -> bool:
-        """Whether two finished loops made as many steps."""
+    def all_there(self) -> bool:
+        """Whether what is to be compared was recorded to its end on both sides."""
         finished = self.reference.complete and self.candidate.complete
-        counts = {sum(step >= 0 for step in g.steps) for g in (self.reference, self.candidate)}
-        return not finished or len(counts) == 1
+        return self.first is not None or (finished and len(set(self.loops)) == 1)
 
     def in_part(self, step: int) -> bool:
         """Whether a side may lack what the other has of a step, since it ended before, or was called once more."""
         ended = any(not g.complete and step in (-1, max(g.steps)) for g in (self.reference, self.candidate))
-        return ended or (step < 0 and not self.as_long)
+        return ended or (step < 0 and len(set(self.loops)) > 1)
 
     def findings(self, rename: Rename) -> tuple[Check, ...]:
         return comparable(self.reference, self.candidate, rename=rename.module if rename else None)
@@ -215,16 +214,15 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
         return replace(
             result, verdict="inconclusive", why=Reason(kind="inconclusive", problem="not_comparable", detail=detail)
         )
+    result = replace(result, stages=recorded_stages(result))
     if result.verdict != "fail" or result.origin is None:
-        return replace(result, stages=recorded_stages(result))
-    phantoms, hint = _phantoms(sides, renamer, result)
-    causes = (*phantoms, *detectors.found)
-    if not causes:
-        causes = tuple(config_cause(differing, result.origin))
-    return replace(result, stages=recorded_stages(result), causes=causes, notes=(*result.notes, *hint))
+        return result
+    shown = (*_phantoms(sides, renamer, result), *detectors.found)
+    known = any(isinstance(found, Cause) for found in shown)
+    return result.told(shown if known else (*shown, *config_cause(differing, result.origin)))
 
 
-def _phantoms(sides: Sides, renamer: Renamer, result: Result) -> tuple[tuple[Cause, ...], tuple[Note, ...]]:
+def _phantoms(sides: Sides, renamer: Renamer, result: Result) -> Iterator[Cause | Note]:
     """Phantom keys, where the divergence starts in an attention call whose values both goldens hold, or may start in
     one whose rows are others on both sides."""
     assert result.origin is not None
@@ -232,13 +230,13 @@ def _phantoms(sides: Sides, renamer: Renamer, result: Result) -> tuple[tuple[Cau
     here = origin.module.endswith(ATTENTION) and origin.port.startswith("out")
     unpaired = [name for name in result.why.not_compared if name.endswith(ATTENTION)]
     if not here and not unpaired:
-        return (), ()
+        return
     module = origin.module if here else unpaired[-1]
     reference, candidate = sides.read(origin.step)
     found = count_phantoms(reference.records, renamer.step(candidate).records, module)
     if not found:
-        return (), (Note(f"{TO_COUNT}, record both with the values of {module}"),)
-    return tuple(phantom_cause(p, module) for p in found if p.is_certain), ()
+        yield Note(f"{TO_COUNT}, record both with the values of {module}")
+    yield from (phantom_cause(p, module) for p in found if p.is_certain)
 
 
 def judge_streams(steps: Iterable[tuple[StepRecords, StepRecords]], judge: Judge, detectors: Detectors) -> Collected:
