@@ -74,10 +74,8 @@ def done(a: np.ndarray, b: np.ndarray, *, fitted: bool = True) -> Done | None:
     """
     if a.shape != b.shape or not (np.isfinite(a).all() and np.isfinite(b).all()) or _alike(a, b):
         return None
-    exactly = ((False, a, b, _exactly), (True, b, a, _exactly))
-    about = ((False, a, b, _about), (True, b, a, _about))
-    ways = (*exactly, *about) if fitted else exactly
-    found = (Done(words, inverse) for inverse, x, y, made in ways for words in made(x, y))
+    ways, families = ((False, a, b), (True, b, a)), (_exactly, _about) if fitted else (_exactly,)
+    found = (Done(words, inverse) for made in families for inverse, x, y in ways for words in made(x, y))
     return next(found, None)
 
 

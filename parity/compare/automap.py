@@ -133,14 +133,8 @@ def _match(
 ) -> None:
     """Accept the clear pairs of one signature; note the ambiguous ones."""
     apart = _distances([m.outputs for m in ours], [m.outputs for m in theirs])
-    of_theirs = [
-        _nearest(apart[:, j], lambda i, module=module: _input_distance(ours[i], module))  # type: ignore[misc]
-        for j, module in enumerate(theirs)
-    ]
-    of_ours = [
-        _nearest(apart[i], lambda j, module=module: _input_distance(module, theirs[j]))  # type: ignore[misc]
-        for i, module in enumerate(ours)
-    ]
+    of_theirs = [_nearest(apart[:, j], module, ours) for j, module in enumerate(theirs)]
+    of_ours = [_nearest(apart[i], module, theirs) for i, module in enumerate(ours)]
     for j, near in enumerate(of_theirs):
         if len(near) == 1 and of_ours[near[0]] == [j]:
             pairs[theirs[j].name] = ours[near[0]].name
@@ -148,23 +142,23 @@ def _match(
             ambiguous[theirs[j].name] = [ours[i].name for i in near]
 
 
-def _nearest(line: np.ndarray, by_inputs: Callable[[int], float]) -> list[int]:
+def _nearest(line: np.ndarray, module: _Module, others: Sequence[_Module]) -> list[int]:
     """The clearly nearest alone, or all that rival the nearest; empty where even that is unrelated.
 
     Args:
-        line: distances of the outputs. by_inputs: distance of the inputs, asked for only where outputs do not decide.
+        line: distances of the outputs; the inputs' are asked for only where these do not decide.
     """
     best = int(np.argmin(line))
-    if not line[best] < CLEARLY * UNRELATED:
-        # A module that computes something else is known by what it is given, which few share.
-        told = [by_inputs(i) for i in range(len(line))] if len(line) <= MOST_BY_INPUTS else []
-        return [told.index(min(told))] if told and min(told) < math.inf and _clear(told) else []
-    near = [best, *(int(i) for i in np.flatnonzero(line * CLEARLY <= line[best]) if i != best)]
-    if len(near) > 1:
-        told = [by_inputs(i) for i in near]
+    related = bool(line[best] < CLEARLY * UNRELATED)
+    if related:
+        near = [best, *(int(i) for i in np.flatnonzero(line * CLEARLY <= line[best]) if i != best)]
+    else:  # a module that computes something else is known by what it is given, which few share
+        near = list(range(len(line))) if len(line) <= MOST_BY_INPUTS else []
+    if len(near) > related:
+        told = [_input_distance(module, others[i]) for i in near]
         if _clear(told):
             return [near[told.index(min(told))]]
-    return near
+    return near if related else []
 
 
 def _vector(records: Sequence[Record]) -> np.ndarray:

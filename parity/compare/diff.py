@@ -207,13 +207,10 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
         seen=judge.seen if rename or port else None,
     )
     if port and not judge.seen.compared and b.modules and result.verdict == "pass":
-        return replace(result, verdict="inconclusive", why=Reason(kind="inconclusive", problem="no_module"))
+        return result.unjudged("no_module")
     result = result if judge.seen.floors else without_floors(result)
     if result.verdict == "pass" and not sides.all_there:
-        detail = next(f.detail for f in findings if f.check == "steps held")
-        return replace(
-            result, verdict="inconclusive", why=Reason(kind="inconclusive", problem="not_comparable", detail=detail)
-        )
+        return result.unjudged("not_comparable", next(f.detail for f in findings if f.check == "steps held"))
     result = replace(result, stages=recorded_stages(result))
     if result.verdict != "fail" or result.origin is None:
         return result

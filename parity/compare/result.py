@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from parity.compare.reason import NAN, UNKNOWN, Birth, Distance, Note, Reason, sentence
+from parity.compare.reason import NAN, UNKNOWN, Birth, Distance, Note, Problem, Reason, sentence
 from parity.records import Key
 from parity.settings import Difference as SettingDifference
 
@@ -324,6 +324,14 @@ class Result:
         causes, notes = (t for t in found if isinstance(t, Cause)), (t for t in found if isinstance(t, Note))
         return replace(self, causes=(*causes, *self.causes), notes=(*self.notes, *notes))
 
+    def unjudged(self, problem: Problem = "other", detail: str = "") -> Result:
+        """The same without a verdict.
+
+        Args:
+            problem, detail: why; see `Reason`.
+        """
+        return replace(self, verdict="inconclusive", why=Reason(kind="inconclusive", problem=problem, detail=detail))
+
     def resting_on(self, idle: Sequence[str]) -> Result:
         """The result, inconclusive where it passed although what a port installed did not run.
 
@@ -332,8 +340,7 @@ class Result:
         """
         if not idle or self.verdict != "pass":
             return self.noted(*idle)
-        why = Reason(kind="inconclusive", detail=f"a pass would say nothing about the port: {'; '.join(idle)}")
-        return replace(self, verdict="inconclusive", why=why)
+        return self.unjudged(detail=f"a pass would say nothing about the port: {'; '.join(idle)}")
 
     @property
     def has_causes_to_find(self) -> bool:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from parity.compare.births import excuses
 from parity.compare.conclude import Collected, conclude, widest_of
 from parity.compare.judge import Judge
-from parity.compare.reason import Reason
 from parity.compare.result import Check, Failed, Result, SiteDiff
 from parity.compare.sites import Sites
 from parity.hooks.implementations import sentence
@@ -199,7 +198,7 @@ def _require_common(result: Result, pair: Ready, ends: Ends, *, chosen: bool) ->
         note = f"{names}: only noise_pred and latents were compared{how}"
         return result.noted(note)
     detail = f"it names {', '.join(ends.names[:4])}, the reference {', '.join(pair.modules[:4])}"
-    return replace(result, verdict="inconclusive", why=Reason(kind="inconclusive", problem="no_site", detail=detail))
+    return result.unjudged("no_site", detail)
 
 
 def _module_met(d: SiteDiff) -> bool:
