@@ -212,26 +212,16 @@ def told_by(tested: SwapTest, what: str, spec: RunSpec | None) -> Iterator[Cause
             f"with every differing setting as the reference has it, {tested.left:.1%} of the error of {what} is left: "
             "something else differs too"
         )
+    # The run with all that do harm set back passes, unless something else differs.
     back = [f"{s.swap.setting}={s.swap.without}" for s in tested.swapped if not s.harmless]
     confirm = "" if spec is None or tested.left else spec.with_settings(candidate=back).command()
-    yield from (_cause_of(swapped, what, confirm) for swapped in tested.swapped)
-
-
-def _cause_of(found: Swapped, what: str, passes: str) -> Cause:
-    """One cause.
-
-    Args:
-        passes: the command of the run with all that do harm set back; empty where that does not pass.
-    """
-    swap, fix, confirm = found.swap, "", ""
-    if found.harmless:
-        text = f"{HARMLESS}{sentence(swap.setting, swap.candidate)}"
-        detail = f"wrong alone, {what} is {found.alone:.2g} x what rounding gives"
-    else:
-        text, fix = sentence(swap.setting, swap.candidate), remedy(swap.setting)
-        detail = f"with {swap.setting}={swap.without}, {found.gone:.2%} of the error of {what} disappears"
-        confirm = passes
-    evidence = (Witness("swap", found.gone, detail, confirm),)
-    return Cause(
-        text, swap.setting, swap.without, swap.candidate, found.gone, evidence, fix=fix, harmless=found.harmless
-    )
+    for found in tested.swapped:
+        setting, without, candidate = found.swap.setting, found.swap.without, found.swap.candidate
+        text, fix = sentence(setting, candidate), remedy(setting)
+        witness = Witness(
+            "swap", found.gone, f"with {setting}={without}, {found.gone:.2%} of the error of {what} disappears", confirm
+        )
+        if found.harmless:
+            text, fix = f"{HARMLESS}{text}", ""
+            witness = Witness("swap", found.gone, f"wrong alone, {what} is {found.alone:.2g} x what rounding gives")
+        yield Cause(text, setting, without, candidate, found.gone, (witness,), fix=fix, harmless=found.harmless)

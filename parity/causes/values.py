@@ -158,15 +158,15 @@ def arguments_alone(evidence: Evidence) -> Iterator[Note]:
 
     Not those of a port's call: the reference is given sizes where its call is not seen. `return_dict` computes nothing.
     """
-    sides = {"reference": evidence.ours.records, "candidate": evidence.theirs.records}
-    keys = {name: {r.key for r in records} for name, records in sides.items()}
-    for name, records in sides.items():
+    ours, theirs = evidence.ours.records, evidence.theirs.records
+    for name, records, others in (("reference", ours, theirs), ("candidate", theirs, ours)):
         if name == "candidate" and evidence.declared.backend == PORT:
             continue
-        other = next(keys[n] for n in keys if n != name)
-        alone = [r for r in records if r.kind == "scalar" and r.key.port.startswith("in.") and not r.key.module]
-        alone = [r for r in alone if r.key.port != "in.return_dict"]
-        shown = {f"{r.key.port.removeprefix('in.')}={r.value!r}": None for r in alone if r.key not in other}
+        known = {r.key for r in others}
+        alone = [
+            r for r in records if r.kind == "scalar" and r.key.is_input and not r.key.module and r.key not in known
+        ]
+        shown = {f"{r.key.port.removeprefix('in.')}={r.value!r}": None for r in alone if r.key.port != "in.return_dict"}
         if shown:
             yield Note(f"only the {name}'s call of the model is given {', '.join(shown)}")
 

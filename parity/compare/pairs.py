@@ -138,32 +138,28 @@ def _ports(records: Iterable[Record]) -> dict[Key, dict[str, Record]]:
 
 def _alone(ports: Mapping[Key, _Parts], others: Mapping[Key, _Parts]) -> dict[_Side, Key]:
     """The one port of a tensor whose name the other side does not have; of outputs, beside which there is no other."""
-    found: defaultdict[_Side, list[Key]] = defaultdict(list)
-    for port, parts in ports.items():
-        named = port.is_input and port in others
-        if not named and any(r.kind == "tensor" for r in parts.values()):
-            found[replace(port, site=port.module), port.is_input].append(port)
+    found = {side: [p for p in held if not (p.is_input and p in others)] for side, held in _by_call(ports).items()}
     lone = {side: alone[0] for side, alone in found.items() if len(alone) == 1}
     return {side: port for side, port in lone.items() if port not in others and "mask" not in port.port}
 
 
 def _turned(ours: Mapping[Key, _Parts], theirs: Mapping[Key, _Parts]) -> Iterator[tuple[Key, Key]]:
     """Outputs of one call that only another order lines up, each with the one that it can only be."""
-    mine, others = _outputs(ours), _outputs(theirs)
-    for call, ports in mine.items():
-        if set(others.get(call, ())) != set(ports) or all(_line_up(ours[p], theirs[p]) for p in ports):
+    others = _by_call(theirs)
+    for side, ports in _by_call(ours).items():
+        if side[1] or set(others.get(side, ())) != set(ports) or all(_line_up(ours[p], theirs[p]) for p in ports):
             continue
         fits = {a: [b for b in ports if _line_up(ours[a], theirs[b])] for a in ports}
         if all(len(found) == 1 for found in fits.values()) and len({b for (b,) in fits.values()}) == len(ports):
             yield from ((a, b) for a, (b,) in fits.items() if a != b)
 
 
-def _outputs(ports: Mapping[Key, _Parts]) -> dict[Key, list[Key]]:
-    """The tensors that each call gives back, by its module's key."""
-    found: defaultdict[Key, list[Key]] = defaultdict(list)
+def _by_call(ports: Mapping[Key, _Parts]) -> dict[_Side, list[Key]]:
+    """The tensors that each call is given, and those that it gives back."""
+    found: defaultdict[_Side, list[Key]] = defaultdict(list)
     for port, parts in ports.items():
-        if not port.is_input and any(r.kind == "tensor" for r in parts.values()):
-            found[replace(port, site=port.module)].append(port)
+        if any(r.kind == "tensor" for r in parts.values()):
+            found[replace(port, site=port.module), port.is_input].append(port)
     return found
 
 
