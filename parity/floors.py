@@ -48,12 +48,13 @@ def least(record: Record) -> Floor:
     stored = STORED.get(record.dtype, 0.0)
     one = stored * (largest if math.isfinite(largest) else 0.0)
     # All of a tensor that nobody computes, as noise, is rounded so where the other side has it in float32.
-    bins = None if record.sketch is None else bin_norms(record.sketch, g) * max(2 * relative, MEAN * stored)
-    bins = None if bins is None else np.maximum(bins, one)
+    bins = None
+    if record.sketch is not None:
+        bins = np.maximum(bin_norms(record.sketch, g) * max(2 * relative, MEAN * stored), one).astype(np.float32)
     held = isinstance(record.value, np.ndarray) and record.moments is not None
     return Floor(
         max(l2 * max(relative, MEAN * stored), one),
-        None if bins is None else bins.astype(np.float32),
+        bins,
         linf=largest * max(HALF_ULP, stored) if held else math.nan,
     )
 

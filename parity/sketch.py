@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from parity.records import READ, Key, Moments, Record
+from parity.records import Key, Moments, Record
 
 TOTAL = 1536
 """Counters of the whole tensor."""
@@ -246,5 +246,4 @@ def shown(frames: np.ndarray) -> np.ndarray:
 
 def shown_record(whole: Record, frames: np.ndarray) -> Record:
     """The record, beside that of whole frames, of what a picture shows of them; without its values."""
-    key = replace(whole.key, site=f"{whole.key.site}@{READ}")
-    return replace(value_record(key, shown(frames), whole.dtype), value=None)
+    return replace(value_record(whole.key.read, shown(frames), whole.dtype), value=None)

@@ -244,7 +244,8 @@ def known_faults(reference: Settings, facts: Facts, port: PortInfo | None, steps
         if setting.name == "scheduler.warmup_steps" and steps_left < 1:
             continue
         for value in (*setting.kind.values, *setting.examples):
-            if setting.read(value) != reference[setting.name] and not _same(setting.name, value):
+            default = value == "float32" and setting.name != "dtype"  # which it only spells, of a float32 path
+            if not default and setting.read(value) != reference[setting.name]:
                 yield f"{setting.name}={value}"
 
 
@@ -276,11 +277,6 @@ def beside(reference: Settings, candidate: Mapping[str, str]) -> dict[str, str]:
         except UsageError:
             continue  # a kernel that torch has not
     return found
-
-
-def _same(name: str, value: str) -> bool:
-    """Values that only spell the default of a float32 path."""
-    return value == "float32" and name != "dtype"
 
 
 @dataclass

@@ -166,14 +166,13 @@ def conclude(
     # What was judged before the reference broke stands.
     outputs = [d for d in loop if (broken is None or _before(d, broken)) and beyond(d) and not unknown(d)]
     births = any(broken is None or _before(d, broken) for d in among(sites, verdicts=FAILED, births=INTRODUCED))
-    if broken is not None and not outputs and not births:
-        return replace(nothing, why=Reason(kind="inconclusive", problem="not_finite", first=broken.key))
-    if widest is None:
-        widest = WIDEST if failing == "logic" else math.inf
-    wide = None if outputs or births else _wide_floor(sites, steps, widest)
-    if wide is not None:
-        return replace(nothing, why=wide)
     if not outputs and not births:
+        if broken is not None:
+            return replace(nothing, why=Reason(kind="inconclusive", problem="not_finite", first=broken.key))
+        if widest is None:
+            widest = WIDEST if failing == "logic" else math.inf
+        if wide := _wide_floor(sites, steps, widest):
+            return replace(nothing, why=wide)
         without = (d.key for d in among(sites, verdicts=frozenset({"inconclusive"})) if unknown(d))
         if first := next(without, None):
             some = Reason(kind="inconclusive", problem="some_floors", first=first, sites=1 + sum(1 for _ in without))
