@@ -50,7 +50,6 @@ from parity.runs.sides import modules_of
 __all__ = ["ExplainRequest", "explain", "of_run"]
 
 Kind = Literal["swap", "fault", "measured"]
-KINDS: tuple[Kind, ...] = ("swap", "fault", "measured")
 """The candidate run again with a value changed; its error among those of known faults; what the records show."""
 
 
@@ -129,7 +128,9 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
         check_extras(torchax=False)
         evidence = replace(evidence, model=machine or Machine.of(request, reference.provenance, openers, say))
     except ParityError as error:
-        found = found.noted(f"no {' and no '.join(EVIDENCE[kind] for kind in _unasked(evidence))}: {error}")
+        asked = {witness.kind for witness in WITNESSES if witness.needs <= evidence.met}
+        lacking = (name for kind, name in EVIDENCE.items() if kind not in asked)
+        found = found.noted(f"no {' and no '.join(lacking)}: {error}")
     return _asked(found, attention_call(evidence))
 
 
@@ -155,7 +156,7 @@ def _outside(pair: Request, openers: Openers, say: Say) -> Result:
 
 def _asked(found: Result, evidence: Evidence) -> Result:
     """The comparison with what every witness tells of it whose needs are met."""
-    causes: dict[Kind, list[Cause]] = {kind: [] for kind in KINDS}
+    causes: dict[str, list[Cause]] = {kind: [] for kind in EVIDENCE}
     notes: list[Note] = []
     for witness in WITNESSES:
         if witness.needs <= evidence.met:
@@ -172,12 +173,6 @@ def _asked(found: Result, evidence: Evidence) -> Result:
     if any(not c.harmless for c in named):  # what known faults leave unknown is not unknown beside a cause
         notes = [replace(n, text=re.sub("^unknown: ", "signatures: ", n.text)) for n in notes]
     return replace(found, causes=named, notes=(*held, *notes))
-
-
-def _unasked(evidence: Evidence) -> list[Kind]:
-    """The kinds of which no witness has what it needs."""
-    asked = {w.kind for w in WITNESSES if w.needs <= evidence.met}
-    return [kind for kind in KINDS if kind not in asked]
 
 
 def _merged(swapped: Sequence[Cause], faults: Sequence[Cause]) -> list[Cause]:
