@@ -150,10 +150,8 @@ class _Step:
         self.made.numbers[at, :4] = np.stack([l2 / size, floor / size, ratios(l2, floor), cosine], axis=1)
         bins = ratios(apart, limits)
         self.peaks[at] = np.fmax.reduce(bins, axis=1, initial=0.0)
-        held = group.bins[part] >= 0
-        for i, row, has in zip(at.tolist(), bins, held.tolist(), strict=True):
-            if has:
-                self.made.bins[i] = row
+        for i in np.flatnonzero(group.bins[part] >= 0).tolist():
+            self.made.bins[at[i]] = bins[i]
 
     def _one(self, i: int) -> None:
         """A site that is not two sketches."""
@@ -197,8 +195,6 @@ class _Step:
     def _read(self) -> None:
         """What is read alone decides: not rows that no query reads, nor frames beyond what a picture shows. In a norm
         over both, many that nobody reads hide the few that are read."""
-        if not self.meeting.read.size:
-            return
         rel, ratios = self.made.numbers[:, 0], self.made.numbers[:, 2]
         far, known = self._far(), ~np.isnan(ratios) | (rel == 0.0)
         for i, j in self.meeting.read[known[self.meeting.read[:, 1]]].tolist():

@@ -48,12 +48,6 @@ class Pair:
     reference: Record | None
     candidate: Record | None
 
-    @property
-    def called(self) -> str:
-        """The candidate's port, where it has another name than the reference's; else empty."""
-        other = self.candidate is not None and self.candidate.key != self.key
-        return self.candidate.key.port if other and self.candidate is not None else ""
-
 
 def align(
     reference: Sequence[Record], candidate: Sequence[Record], *, lone: Callable[[str], bool] | None = None
@@ -286,8 +280,8 @@ def _place(pair: Pair) -> SiteDiff:
     a, b = pair.reference, pair.candidate
     if a is None or b is None or a.kind != "tensor" or b.kind != "tensor":
         return SiteDiff(pair.key, UNKNOWN)
-    shapes, dtypes = (a.shape, b.shape), (a.dtype, b.dtype)
-    return SiteDiff(pair.key, UNKNOWN, shapes=shapes, dtypes=dtypes, frame=a.frame, rows=a.rows, called=pair.called)
+    shapes, dtypes, called = (a.shape, b.shape), (a.dtype, b.dtype), b.key.port if b.key != pair.key else ""
+    return SiteDiff(pair.key, UNKNOWN, shapes=shapes, dtypes=dtypes, frame=a.frame, rows=a.rows, called=called)
 
 
 def _sketched(pair: Pair, ours: Layout, theirs: Layout, a: int, b: int) -> bool:
