@@ -86,8 +86,7 @@ def _exactly(x: np.ndarray, y: np.ndarray) -> Iterator[str]:
         return
     with np.errstate(over="ignore"):
         yield from (words for words, make in TRANSFORMS.items() if _alike(make(x), y))
-    zero = _zero_rows(x, y)
-    if zero:
+    if zero := _zero_rows(x, y):
         yield zero
 
 
@@ -128,9 +127,8 @@ def _kept_in_bfloat16(x: np.ndarray, y: np.ndarray) -> bool:
 def _shift(x: np.ndarray, y: np.ndarray) -> float:
     """The factor by which a schedule's sigmas are shifted once more; 0 where they are not."""
     inside = (x > 0) & (x < 1) & (y > 0) & (y < 1)
-    if (
-        x.size < 3 or not inside.any() or not np.allclose(x[~inside], y[~inside], atol=SAME)
-    ):  # a shift leaves its ends as they are
+    ends = np.allclose(x[~inside], y[~inside], atol=SAME)  # which a shift leaves as they are
+    if x.size < 3 or not inside.any() or not ends:
         return 0.0
     factors = y[inside] * (1 - x[inside]) / (x[inside] * (1 - y[inside]))
     factor = float(factors.mean())

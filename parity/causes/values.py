@@ -114,11 +114,9 @@ def _keys(ours: Record, theirs: Record) -> Iterator[Cause]:
     if x is None or y is None:
         return
     numbers = f"{y} a row on the candidate, {x} on the reference"
-    what = (
-        f"another number of keys through: {numbers}"
-        if x != y
-        else f"{x} keys a row through, as the reference's, others"
-    )
+    what = f"{x} keys a row through, as the reference's, others"
+    if x != y:
+        what = f"another number of keys through: {numbers}"
     yield measured(f"the mask {ours.key.site} lets {what}", value=float(y), detail=numbers)
 
 

@@ -149,11 +149,11 @@ def truncated(reference: StepRecords, candidate: StepRecords) -> Iterator[Cause]
         darker = ours.moments.mean - other.moments.mean
         least = _least_darker(reference, theirs)
         if least <= abs(darker) <= MOST_DARKER and _one_level(ours, other, darker * ours.moments.count):
-            how, ours_, theirs_ = (
-                ("darker", "rounded", "truncated") if darker > 0 else ("brighter", "truncated", "rounded")
-            )
-            text = f"the frames are {abs(darker):.2g} levels {how}: {theirs_} to uint8 instead of {ours_}"
-            yield measured(text, "frames", ours_, theirs_, darker, at=ours.key.site)
+            made, how = ("rounded", "truncated"), "darker"
+            if darker < 0:
+                made, how = ("truncated", "rounded"), "brighter"
+            text = f"the frames are {abs(darker):.2g} levels {how}: {made[1]} to uint8 instead of {made[0]}"
+            yield measured(text, "frames", *made, darker, at=ours.key.site)
 
 
 def _least_darker(reference: StepRecords, theirs: Mapping[Key, Record]) -> float:

@@ -88,9 +88,7 @@ def within(module: str, block: str) -> bool:
 
 
 def _is_argument(d: SiteDiff) -> bool:
-    return (
-        d.key.is_input and d.key.module == "" and "mask" not in d.key.port and min(len(shape) for shape in d.shapes) > 1
-    )
+    return d.key.is_input and d.key.module == "" and "mask" not in d.key.port and min(map(len, d.shapes)) > 1
 
 
 def code_of(site: str) -> str:

@@ -176,15 +176,12 @@ def _preflight(reason: Reason) -> str:
 
 
 def _first_divergence(reason: Reason) -> str:
-    inputs = {
-        "own": "inputs match",
-        "candidate": "on the candidate's own values before it",
-    }
+    inputs = "inputs match" if reason.fed == "own" else "on the candidate's own values before it"
     unpaired = f" but for {_not_compared(reason)}" if reason.not_compared else ""
     called = f" ({', '.join(reason.called)} in the candidate)" if reason.called else ""
     what = "this value" if reason.first is not None and reason.first.module == LOOP else "this input"
     how = {
-        "module": f"{inputs[reason.fed]}{called}{unpaired}, output" if inputs_compared(reason) else _interval(reason),
+        "module": f"{inputs}{called}{unpaired}, output" if inputs_compared(reason) else _interval(reason),
         "input": f"everything before it{unpaired} matches, {what}{called}",
         "propagated": f"grown from smaller differences before it, this value{called}",
     }[reason.birth]

@@ -145,10 +145,9 @@ def counters(seen: Seen) -> Iterator[Cause]:
     if place := seen.numbers("step_index"):
         late = int(place[1] - place[0])
         how = f"{abs(late)} step{'s' if abs(late) > 1 else ''} {'late' if late > 0 else 'early'}"
-        text = f"the scheduler stands {how}: at index {place[1]:.0f}, not {place[0]:.0f} (warm-up calls that share its "
-        yield measured(
-            f"{text}state, repeated timesteps)", "scheduler.step_index", *place, late, at=f"{LOOP}:step_index"
-        )
+        why = "warm-up calls that share its state, repeated timesteps"
+        text = f"the scheduler stands {how}: at index {place[1]:.0f}, not {place[0]:.0f} ({why})"
+        yield measured(text, "scheduler.step_index", *place, late, at=f"{LOOP}:step_index")
     # A scheduler of another order remembers another number.
     if (history := seen.numbers("history")) and len({settings.get(ORDER, "") for settings in seen.settings}) == 1:
         ours, theirs = history
@@ -261,9 +260,8 @@ def order(seen: Seen) -> Iterator[Cause]:
         best = max(near, key=lambda words: near[words], default="")
         if best and near[best] >= NEAR and near[best] >= _cosine(ours, theirs) + NEARER:
             text = f"the prediction holds the reference's values in another order: {best}"
-            yield measured(
-                text, "order", "", best, near[best], fix="undo it where the output is unpatchified", at=":out"
-            )
+            fix = "undo it where the output is unpatchified"
+            yield measured(text, "order", "", best, near[best], fix=fix, at=":out")
             return
 
 
