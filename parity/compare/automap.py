@@ -36,7 +36,7 @@ UNRELATED = 1.0
 """Relative distance counted as the second nearest's where there is none: unrelated tensors are sqrt(2) apart."""
 MOST_BY_INPUTS = 256
 """Modules of one signature that are still compared by their inputs where their outputs are unrelated."""
-MOST_NAMED = 4
+MOST_NAMED, MOST_NOTES = 4, 12
 
 Signature = tuple[object, ...]
 
@@ -91,11 +91,9 @@ def propose(reference: StepRecords, candidate: StepRecords) -> Proposal:
     ]
     made = f"--map auto: {len(pairs)} of {len(only_theirs)} modules matched by what they compute, {len(modules)} rules"
     ports = _ports(ours, theirs, covered)
-    return Proposal(Rename(modules, ports), pairs, (made, *_shortened(notes)))
-
-
-def _shortened(notes: Sequence[str], most: int = 12) -> list[str]:
-    return [*notes[:most], *([f"--map auto: {len(notes) - most} more are not mapped"] if len(notes) > most else [])]
+    if len(notes) > MOST_NOTES:
+        notes = [*notes[:MOST_NOTES], f"--map auto: {len(notes) - MOST_NOTES} more are not mapped"]
+    return Proposal(Rename(modules, ports), pairs, (made, *notes))
 
 
 def _named(names: Sequence[str]) -> str:

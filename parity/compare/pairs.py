@@ -301,11 +301,8 @@ def _group(
 ) -> Group:
     at = np.array([found[i] for i in here], np.int64).reshape(-1, 2)
     floors = np.array([ours.floors.get(ours.records[i].key, -1) for i in at[:, 0]], np.int64)
-    has = floors >= 0
-    fits = has.copy()
-    fits[has] = ours.bin_counts[floors[has]] == view.bins
-    bins = np.full(len(here), -1)
-    bins[fits] = ours.bins[floors[fits]]
+    fits = np.append(ours.bin_counts, -1)[floors] == view.bins
+    bins = np.where(fits, np.append(ours.bins, -1)[floors], -1)
     starts = (ours.sketches[at[:, 0]], theirs.sketches[at[:, 1]])
     return Group(view=view, at=np.array(here, np.int64), starts=starts, floors=floors, bins=bins)
 
