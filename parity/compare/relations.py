@@ -78,8 +78,7 @@ def judged_by_own_branches(reference: StepRecords, candidate: StepRecords) -> St
     A factor over both branches is left alone: guidance_rescale and CFG-Zero* fit one to the values themselves.
     """
     record = next((r for r in reference.records if (r.key.branch, r.key.site, r.key.call) == ("", PREDICTED, 0)), None)
-    floor = None if record is None else reference.floors.get(record.key)
-    if record is None or floor is None:
+    if record is None or record.key not in reference.floors:
         return reference
     ours, theirs = held(reference), held(candidate)
     first, second = combined(ours), combined(theirs)
@@ -90,14 +89,18 @@ def judged_by_own_branches(reference: StepRecords, candidate: StepRecords) -> St
         return reference  # 1 - scale: branches of such closeness may only be called by each other's names
     guided, cond, uncond = (theirs[branch, PREDICTED] for branch in ("", "cond", "uncond"))
     cond, uncond = _like(cond, guided), _like(uncond, guided)
-    if ours["", PREDICTED].shape != guided.shape or np.linalg.norm(guided - ours["", PREDICTED]) > L2_LIMIT * floor.l2:
-        return reference  # it shows without this
     made = uncond + first.scale * (cond - uncond)
-    return _judged_by(reference, record, made, near * float(np.linalg.norm(cond - uncond)))
+    return _judged_by(reference, record, guided, made, near * float(np.linalg.norm(cond - uncond)))
 
 
-def _judged_by(reference: StepRecords, record: Record, made: np.ndarray, most: float) -> StepRecords:
-    """The reference with what was made in place of a record, of which what is compared may be `most` apart."""
+def _judged_by(
+    reference: StepRecords, record: Record, candidate: np.ndarray, made: np.ndarray, most: float
+) -> StepRecords:
+    """The reference with what was made in place of a record, of which the candidate's value may be `most` apart; as it
+    is where the two values' own floor shows that they differ."""
+    known, value = reference.floors.get(record.key), np.asarray(record.value, np.float64)
+    if known is None or value.shape != candidate.shape or np.linalg.norm(candidate - value) > L2_LIMIT * known.l2:
+        return reference
     instead, floor = value_record(record.key, made.astype(np.float32), record.dtype), Floor(most / L2_LIMIT)
     records = [instead if r is record else r for r in reference.records]
     return replace(reference, records=records, floors={**reference.floors, record.key: floor})
@@ -263,10 +266,7 @@ def judged_by_own_latents(reference: StepRecords, candidate: StepRecords, latent
     own = expected(pair, latents, most)
     if own is None or apart(own, pair[1]) <= most:
         return reference
-    floor = reference.floors.get(ours.key)
-    if floor is None or np.linalg.norm(pair[1] - pair[0]) > L2_LIMIT * floor.l2:
-        return reference  # it shows without this
-    return _judged_by(reference, ours, own, most * float(np.linalg.norm(own)))
+    return _judged_by(reference, ours, pair[1], own, most * float(np.linalg.norm(own)))
 
 
 def tolerance(*dtypes: str) -> float:
