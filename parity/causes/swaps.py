@@ -217,11 +217,10 @@ def told_by(tested: SwapTest, what: str, spec: RunSpec | None) -> Iterator[Cause
     confirm = "" if spec is None or tested.left else spec.with_settings(candidate=back).command()
     for found in tested.swapped:
         setting, without, candidate = found.swap.setting, found.swap.without, found.swap.candidate
-        text, fix = sentence(setting, candidate), remedy(setting)
-        witness = Witness(
-            "swap", found.gone, f"with {setting}={without}, {found.gone:.2%} of the error of {what} disappears", confirm
-        )
+        text, fix, passes = sentence(setting, candidate), remedy(setting), confirm
+        detail = f"with {setting}={without}, {found.gone:.2%} of the error of {what} disappears"
         if found.harmless:
-            text, fix = f"{HARMLESS}{text}", ""
-            witness = Witness("swap", found.gone, f"wrong alone, {what} is {found.alone:.2g} x what rounding gives")
+            text, fix, passes = f"{HARMLESS}{text}", "", ""
+            detail = f"wrong alone, {what} is {found.alone:.2g} x what rounding gives"
+        witness = Witness("swap", found.gone, detail, passes)
         yield Cause(text, setting, without, candidate, found.gone, (witness,), fix=fix, harmless=found.harmless)

@@ -161,9 +161,8 @@ def arguments_alone(evidence: Evidence) -> Iterator[Note]:
         if name == "candidate" and evidence.declared.backend == PORT:
             continue
         known = {r.key for r in others}
-        alone = [
-            r for r in records if r.kind == "scalar" and r.key.is_input and not r.key.module and r.key not in known
-        ]
+        given = (r for r in records if r.kind == "scalar" and r.key.is_input and r.key.module == "")
+        alone = [r for r in given if r.key not in known]
         shown = {f"{r.key.port.removeprefix('in.')}={r.value!r}": None for r in alone if r.key.port != "in.return_dict"}
         if shown:
             yield Note(f"only the {name}'s call of the model is given {', '.join(shown)}")
