@@ -175,11 +175,11 @@ class Machine:
         Args:
             candidate: settings that the candidate says it has, some of which change what a fault does.
         """
-        port = self.ports.reference is not None
-        own = {} if port or "attention" in self.facts.lacks else beside(self.settings, candidate)
+        alone = self.ports.reference is not None or "attention" in self.facts.lacks
+        own = {} if alone else beside(self.settings, candidate)
         key = (step, *own.items())
         if key not in self._simulated:
-            self._simulated[key] = Simulated(self.reference, self.settings, step, port, self.say, own)
+            self._simulated[key] = Simulated(self, step, own)
         return self._simulated[key]
 
     def candidate_side(self, settings: Settings) -> Side:
@@ -284,18 +284,14 @@ class Simulated:
     """The reference of this machine under known faults.
 
     Attributes:
-        reference: this machine's. settings: its own. step: the one that is looked at. port: whether it is one.
-        beside: settings of the candidate's that are no faults and change what a fault does, which every fault is run
-            with.
+        machine: whose reference it is. step: the one that is looked at. beside: settings of the candidate's that are no
+            faults and change what a fault does, which every fault is run with.
         place: `3 of 22`: which of the known faults is run, where they are run one after the other.
     """
 
-    reference: Side
-    settings: Settings
+    machine: Machine
     step: int
-    port: bool
-    say: Say
-    beside: Mapping[str, str] = field(default_factory=dict)
+    beside: Mapping[str, str]
     place: str = ""
     _steps: dict[str, StepRecords] = field(default_factory=dict)
 
@@ -306,14 +302,17 @@ class Simulated:
         return self._steps[fault]
 
     def _kept(self, fault: str) -> StepRecords:
-        settings = self._with(fault)
+        reference, (name, _, value) = self.machine.reference, fault.partition("=")
+        given = {**self.beside, name: value} if fault else {}
+        values = typed(None, "torch", given)
+        settings = self.machine.settings.with_({name: values[name] for name in given})
         # The encoders' dtype stays the reference's: what a fault changes is what it names.
-        encode = {"dtype": self.settings.text("dtype"), "text.byt5_dtype": settings.text("text.byt5_dtype")}
-        side = self.reference.patched(changed(self.reference.spec, settings=settings.as_text(), encode=encode))
+        encode = {"dtype": self.machine.settings.text("dtype"), "text.byt5_dtype": settings.text("text.byt5_dtype")}
+        side = reference.patched(changed(reference.spec, settings=settings.as_text(), encode=encode))
         try:
             facts = side.facts()
             assert facts.provenance is not None
-            if self.port:
+            if self.machine.ports.reference is not None:
                 return self._run(fault, side, facts)
             where = cache_dir() / "known_faults" / _digest(facts.provenance, settings, self.step)
             if (where / "golden.json").exists():
@@ -327,19 +326,13 @@ class Simulated:
 
     def _run(self, fault: str, side: Side, facts: Facts, writer: GoldenWriter | None = None) -> StepRecords:
         place = f" {self.place}" if self.place else ""
-        self.say(f"known fault{place}: {fault or 'none'}")
+        self.machine.say(f"known fault{place}: {fault or 'none'}")
         plan = Plan(sites=plan_sites(["", *modules_of(facts)], "blocks"))
         for step in side.observe(plan, steps=(0, self.step + 1)):
             if writer is not None:
                 writer.write_step(step)
             last = step
         return last
-
-    def _with(self, fault: str) -> Settings:
-        name, _, value = fault.partition("=")
-        given = {**self.beside, name: value} if fault else {}
-        typed = parse("torch", [f"{name}={value}" for name, value in given.items()])
-        return self.settings.with_({name: typed[name] for name in given})
 
 
 def _digest(provenance: Provenance, settings: Settings, step: int) -> str:
