@@ -20,7 +20,7 @@ from parity.compare.births import L2_LIMIT
 from parity.compare.metrics import comparable_shapes
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Witness
-from parity.records import LOOP, Key, Record, StepRecords
+from parity.records import AFTER, LOOP, Key, Record, StepRecords
 from parity.settings import NEUTRAL, remedy, sentence
 from parity.sketch import TOTAL, Geometry
 from parity.sketch import norm as norm_of
@@ -46,9 +46,9 @@ def _counts(record: Record) -> bool:
     return record.key.module != LOOP or record.key.port in LOOP_OUTPUTS
 
 
-def as_read(step: StepRecords, stage: str) -> StepRecords:
-    """The step with what is read of a stage's values in their place, where that is held: of frames what is shown."""
-    read = {r.key: r for r in step.records if r.key.is_read and r.key.stage == stage}
+def as_read(step: StepRecords) -> StepRecords:
+    """The step with what a picture shows of frames in their place, where that is held."""
+    read = {r.key: r for r in step.records if r.key.is_read and r.key.stage == AFTER}
     held = [(r, read.get(r.key.read)) for r in step.records if r.key not in read]
     records = tuple(r if other is None else replace(other, key=r.key) for r, other in held)
     known = {r.key: step.floors[other.key] for r, other in held if other is not None and other.key in step.floors}

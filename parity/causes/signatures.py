@@ -20,7 +20,6 @@ from parity.compare.reason import Note
 from parity.compare.result import HARMLESS, Cause, Witness
 from parity.errors import ParityError
 from parity.golden.faults import kept_faults
-from parity.paths.plan import VAE_STAGE
 from parity.records import Key, StepRecords
 from parity.settings import BITS, sentence
 
@@ -158,9 +157,9 @@ def of_recording(
         some = origin.step > 0 and kept_faults(reference, 0, origin.stage)
         yield Note(f"signatures: known faults were kept of step 0, not of step {origin.step}" if some else HOW)
         return
-    stage = as_read(ours.where(lambda key: key.stage == origin.stage), VAE_STAGE)
-    theirs = as_read(theirs, VAE_STAGE)
-    kept = {faults: as_read(run, VAE_STAGE) for faults, run in kept.items()}
+    stage = as_read(ours.where(lambda key: key.stage == origin.stage))
+    theirs = as_read(theirs)
+    kept = {faults: as_read(run) for faults, run in kept.items()}
     keys = common_keys(stage, theirs, *kept.values())
     if not keys:
         yield Note("signatures are skipped: the two recordings share no outputs of which known faults were kept")

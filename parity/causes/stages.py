@@ -83,7 +83,7 @@ def _causes(again: _Again) -> Iterator[Cause | Note]:
     keys = tuple(r.key for r in ours.records)
 
     def run(settings: Settings) -> np.ndarray:
-        return error_vector(ours, StepRecords(STAGES_STEP, again.run("candidate", settings).records), keys)
+        return error_vector(ours, again.run("candidate", settings), keys)
 
     spec = RunSpec.of(request)
     what = ", ".join(dict.fromkeys(key.port for key in keys))
@@ -170,8 +170,7 @@ class _Again:
                 side.close()
             records += [r for r in first.records if r.key.module == LOOP and r.sketch is not None]
             found |= first.floors
-        read = as_read(StepRecords(STAGES_STEP, tuple(records), found), VAE_STAGE)
-        return replace(read, records=tuple(r for r in read.records if not r.key.is_apart))
+        return as_read(StepRecords(STAGES_STEP, tuple(records), found)).where(lambda key: not key.is_apart)
 
     @functools.cached_property
     def _parts(self) -> tuple[tuple[str, Callable[[Settings], Settings]], ...]:

@@ -279,7 +279,7 @@ def _coverage(seen: Common, sites: Sequence[SiteDiff]) -> Iterator[Note]:
     text = f"{len(seen.compared)} of the reference's {len(seen.modules)} modules were compared"
     if any(seen.alone):
         text += f"; without a counterpart: {seen.alone[0]} tensors of the reference, {seen.alone[1]} of the candidate"
-    first = next(among(sites, verdicts=NOT_COMPARED, noted=True), None)
+    first = next((d for d in among(sites, verdicts=NOT_COMPARED) if d.note), None)
     if first is not None:
         text += f"; not compared, since they do not line up: {left} tensors, first {first.key.site} ({first.note})"
     yield Note(text)

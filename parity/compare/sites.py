@@ -175,20 +175,19 @@ def among(
     which: Which | None = None,
     worse: bool = False,
     apart: bool = False,
-    noted: bool = False,
 ) -> Iterator[SiteDiff]:
     """The sites that are asked for, in execution order; only those are made.
 
     Args:
         verdicts, births: any of these. step: of this step. which: what holds at every step.
-        worse: with more NaN and Inf on the candidate. apart: whose distance is not 0, or unknown. noted: with a note.
+        worse: with more NaN and Inf on the candidate. apart: whose distance is not 0, or unknown.
     """
     for part in Sites.of(sites).parts:
         if step in (None, part.step):
             mask = part.where(verdicts, births)
             mask &= (part.nonfinite[:, 1] > part.nonfinite[:, 0]) | (not worse)
             mask &= (part.numbers[:, 0] != 0.0) | (not apart)
-            at = (i for i in np.flatnonzero(mask).tolist() if i in part.notes or not noted)
+            at = np.flatnonzero(mask).tolist()
             yield from (part.at(i) for i in at if which is None or which(part.places[i]))
 
 
