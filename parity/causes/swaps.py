@@ -11,6 +11,7 @@ Cost: a run of the candidate, unobserved, for each setting, for each that does h
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -68,22 +69,20 @@ def swap_test(plan: Plan, run: Run, noise: float) -> SwapTest:
         noise: norm of the error that rounding alone gives.
     """
     names = tuple(s.setting for s in plan.swaps)
-    known: dict[frozenset[str], np.ndarray] = {}
+    none: frozenset[str] = frozenset()
 
-    def error(wrong: Iterable[str]) -> np.ndarray:
-        at = frozenset(wrong)
-        if at not in known:
-            known[at] = run(plan.with_only(tuple(n for n in names if n in at)))
-        return known[at]
+    @functools.cache
+    def error(wrong: frozenset[str]) -> np.ndarray:
+        return run(plan.with_only(tuple(n for n in names if n in wrong)))
 
-    def does(wrong: tuple[str, ...]) -> float:
-        return norm(error(wrong) - error(()))
+    def does(wrong: Iterable[str]) -> float:
+        return norm(error(frozenset(wrong)) - error(none))
 
     def fails(wrong: tuple[str, ...]) -> bool:
         return does(wrong) > L2_LIMIT * noise
 
-    whole, base = norm(error(names)), norm(error(()))
-    guilty = {n for n in names if fails((n,))}
+    whole, base = norm(error(frozenset(names))), norm(error(none))
+    guilty = frozenset(n for n in names if fails((n,)))
     rest = tuple(n for n in names if n not in guilty)
     if len(rest) > 1 and fails(rest):  # each harmless alone, not together
         guilty |= set(ddmin(rest, fails))
