@@ -20,6 +20,7 @@ from parity.compare.births import L2_LIMIT
 from parity.compare.metrics import comparable_shapes
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Witness
+from parity.golden.faults import Faults
 from parity.records import AFTER, LOOP, Key, Record, StepRecords
 from parity.settings import NEUTRAL, remedy, sentence
 from parity.sketch import TOTAL, Geometry
@@ -101,18 +102,16 @@ r = |s|^2 / |known|^2."""
 NEAR = 0.5
 """The least R2 of a fault that is worth a look; a smaller one sends the reader to look where nothing is."""
 
-Faults = frozenset[str]
-"""`setting=value` of those that a run had, one but for what a recording kept together."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
     """An error, and those of the known faults at the same sites.
 
     Attributes:
-        error: the candidate's. faults: their own. noise: norm that rounding alone gives.
-        told: the reference's settings as text. confirm: the command that confirms a fault; empty where nothing can be
-            run. coarse: the known fault of a coarser working dtype that the candidate has; empty for none.
+        error: the candidate's. faults: their own, of one fault but for what a recording kept together.
+        noise: norm that rounding alone gives. told: the reference's settings as text.
+        confirm: the command that confirms a fault; empty where nothing can be run.
+        coarse: the known fault of a coarser working dtype that the candidate has; empty for none.
         alone: before a sentence that finds nothing, where another witness has found something.
     """
 

@@ -23,13 +23,14 @@ import numpy as np
 
 from parity.bisect.settings import plan
 from parity.causes.evidence import decoder_faults
-from parity.causes.match import Faults, Known, Vector, as_read, error_vector, matched, noise_norm, norm
+from parity.causes.match import Known, Vector, as_read, error_vector, matched, noise_norm, norm
 from parity.causes.swaps import swap_test, told_by
 from parity.compare.births import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Result
 from parity.errors import ParityError, UsageError
 from parity.floors import Floors
+from parity.golden.faults import Faults
 from parity.hooks.sites import SitePlan
 from parity.models.text import TEXT
 from parity.paths.families import case_of

@@ -62,17 +62,13 @@ class Auto:
     proposal: Proposal | None = None
 
 
-def _quiet(text: str, done: int | None = None, total: int | None = None) -> None:
-    del text, done, total
-
-
 def diff(
     reference: str | os.PathLike[str],
     candidate: str | os.PathLike[str],
     *,
     rename: Rename | Auto = NONE,
     steps: int | None = None,
-    say: Say = _quiet,
+    say: Say = lambda text, done=None, total=None: None,
 ) -> Result:
     """Compare two goldens.
 
