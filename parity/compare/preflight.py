@@ -112,8 +112,7 @@ def compare_weights(
         return Check(WEIGHTS, "explained", f"{len(a)} parameters equal, under other names")
     alone = [f"{len(one_sided)} parameters on one side only: {few(one_sided)}"] if one_sided else []
     if other and not (one_sided and not mapped):
-        sizes = {n: a[n][0] for n in other}
-        judged = _judged_weights({n: prints[n] for n in other}, sizes, shapes, len(a), own)
+        judged = _judged_weights({n: prints[n] for n in other}, a, b, own)
         if judged is not None:
             return replace(judged, detail="; ".join([judged.detail, *alone]))
     parts = [f"{len(other)} of {len(a)} parameters differ in value: {few(other)}"] if other else []
@@ -126,27 +125,22 @@ def compare_weights(
 
 
 def _judged_weights(
-    other: Mapping[str, tuple[WeightPrint, WeightPrint]],
-    sizes: Mapping[str, tuple[int, ...]],
-    shapes: Collection[str],
-    count: int,
-    own: bool,
+    other: Mapping[str, tuple[WeightPrint, WeightPrint]], a: Weights, b: Weights, own: bool
 ) -> Check | None:
     """What the numbers of parameters say that are not equal to the bit; None where they are not known of all.
 
     Args:
-        sizes: the reference's shapes. shapes: those of another shape. count: of all parameters. own: see
-            `compare_weights`.
+        other: these parameters. a, b, own: see `compare_weights`.
     """
     apart = {n: x.apart(y) for n, (x, y) in other.items()}
-    if any(math.isnan(far) for far in apart.values()):
+    if any(map(math.isnan, apart.values())):
         return None
-    laid_out = {n for n, (x, y) in other.items() if (n in shapes or apart[n] > ROUNDING_LIMIT) and x.same_values(y)}
-    few_values = {
-        n for n, (x, y) in other.items() if x.in_few(y) and apart[n] > FEW_LIMIT and math.prod(sizes[n]) >= MANY
-    }
+    far = {n for n in other if a[n][0] != b[n][0] or apart[n] > ROUNDING_LIMIT}
+    laid_out = {n for n in far if other[n][0].same_values(other[n][1])}
+    many = {n for n in other if apart[n] > FEW_LIMIT and math.prod(a[n][0]) >= MANY}
+    few_values = {n for n in many if other[n][0].in_few(other[n][1])}
     wrong = [n for n in other if (apart[n] > ROUNDING_LIMIT or n in few_values) and not (own and n in laid_out)]
-    said = f"{len(other)} of {count} parameters"
+    said = f"{len(other)} of {len(a)} parameters"
     if not wrong and laid_out:
         return Check(WEIGHTS, "explained", f"{said} hold the reference's values in another layout: {few(laid_out)}")
     if not wrong:
@@ -163,7 +157,7 @@ def _judged_weights(
         how = f"have other values, '{worst}' by {apart[worst]:.1%}" + " in a few places" * (worst in few_values)
         wrong = [n for n in wrong if n != worst]
     also = f": {few(wrong)}" if wrong else ""
-    detail = f"{differing} of {count} parameters {how}{also}"
+    detail = f"{differing} of {len(a)} parameters {how}{also}"
     if own and scaled:  # a port may have folded a scale into its weights: the sites decide
         return Check(WEIGHTS, "explained", detail)
     return Check(WEIGHTS, "fail", detail, computed=True)
