@@ -56,10 +56,6 @@ class Row(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=Tr
         """Of step 0."""
         return Key(self.stage, 0, self.branch, self.site, self.call)
 
-    @property
-    def is_float(self) -> bool:
-        return self.kind == "scalar" and self.value is None
-
 
 _COLUMNS: Mapping[str, tuple[str, int]] = {
     "step": ("int64", 0), "counts": ("int64", 3), "moments": ("float64", 4), "sketches": ("float32", 0),
@@ -199,11 +195,11 @@ def _laid_out(rows: tuple[Row, ...]) -> Layout:
     floors = [row for row in rows if row.floor]
     moments = [1 if row.moments else None for row in rows]
     sketches = [Geometry(*row.frame).size if row.sketch else None for row in rows]
-    scalars = [1 if row.is_float else None for row in rows]
+    scalars = [1 if row.kind == "scalar" and row.value is None else None for row in rows]
     bins = [None if row.bins < 0 else row.bins for row in floors]
     lengths = {"moments": moments, "counts": moments, "sketches": sketches, "scalars": scalars, "bins": bins}
     return Layout(
-        records=tuple(map(_bare, rows)),
+        records=tuple(Record(r.key, r.kind, r.shape, r.dtype, r.rows, r.frame, value=r.value) for r in rows),
         moments=_starts(moments),
         sketches=_starts(sketches),
         scalars=_starts(scalars),
@@ -234,10 +230,6 @@ def _starts(sizes: Sequence[int | None]) -> np.ndarray:
     """int64: where each begins, one behind the other; -1 for what is not there, None."""
     known = np.array([size or 0 for size in sizes], np.int64)
     return np.where(np.array([size is not None for size in sizes], bool), np.cumsum(known) - known, -1)
-
-
-def _bare(row: Row) -> Record:
-    return Record(row.key, row.kind, row.shape, row.dtype, row.rows, row.frame, value=row.value)
 
 
 # --- from memory
@@ -322,15 +314,6 @@ def _array(value: np.ndarray, record: Record) -> Array:
         raise MalformedError(f"{record.key}: {error}") from None
 
 
-def _check_value(record: Record, shape: tuple[int, ...]) -> None:
-    # Where rows were taken through a frame or are a range of the tensor's, the value holds those rows alone.
-    taken = geometry(shape)
-    if shape != record.shape and (taken.rows, taken.channels) != record.frame:
-        raise MalformedError(
-            f"{record.key}: the value's shape {shape} fits neither shape {record.shape} nor frame {record.frame}"
-        )
-
-
 def _plain(record: Record) -> Record:
     """numpy's scalars as Python's for scalar records, as 0-d arrays for tensors."""
     if not isinstance(record.value, np.generic):
@@ -404,5 +387,10 @@ def _check_columns(layout: Layout, arrays: Mapping[str, Array]) -> None:
     if (floors < 0).any():
         raise MalformedError("one of its floors is negative")
     for name in held:
-        record = layout.records[int(name.partition(".")[2])]
-        _check_value(record, arrays[name].bits.shape)
+        record, shape = layout.records[int(name.partition(".")[2])], arrays[name].bits.shape
+        # Where rows were taken through a frame or are a range of the tensor's, the value holds those rows alone.
+        taken = geometry(shape)
+        if shape != record.shape and (taken.rows, taken.channels) != record.frame:
+            raise MalformedError(
+                f"{record.key}: the value's shape {shape} fits neither shape {record.shape} nor frame {record.frame}"
+            )

@@ -148,18 +148,21 @@ def verify(where: str | os.PathLike[str]) -> list[Problem]:
         golden = Golden.open(where)
     except UsageError as error:
         return [Problem(MANIFEST, str(error))]
-    return [*_whole(golden), *_parts(golden)]
-
-
-def _whole(golden: Golden) -> Iterator[Problem]:
-    where = f"{golden.name}/{MANIFEST}"
+    where, found = f"{golden.name}/{MANIFEST}", []
     if not golden.complete:
         held = ", ".join(map(str, golden.steps)) or "none"
-        yield Problem(MANIFEST, f"{where}: the recording was not finished (steps held: {held}); go on with --resume")
+        message = f"{where}: the recording was not finished (steps held: {held}); go on with --resume"
+        found.append(Problem(MANIFEST, message))
     elif not golden.steps:
-        yield Problem(MANIFEST, f"{where}: it holds no steps at all; record it again")
+        found.append(Problem(MANIFEST, f"{where}: it holds no steps at all; record it again"))
     if loose := loose_module(golden.provenance.modules):
-        yield Problem(MANIFEST, f"{where}: the module tree is broken at {loose!r}; record it again")
+        found.append(Problem(MANIFEST, f"{where}: the module tree is broken at {loose!r}; record it again"))
+    for part in golden.manifest.parts:
+        try:
+            golden.read_step(part.step)
+        except UsageError as error:
+            found.append(Problem(part.file, str(error)))
+    return found
 
 
 def loose_module(modules: Mapping[str, str]) -> str | None:
@@ -175,11 +178,3 @@ def loose_module(modules: Mapping[str, str]) -> str | None:
             at = modules[at]
         rooted.update(chain)
     return None
-
-
-def _parts(golden: Golden) -> Iterator[Problem]:
-    for part in golden.manifest.parts:
-        try:
-            golden.read_step(part.step)
-        except UsageError as error:
-            yield Problem(part.file, str(error))

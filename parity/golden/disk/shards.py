@@ -132,7 +132,7 @@ def merge_records(records: Sequence[Record], names: Sequence[str]) -> Record:
                 )
     if not any(_partial(record) for record in records):
         for other, name in zip(records[1:], names[1:], strict=True):
-            if not same_bits(first, other):
+            if _bits(first.moments, first.sketch, first.value) != _bits(other.moments, other.sketch, other.value):
                 raise _unlike(first.key, (names[0], name), _NO_SHARE)
         return first
     return _added(records, names)
@@ -185,7 +185,7 @@ def _merge_floors(key: Key, floors: Sequence[Floor], added: bool, names: Sequenc
     if len(shapes) > 1:
         raise _unlike(key, names, "their floors have different row bins")
     if not added:
-        if any(_floor_bits(floor) != _floor_bits(first) for floor in floors):
+        if len({_bits(floor.l2, floor.local_l2, floor.linf, floor.bins) for floor in floors}) > 1:
             raise _unlike(key, names, "both hold the whole of it, and their floors differ")
         return first
     # Rounding errors of different elements: their squares add, as those of any L2 norm do.
@@ -198,22 +198,9 @@ def _merge_floors(key: Key, floors: Sequence[Floor], added: bool, names: Sequenc
     )
 
 
-def _floor_bits(floor: Floor) -> tuple[object, ...]:
-    return repr(floor.l2), repr(floor.local_l2), repr(floor.linf), None if floor.bins is None else floor.bins.tobytes()
-
-
-def same_bits(a: Record, b: Record) -> bool:
-    """Whether two records hold the same, NaNs included."""
-    return repr(a.moments) == repr(b.moments) and all(
-        _equal_values(ours, theirs) for ours, theirs in ((a.sketch, b.sketch), (a.value, b.value))
-    )
-
-
-def _equal_values(a: object, b: object) -> bool:
-    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        kind = f"u{a.itemsize}"  # NaNs of equal bits are equal
-        return a.dtype == b.dtype and np.array_equal(a.view(kind), b.view(kind))
-    return type(a) is type(b) and repr(a) == repr(b)
+def _bits(*values: object) -> tuple[object, ...]:
+    """What values hold, to be compared: NaNs of equal bits are equal."""
+    return tuple((x.dtype, x.shape, x.tobytes()) if isinstance(x, np.ndarray) else (type(x), repr(x)) for x in values)
 
 
 def _unlike(key: Key, names: Sequence[str], what: str) -> UsageError:

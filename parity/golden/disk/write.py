@@ -11,7 +11,6 @@ import os
 import re
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 from parity.errors import MalformedError, UsageError
 from parity.golden.disk.format import MANIFEST, Manifest, Part, encode_manifest, first_difference, part_name
@@ -59,7 +58,7 @@ class GoldenWriter:
             raise UsageError(f"{os.fspath(where)}: a golden is either resumed or overwritten; choose one")
         self._store = open_store(where)
         self._store.create()
-        provenance = replace(provenance, **_plain_mappings(provenance))
+        provenance = _plain(provenance)
         self._manifest = Manifest(provenance=provenance)
         self._replaces = overwrite
         found = None if overwrite else read_manifest(self._store)
@@ -157,7 +156,7 @@ class GoldenWriter:
         self._replace()
         done = replace(self._manifest, complete=True)
         if provenance is not None:
-            done = replace(done, provenance=replace(provenance, **_plain_mappings(provenance)))
+            done = replace(done, provenance=_plain(provenance))
         if done != self._manifest:
             self._manifest = done
             self._write_manifest()
@@ -177,10 +176,7 @@ class GoldenWriter:
             self.finish()
 
 
-def _plain_mappings(provenance: Provenance) -> dict[str, Any]:
-    """Mappings of any type as dicts, tuples as tuples, so that equal provenances compare equal."""
-    return {
-        field.name: dict(value)
-        for field in fields(Provenance)
-        if hasattr(value := getattr(provenance, field.name), "keys")
-    }
+def _plain(provenance: Provenance) -> Provenance:
+    """A provenance with mappings of any type as dicts, so that equal ones compare equal."""
+    values = ((field.name, getattr(provenance, field.name)) for field in fields(Provenance))
+    return replace(provenance, **{name: dict(value) for name, value in values if hasattr(value, "keys")})
