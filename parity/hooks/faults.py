@@ -27,7 +27,7 @@ from typing import Any, Literal
 import torch
 
 from parity.hooks.torchtools import SDPA, Handler, Intercept, of_attention
-from parity.settings import BY_NAME
+from parity.settings import BY_NAME, MODEL
 
 Masked = Literal["", "none", "zero_kv", "causal"]
 BLOCKS = (128, 256, 512, 1024, 2048)
@@ -171,8 +171,6 @@ Mark = Callable[[str], None]
 ATTENTION, NORM, PADDING = "vae.attention", "vae.norm", "vae.padding"
 KNOWN = (ATTENTION, NORM, PADDING)
 """The settings whose faults are simulated here; their values and words are the catalogue's."""
-MODEL = "model"
-"""The value of a setting that leaves the original as it is."""
 FAULTS = tuple(f"{name}={value}" for name in KNOWN for value in BY_NAME[name].kind.values if value != MODEL)
 
 _group_norm, _pad = torch.nn.functional.group_norm, torch.nn.functional.pad

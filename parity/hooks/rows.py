@@ -100,10 +100,6 @@ class MaskedRows(NoRows):
         return SEQUENCE if len(shape) > 2 and shape[1] in masked and "mask" not in port else WHOLE
 
 
-Frames = Mapping[str, Mapping[str, RowFrame]]
-"""Branch -> frame name -> frame."""
-
-
 def take(x: Any, index: Any, weight: Any) -> tuple[Any, Any]:
     """Rows of `x` (torch or torchax [B, R, ...]) in a frame's order: the valid ones, the padded ones; zeros elsewhere.
 

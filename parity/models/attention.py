@@ -141,12 +141,9 @@ def _visible(valid: torch.Tensor, mask: str) -> Visible | None:
     """Who sees whom; None where every query sees every key."""
     if mask == "exact":
         return Visible(valid, valid, segments=False)
-    if mask == "segment_ids":
-        return Visible(valid, valid, segments=True)
     if mask == "segment_ids_first_row":
-        first = valid[:1].expand(valid.shape[0], -1)
-        return Visible(first, first, segments=True)
-    return None
+        valid = valid[:1].expand(valid.shape[0], -1)
+    return Visible(valid, valid, segments=True) if mask.startswith("segment_ids") else None
 
 
 def _fill(
@@ -216,10 +213,6 @@ class Visible:
     queries: torch.Tensor
     keys: torch.Tensor
     segments: bool
-
-    @property
-    def both(self) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.queries, self.keys
 
     def mask(self, start: int = 0, stop: int | None = None) -> torch.Tensor:
         """bool, [B, 1, rows, keys] for a range of queries, or [B, 1, 1, keys] where it is the same for all."""
@@ -315,9 +308,10 @@ def _block_mask(visible: Visible, device: torch.device) -> Any:
     from torch.nn.attention.flex_attention import create_block_mask
 
     for known, made in _BLOCK_MASKS:
-        if known.segments == visible.segments and all(map(_same, known.both, visible.both)):
+        same = _same(known.queries, visible.queries) and _same(known.keys, visible.keys)
+        if same and known.segments == visible.segments:
             return made
-    queries, keys, segments = *visible.both, visible.segments
+    queries, keys, segments = visible.queries, visible.keys, visible.segments
 
     def sees(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         if segments:

@@ -53,9 +53,15 @@ class StageFile:
             self._file = safetensors.safe_open(path, framework="pt")
         except (OSError, safetensors.SafetensorError, UnicodeError) as error:
             raise UsageError(f"{path}: not a whole safetensors file: {error}; copy or write it again") from error
-        self.metadata: dict[str, str] = dict(self._file.metadata() or {})
         self._names = set(self._file.keys())
-        self._dtype_info = self._parse_dtype_info()
+        self.metadata: dict[str, str] = dict(self._file.metadata() or {})
+        text = self.metadata.get("dtype_info", "{}")
+        try:
+            self._dtype_info = msgspec.json.decode(text, type=dict[str, str])
+        except (msgspec.MsgspecError, RecursionError):
+            raise UsageError(
+                f"{path}: metadata dtype_info: expected a JSON object from tensor to dtype, found {text[:80]!r}"
+            ) from None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -103,15 +109,6 @@ class StageFile:
             return tensor.to(getattr(torch, said.removeprefix("torch.")))
         raise UsageError(f"{self.path}: tensor {name!r}: dtype_info says {said!r}, but it is stored as {stored}")
 
-    def _parse_dtype_info(self) -> dict[str, str]:
-        text = self.metadata.get("dtype_info", "{}")
-        try:
-            return msgspec.json.decode(text, type=dict[str, str])
-        except (msgspec.MsgspecError, RecursionError):
-            raise UsageError(
-                f"{self.path}: metadata dtype_info: expected a JSON object from tensor to dtype, found {text[:80]!r}"
-            ) from None
-
 
 def check_finite(path: Path, name: str, tensor: torch.Tensor) -> None:
     """Refuse a tensor of a file that has a NaN or an infinity in it."""
@@ -145,10 +142,6 @@ Conditions = dict[str, dict[str, torch.Tensor]]
 _PREFIXES = {"cond": "", "uncond": "negative_"}
 
 
-def _any_length(config: Mapping[str, Any]) -> int | str:
-    return "L"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
     """The embeddings of one text encoder, on their way to the transformer.
@@ -163,7 +156,7 @@ class Stream:
     argument: str
     name: str
     width: str
-    length: Callable[[Mapping[str, Any]], int | str] = _any_length
+    length: Callable[[Mapping[str, Any]], int | str] = lambda config: "L"
     masked: bool = True
     may_be_empty: bool = False
     byt5: bool = False

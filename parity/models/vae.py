@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 
-from parity.hooks.faults import KNOWN, MODEL, wrong_from_here_on
+from parity.hooks.faults import KNOWN, wrong_from_here_on
 from parity.hooks.modules import cast
 from parity.hooks.rows import WHOLE, Part
 from parity.models.folder import DIVIDES, load_part, vae_config
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
 from parity.reached import Reached
-from parity.settings import Settings
+from parity.settings import MODEL, Settings
 
 
 class LatentDecoder(torch.nn.Module):

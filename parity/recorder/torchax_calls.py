@@ -25,7 +25,6 @@ from parity.hooks.methods import replaced
 from parity.hooks.modules import uncached
 from parity.hooks.reduce.transfer import widen16
 from parity.hooks.reduce.transfer_jax import BatchingReducer, array_of, jax_records, split, whole
-from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Reducer, Tap
 from parity.hooks.torchtools import named_arguments, prediction_of
 from parity.recorder.steps import STAGE
@@ -96,9 +95,14 @@ class CompiledCalls(Calls):
             def run(params: Any, buffers: Any, *given: Any, **named: Any) -> Any:
                 tap = self.tap(several)
                 with uncached(self.model), attached(self.model, tap):
-                    self._see_inputs(tap, given, named)
+                    # The top module's own hook does not fire where its forward is called by name.
+                    tap.begin("")
+                    top = self.plan.wants_module("")
+                    for name, value in named_arguments(self.model, given, named).items() if top else ():
+                        tap.see("", 0, f"in.{name}", value)
                     out = self.compiled.functional_call("forward", params, buffers, *given, **named)
-                    self._see_output(tap, out)
+                    if top:
+                        tap.see("", 0, "out", prediction_of(out))
                     assert isinstance(tap.reducer, BatchingReducer)
                     static, reduced = split(tap, tap.reducer)
                 traced[:] = [static]
@@ -116,7 +120,7 @@ class CompiledCalls(Calls):
         out, reduced = result
         with self.recording.guard():
             names = dict(zip(several, branches, strict=True))
-            entries = tuple(_renamed(e, names) for e in traced[0])
+            entries = tuple(replace(e, branch=names[e.branch]) for e in traced[0])
             step = self.steps.number
             self.steps.part += self.placed(jax_records(entries, interop.jax_view(reduced), step, STAGE))
             self.steps.part += self.predictions(branches, out)
@@ -128,18 +132,6 @@ class CompiledCalls(Calls):
             if not self.same[key]:
                 self.tell("observing this compiled program moves its last bits: the script's own runs beside it")
         return given
-
-    def _see_inputs(self, tap: Tap, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """The top module's own hook does not fire where its forward is called by name."""
-        plan: SitePlan = self.plan
-        tap.begin("")
-        if plan.wants_module(""):
-            for name, value in named_arguments(self.model, args, kwargs).items():
-                tap.see("", 0, f"in.{name}", value)
-
-    def _see_output(self, tap: Tap, out: Any) -> None:
-        if self.plan.wants_module(""):
-            tap.see("", 0, "out", prediction_of(out))
 
 
 def _equal(x: Any, y: Any) -> bool:
@@ -156,10 +148,6 @@ def is_compiled(model: torch.nn.Module) -> bool:
 def is_torchax(model: torch.nn.Module) -> bool:
     """Whether a module's weights are torchax's."""
     return is_compiled(model) or any(isinstance(x, torchax.tensor.Tensor) for x in model.parameters())
-
-
-def _renamed(entry: Entry, names: dict[str, str]) -> Entry:
-    return replace(entry, branch=names[entry.branch])
 
 
 def _signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[object, ...]:

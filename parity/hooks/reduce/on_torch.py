@@ -188,7 +188,7 @@ def _folded(values: torch.Tensor, signs: torch.Tensor, g: Geometry) -> torch.Ten
     full, rest = divmod(len(values), run)
     count = full + (rest > 0)
     bins = -(-count // g.slots_per_bin)
-    slots = _scratch("slots", (_up(bins * g.slots_per_bin, TILE), g.channels), dtype, device)
+    slots = _scratch("slots", (-(-bins * g.slots_per_bin // TILE) * TILE, g.channels), dtype, device)
     signed = slots[:full] if run == 1 else _scratch("signed", values.shape, dtype, device)
     torch.mul(values, signs[:, None], out=signed)
     if run > 1:
@@ -303,10 +303,6 @@ def _scratch(name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torc
         if held.numel() <= _SCRATCH_BYTES:
             setattr(_held, name, held)
     return held[: n * dtype.itemsize].view(dtype).view(shape)
-
-
-def _up(n: int, multiple: int) -> int:
-    return -(-n // multiple) * multiple
 
 
 def _row_signs(start: int, stop: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:

@@ -16,17 +16,12 @@ from parity.records import Key, Moments, Record
 
 def torch_records(entries: Sequence[Entry], stage: str, step: int) -> list[Record]:
     """Records of entries that were reduced by `reduce_torch`, with one transfer for all their reductions."""
-    tensors = [e for e in entries if e.reduced is not None]
-    stats = [e.reduced.stats for e in tensors if e.reduced is not None and e.reduced.stats is not None]
-    numbers = iter(reduce_torch.to_host_many(stats))
-    reduced = [None if e.reduced is None or e.reduced.stats is None else next(numbers) for e in tensors]
+    tensors = [e.reduced for e in entries if e.reduced is not None]
+    numbers = iter(reduce_torch.to_host_many([r.stats for r in tensors if r.stats is not None]))
+    reduced = [None if r.stats is None else next(numbers) for r in tensors]
     # What is held as it is stays on the device after the first step, the one in which it is looked at.
-    values = [
-        None
-        if e.reduced is None or e.reduced.value is None or (e.reduced.stats is None and step != 0)
-        else to_numpy(e.reduced.value)
-        for e in tensors
-    ]
+    stays = [r.value is None or (r.stats is None and step != 0) for r in tensors]
+    values = [None if left else to_numpy(r.value) for r, left in zip(tensors, stays, strict=True)]
     return to_records(entries, reduced, values, stage, step)
 
 

@@ -287,7 +287,7 @@ def _guarded(forward: Any, family: Generic, traced: bool) -> Any:
                     f"{name} does not trace under jax.jit: {where}: {said}; run it with --candidate jit=false, or "
                     "give a port that traces with --port"
                 ) from error
-            if _in_torchax(error):
+            if "torchax" in Path(traceback.extract_tb(error.__traceback__)[-1].filename).parts:  # not the model's own
                 raise InconclusiveError(
                     f"{name} does not run through torchax: {where}: {said}; give a port with --port"
                 ) from error
@@ -295,25 +295,15 @@ def _guarded(forward: Any, family: Generic, traced: bool) -> Any:
                 raise UsageError(
                     f"{name} cannot run here: {where}: {said}; its code uses a package that is not installed"
                 ) from error
+            source = "the inputs of --inputs and those made for it" if family.given else "the inputs made for it"
             shapes = ", ".join(f"{n} {list(x.shape)}" for n, x in kwargs.items() if isinstance(x, torch.Tensor))
             raise UsageError(
-                f"{name} cannot be called with {_source(family)} ({shapes}): {where}: {said}; give "
+                f"{name} cannot be called with {source} ({shapes}): {where}: {said}; give "
                 "with --inputs FILE.safetensors what it takes, tensors by argument name, a number as one without axes, "
                 "a list of numbers as one with as many"
             ) from error
 
     return guarded
-
-
-def _in_torchax(error: Exception) -> bool:
-    """Whether torchax's own code raised it, of a call that torch could make."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    return "torchax" in Path(frame.filename).parts
-
-
-def _source(family: Generic) -> str:
-    """Where the inputs of a call come from, in a word or two."""
-    return "the inputs made for it" if not family.given else "the inputs of --inputs and those made for it"
 
 
 def _where(error: Exception) -> str:
