@@ -52,11 +52,8 @@ def attached(model: torch.nn.Module, tap: Tap) -> Iterator[None]:
     active = _Active(tap)
     with contextlib.ExitStack() as stack:
         stack.callback(_ACTIVE.reset, _ACTIVE.set(active))
-        for own, module in callable_modules(model).items():
-            path, attention = tap.named(own), tap.named(_attention_of(own))
-            before = module.register_forward_pre_hook(_before(active, path, attention), with_kwargs=True)
-            for handle in (before, *_ended(active, module, path)):
-                stack.enter_context(handle)
+        for handle in _hooked(active, model, tap.named):
+            stack.enter_context(handle)
         stack.enter_context(_attention_observed(active))
         yield
 
@@ -142,25 +139,26 @@ def watching(model: torch.nn.Module, listener: Listener) -> Iterator[None]:
             for ended in _FRAMES.closed():
                 ended()
 
-    handles = [model.register_forward_pre_hook(before, with_kwargs=True)]
-    try:
-        for path, module in callable_modules(model).items():
-            before_each = _before(active, path, _attention_of(path))
-            handles.append(module.register_forward_pre_hook(before_each, with_kwargs=True))
-            handles += _ended(active, module, path)
-        handles.append(model.register_forward_hook(after, with_kwargs=True, always_call=True))
-        yield
-    finally:
-        if frame in _FRAMES.open:  # torch calls no hook where a call ends by a signal
-            active.tap = None
-            _FRAMES.open.remove(frame)
-            frame.contexts.close()
-        for handle in handles:
-            handle.remove()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(model.register_forward_pre_hook(before, with_kwargs=True))
+        for handle in _hooked(active, model, lambda path: path):
+            stack.enter_context(handle)
+        stack.enter_context(model.register_forward_hook(after, with_kwargs=True, always_call=True))
+        try:
+            yield
+        finally:
+            if frame in _FRAMES.open:  # torch calls no hook where a call ends by a signal
+                active.tap = None
+                _FRAMES.open.remove(frame)
+                frame.contexts.close()
 
 
-def _attention_of(module: str) -> str:
-    return f"{module}.{ATTENTION}" if module else ATTENTION
+def _hooked(active: _Active, model: torch.nn.Module, named: Callable[[str], str]) -> Iterator[RemovableHandle]:
+    """Hooks on the modules of a model, for the begin and the end of each one's calls."""
+    for own, module in callable_modules(model).items():
+        path, attention = named(own), named(f"{own}.{ATTENTION}" if own else ATTENTION)
+        yield module.register_forward_pre_hook(_before(active, path, attention), with_kwargs=True)
+        yield from _ended(active, module, path)
 
 
 def _before(active: _Active, path: str, attention: str) -> Callable[..., None]:

@@ -75,9 +75,9 @@ def perturbed(
         for module in callable_modules(model).values():
             leaf = next(module.children(), None) is None
             own = leaf and next(module.parameters(recurse=False), None) is None
-            stack.enter_context(module.register_forward_pre_hook(_before(run, own), with_kwargs=True))
+            before, after = functools.partial(run.before, own), functools.partial(run.after, own)
+            stack.enter_context(module.register_forward_pre_hook(before, with_kwargs=True))
             # First of its hooks: an observer that began before sees what rounding made of the output.
-            after = _after(run, own)
             stack.enter_context(module.register_forward_hook(after, prepend=True, with_kwargs=True, always_call=True))
         if run.bounds:
             # Around whatever looks at functions within: that is to see what the chip gives.
@@ -132,6 +132,19 @@ class _Run:
         self.modes: list[Intercept] = []
         self.around = contextlib.ExitStack()  # a call of the model
         self.calls = 0
+
+    def before(self, own: bool, module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The arguments of a module's call, moved, and its parameters with them."""
+        moved = self.begin(module, args, kwargs)
+        self.swap(module)
+        self.enter(own)
+        return moved
+
+    def after(self, own: bool, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        """The output of the call, moved; the parameters are as they were."""
+        self.leave(own)
+        self.restore(module)
+        return self.end(module, output)
 
     def generator(self, device: torch.device) -> torch.Generator:
         """What draws on a device: a model may move from one to another."""
@@ -305,25 +318,6 @@ class _Run:
         while self.modes:
             self.modes.pop().__exit__(None, None, None)
         self.around.close()
-
-
-def _before(run: _Run, own: bool) -> Callable[..., Any]:
-    def hook(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        moved = run.begin(module, args, kwargs)
-        run.swap(module)
-        run.enter(own)
-        return moved
-
-    return hook
-
-
-def _after(run: _Run, own: bool) -> Callable[..., Any]:
-    def hook(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
-        run.leave(own)
-        run.restore(module)
-        return run.end(module, output)
-
-    return hook
 
 
 _ELEMENTARY = frozenset(

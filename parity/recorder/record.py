@@ -25,7 +25,7 @@ from parity.recorder.loop import Loop
 from parity.recorder.parts import Parts, one_of, provenance_of
 from parity.recorder.rerun import RUNS, Draws, Memory, calls_of, measured, modules_of, write_floors
 from parity.recorder.steps import Steps
-from parity.recorder.torch_calls import Calls, Eager, Kind, TorchCompiledCalls
+from parity.recorder.torch_calls import Calls, Kind, TorchCompiledCalls
 from parity.recorder.wrong import Wrong
 
 
@@ -50,7 +50,7 @@ class Recording:
     together: bool = False
     quiet: bool = False
     whole: bool = False
-    kind: Kind = field(default_factory=Eager)
+    kind: Kind = field(default_factory=Kind)
     steps: Steps = field(init=False)
 
     def wanted(self) -> bool:
@@ -350,7 +350,7 @@ def _recording(where: str, asked: Asked, *, quiet: bool = False, wrong: Wrong | 
 def in_torch(parts: Parts) -> bool:
     """Whether torch's own tensors are recorded, which can be computed with other rounding."""
     first = next(iter(parts.observed.values()))
-    return isinstance(_kind(parts.observed), Eager) and isinstance(first, torch.nn.Module)
+    return type(_kind(parts.observed)) is Kind and isinstance(first, torch.nn.Module)
 
 
 def _watched(asked: Asked, wanted: Recording, wrong: Wrong | None) -> list[contextlib.AbstractContextManager[None]]:
@@ -429,7 +429,7 @@ def _kind(models: Mapping[str, Any]) -> Kind:
 
         if any(isinstance(model, torch.nn.Module) and is_torchax(model) for model in models.values()):
             return InTorchax()
-    return Eager()
+    return Kind()
 
 
 def _calls(model: Any, entry: Any) -> Callable[..., Calls]:

@@ -16,7 +16,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -39,37 +39,22 @@ if TYPE_CHECKING:
     from parity.recorder.record import Recording
 
 
-class Kind(Protocol):
-    """Where tensors lie: torch's own devices, or JAX behind torchax."""
-
-    def reducer(self) -> Reducer: ...
-
-    def records(self, tap: Tap, step: int) -> list[Record]:
-        """What a tap saw, brought to the host."""
-        ...
-
-    def host(self, x: torch.Tensor) -> Any:
-        """A tensor's values; 16-bit floats as float32."""
-        ...
-
-    def scope(self) -> contextlib.AbstractContextManager[Any]:
-        """The context in which its tensors can be computed with."""
-        ...
-
-
-class Eager:
-    """Torch's own tensors."""
+class Kind:
+    """Where tensors lie: torch's own devices; or, in a subclass, JAX behind torchax."""
 
     def reducer(self) -> Reducer:
         return TorchReducer()
 
     def records(self, tap: Tap, step: int) -> list[Record]:
+        """What a tap saw, brought to the host."""
         return torch_records(tap.entries, STAGE, step)
 
     def host(self, x: torch.Tensor) -> Any:
+        """A tensor's values; 16-bit floats as float32."""
         return to_numpy(x)
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
+        """The context in which its tensors can be computed with."""
         return contextlib.nullcontext()
 
 

@@ -28,11 +28,11 @@ from parity.hooks.reduce.transfer_jax import BatchingReducer, array_of, jax_reco
 from parity.hooks.tap import Entry, Reducer, Tap
 from parity.hooks.torchtools import named_arguments, prediction_of
 from parity.recorder.steps import STAGE
-from parity.recorder.torch_calls import Calls
+from parity.recorder.torch_calls import Calls, Kind
 from parity.records import Record
 
 
-class InTorchax:
+class InTorchax(Kind):
     """Torchax's tensors; see `parity.recorder.torch_calls.Kind`."""
 
     def reducer(self) -> Reducer:
