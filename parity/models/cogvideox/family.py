@@ -1,13 +1,23 @@
-"""CogVideoX 1.0 and 1.5 as a family: inputs, settings, rows, text encoder. Its schedule and steps are in `sampler`.
+"""CogVideoX 1.0 and 1.5 as a family: inputs, settings, rows, text encoder, schedule. What it knows of the forward is in
+`transformer`.
 
-The text encoder is asked as its pipeline asks it: one T5, no mask.
+The text encoder is asked as its pipeline asks it: one T5, no mask. Schedule, guidance and steps are as
+CogVideoXPipeline calls them: DDIM, or DPM with noise in every step.
+
+The schedule's numbers are float64 scalars on the CPU, on both sides: a port that leaves diffusers' scheduler alone
+has them there too (the pipeline keeps its timesteps on the CPU for XLA). `schedule_dtype` narrows them.
+
+DPM adds noise at each step. Which noise is an input like the initial one: it is drawn from the seed by a CPU
+generator in float32, in the order in which the pipeline's own call draws it, and handed to both sides.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
-from collections.abc import Mapping
+import types
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +28,10 @@ from parity.hooks.rows import PairedRule
 from parity.models import feature_cache
 from parity.models.attention import AttentionSettings
 from parity.models.cogvideox import transformer as cogvideox
-from parity.models.cogvideox.sampler import CogVideoXSampler
 from parity.models.family import Condition, Constrain, Family
-from parity.models.folder import load_component, read_config
+from parity.models.folder import load_component, load_part, read_config
 from parity.models.patches import patch_norms, patch_rope
+from parity.models.sampler import Place, Sampler
 from parity.models.spec import Case, GenerationSpec, frames_of
 from parity.models.stage_files import Stream
 from parity.models.text import TextStage, encoder_of
@@ -158,3 +168,162 @@ def _is_rotary(config: Mapping[str, Any]) -> bool:
 def _space(vae: Mapping[str, Any]) -> int:
     """Pixels to a latent, as the pipeline counts them."""
     return int(2 ** (len(vae["block_out_channels"]) - 1))
+
+
+PIPELINE_SCALE = 6.0
+"""CogVideoXPipeline's own guidance scale; the checkpoint names none."""
+
+_SCHEDULERS = ("CogVideoXDDIMScheduler", "CogVideoXDPMScheduler")
+_HISTORY = "pred_original"
+
+
+class CogVideoXSampler(Sampler):
+    """See `parity.models.sampler.Sampler`.
+
+    Attributes:
+        dynamic: whether the guidance scale changes with the timestep (the pipeline's `use_dynamic_cfg`).
+        seed: of the initial noise and of the steps'.
+    """
+
+    def __init__(self, scheduler: Any, scale: float, dynamic: bool, seed: int) -> None:
+        self.scheduler, self.guidance_scale, self.dynamic, self.seed = scheduler, scale, dynamic, seed
+        self.timesteps = torch.empty(0)
+        self.state: dict[str, torch.Tensor] = {}
+        self._exact = (scheduler.alphas_cumprod, scheduler.final_alpha_cumprod)
+        self._keeps_history = "old_pred_original_sample" in inspect.signature(scheduler.step).parameters
+        self._place: Place = lambda x: x
+        self._noise = _StepNoise(seed)
+
+    @staticmethod
+    def load(folder: Any, spec: GenerationSpec, seed: int) -> CogVideoXSampler:
+        """The checkpoint's scheduler.
+
+        Raises:
+            UsageError: a scheduler of another kind, or a guidance scale that switches guidance off.
+        """
+        kind = str(read_config(folder, "scheduler").get("_class_name", ""))
+        if kind not in _SCHEDULERS:
+            raise UsageError(f"'{folder}' has a '{kind}'; CogVideoX runs with {' or '.join(_SCHEDULERS)}")
+        scale = PIPELINE_SCALE if spec.guidance_scale is None else float(spec.guidance_scale)
+        if scale <= 1.0:
+            raise UsageError(
+                f"guidance_scale {scale:g} switches CogVideoX's guidance off, and there is no uncond branch to "
+                "compare; give one above 1"
+            )
+        return CogVideoXSampler(load_part(folder, "scheduler"), scale, spec.dynamic_guidance, seed)
+
+    @property
+    def sigmas(self) -> torch.Tensor:
+        """Square roots of 1 - alphas_cumprod: DDIM and DPM keep the variance of latents and noise together at one."""
+        alphas = [self._alpha(int(t)) for t in self.timesteps]
+        alphas.append(self._alpha(int(self.timesteps[-1]) - self._stride))
+        return (1 - torch.stack(alphas)) ** 0.5
+
+    @property
+    def end(self) -> float:
+        # Where the training steps are no multiple of the steps, diffusers' last step ends at timestep 0, not before it.
+        return float(self.sigmas[-1])
+
+    @property
+    def _stride(self) -> int:
+        return int(self.scheduler.config.num_train_timesteps) // len(self.timesteps)
+
+    def _alpha(self, timestep: int) -> torch.Tensor:
+        alphas, final = self.scheduler.alphas_cumprod, self.scheduler.final_alpha_cumprod
+        found: torch.Tensor = alphas[timestep] if timestep >= 0 else final
+        return found.to(alphas.dtype)
+
+    def fresh(self) -> CogVideoXSampler:
+        scheduler = type(self.scheduler).from_config(self.scheduler.config)
+        return CogVideoXSampler(scheduler, self.guidance_scale, self.dynamic, self.seed)
+
+    def set_schedule(self, steps: int, device: Any, place: Place, dtype: torch.dtype | None) -> None:
+        """Timesteps are indices into alphas_cumprod and stay integers; `dtype` narrows what they point at.
+
+        Raises:
+            UsageError: more steps than the model was trained with, or a number that diffusers' spacing gets wrong.
+        """
+        trained = int(self.scheduler.config.num_train_timesteps)
+        if steps > trained:
+            raise UsageError(f"--steps {steps}: the scheduler has {trained} training steps")
+        self.scheduler.set_timesteps(steps, device="cpu")
+        self.timesteps, self.state, self._place = self.scheduler.timesteps, {}, place
+        if len(self.timesteps) != steps:
+            # numpy.arange of a step that is no integer: 61 trailing steps come out as 62, the last at -1.
+            raise UsageError(
+                f"--steps {steps}: diffusers' scheduler makes {len(self.timesteps)} timesteps of it, the last "
+                f"{int(self.timesteps[-1])}; take another number"
+            )
+        alphas = (x if dtype is None else x.to(dtype) for x in self._exact)
+        self.scheduler.alphas_cumprod, self.scheduler.final_alpha_cumprod = alphas
+
+    def start(self, noise: torch.Tensor) -> torch.Tensor:
+        return noise * self.scheduler.init_noise_sigma
+
+    def model_input(self, latents: torch.Tensor, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        t = self.timesteps[step]
+        return self.scheduler.scale_model_input(latents, t), self._place(t.expand(latents.shape[0]))
+
+    def guide(self, predictions: Mapping[str, torch.Tensor], step: int, dtype: torch.dtype | None) -> torch.Tensor:
+        # The pipeline's `noise_pred.float()`; only the float64 variant of a floor is wider, and stays so.
+        own = torch.float64 if predictions["cond"].dtype == torch.float64 else torch.float32
+        cond, uncond = (predictions[b].to(dtype or own) for b in ("cond", "uncond"))
+        return (uncond + self._scale(step) * (cond - uncond)).to(own)
+
+    def _scale(self, step: int) -> float:
+        """The pipeline's formula, in which a timestep stands where a step would be expected."""
+        if not self.dynamic:
+            return self.guidance_scale
+        count = len(self.timesteps)
+        angle = math.pi * ((count - self.timesteps[step].item()) / count) ** 5.0
+        return 1 + self.guidance_scale * ((1 - math.cos(angle)) / 2)
+
+    def step(self, guided: torch.Tensor, latents: torch.Tensor, step: int) -> torch.Tensor:
+        t = self.timesteps[step]
+        if not self._keeps_history:
+            stepped: torch.Tensor = self.scheduler.step(guided, t, latents, eta=0.0, return_dict=False)[0]
+            return stepped
+        self._noise.stand_before(step, tuple(latents.shape))
+
+        def noise(shape: Any, generator: Any = None, device: Any = None, dtype: Any = None) -> torch.Tensor:
+            return self._place(self._noise.draw(tuple(shape))).to(dtype)
+
+        back = self.timesteps[step - 1] if step > 0 else None
+        run = _with_noise(self.scheduler, noise)
+        stepped, original = run(guided, self.state.get(_HISTORY), t, back, latents, eta=0.0, return_dict=False)
+        self.state = {_HISTORY: original}
+        return stepped
+
+
+class _StepNoise:
+    """The float32 noise of DPM's steps: the initial noise is draw 0 of the seed's stream, step 0 takes one, every later
+    step two, of which it uses the second."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.drawn = -1
+        self.generator = torch.Generator("cpu")
+
+    def stand_before(self, step: int, shape: tuple[int, ...]) -> None:
+        """Go to the first draw of a step, from wherever the stream stands."""
+        first = 2 * step if step else 1
+        if self.drawn < 0 or self.drawn > first:
+            self.generator.manual_seed(self.seed)
+            self.drawn = 0
+        while self.drawn < first:
+            self.draw(shape)
+
+    def draw(self, shape: tuple[int, ...]) -> torch.Tensor:
+        self.drawn += 1
+        # The device is named because torchax would draw on its own where none is.
+        return torch.randn(shape, generator=self.generator, device="cpu", dtype=torch.float32)
+
+
+def _with_noise(scheduler: Any, noise: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+    """The scheduler's own `step` with another `randn_tensor`: it ignores its `variance_noise`, and a generator draws
+    other numbers in each dtype."""
+    step = inspect.unwrap(type(scheduler).step)  # past a decorator, which has globals of its own
+    names = {**step.__globals__, "randn_tensor": noise}
+    copy = types.FunctionType(step.__code__, names, step.__name__, step.__defaults__, step.__closure__)
+    copy.__kwdefaults__ = step.__kwdefaults__
+    return types.MethodType(copy, scheduler)
