@@ -20,11 +20,10 @@ from parity.golden.disk.read import read_manifest
 from parity.golden.disk.store import open_store
 from parity.hooks.modules import is_compiled as is_torch_compiled
 from parity.port import Layout
-from parity.recorder.branches import Branches
 from parity.recorder.loop import Loop
 from parity.recorder.parts import Parts, one_of, provenance_of
 from parity.recorder.rerun import RUNS, Draws, Memory, calls_of, measured, modules_of, write_floors
-from parity.recorder.steps import Steps
+from parity.recorder.steps import Branches, Steps
 from parity.recorder.torch_calls import Calls, Kind, TorchCompiledCalls
 from parity.recorder.wrong import Wrong
 
