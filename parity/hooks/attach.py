@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.utils.hooks import RemovableHandle
@@ -70,16 +70,10 @@ def masks_given(masks: Mapping[str, Any]) -> None:
             active.tap.masked(module, {"mask": mask})
 
 
-class Listener(Protocol):
-    """Who watches the calls of a model; see `watching`."""
-
-    def begin(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tap | None:
-        """The tap that sees the call that begins; None for a call that is not observed."""
-        ...
-
-    def end(self, tap: Tap, output: Any) -> None:
-        """The call ended; `output` is None where it raised."""
-        ...
+Begin = Callable[[tuple[Any, ...], Mapping[str, Any]], Tap | None]
+"""Gives the tap that sees the call that begins with these arguments; None for a call that is not observed."""
+End = Callable[[Tap, Any], None]
+"""Told that the call has ended, with its output, which is None where it raised."""
 
 
 @dataclass(eq=False)
@@ -115,7 +109,7 @@ _FRAMES = _Frames()
 
 
 @contextlib.contextmanager
-def watching(model: torch.nn.Module, listener: Listener) -> Iterator[None]:
+def watching(model: torch.nn.Module, begin: Begin, end: End) -> Iterator[None]:
     """For as long as it is open, each call of `model` that anybody makes is seen by a tap of its own.
 
     Where `attached` is wrapped around a call that parity makes, this waits for calls that a script makes.
@@ -125,7 +119,7 @@ def watching(model: torch.nn.Module, listener: Listener) -> Iterator[None]:
     def before(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if active.tap is not None:
             return
-        active.tap, active.stack = listener.begin(module, args, kwargs), []
+        active.tap, active.stack = begin(args, kwargs), []
         if active.tap is not None:
             _FRAMES.open.append(frame)
             token = _ACTIVE.set(active)
@@ -135,7 +129,7 @@ def watching(model: torch.nn.Module, listener: Listener) -> Iterator[None]:
     def after(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         tap, active.tap = active.tap, None
         if tap is not None:
-            frame.ended = functools.partial(listener.end, tap, output)
+            frame.ended = functools.partial(end, tap, output)
             for ended in _FRAMES.closed():
                 ended()
 

@@ -45,7 +45,7 @@ class CachedCall:
 
 
 CALL: ContextVar[CachedCall | None] = ContextVar("parity_cached_call", default=None)
-"""The call under way, for a model that keeps what it skips by itself (a port)."""
+"""The call under way, for blocks with a cache, and for a model that keeps what it skips by itself (a port)."""
 
 
 class CachedBlocks(torch.nn.ModuleList):
@@ -54,35 +54,31 @@ class CachedBlocks(torch.nn.ModuleList):
     def __init__(self, blocks: Sequence[torch.nn.Module], cache: DeepCache, reached: Reached) -> None:
         super().__init__(blocks)
         self.cache, self.reached = cache, reached
-        self.call: CachedCall | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        blocks = list(self._modules.values())
-        if self.call is None:
+        blocks, call = list(self._modules.values()), CALL.get()
+        if call is None:
             return iter(blocks)
+
+        def begin(hidden_states: Any, encoder_hidden_states: Any, *rest: Any, **others: Any) -> Any:
+            call.kept = SETTLE.get()(hidden_states, encoder_hidden_states)
+            return call.kept
+
+        def keep(hidden_states: Any, encoder_hidden_states: Any, *rest: Any, **others: Any) -> Any:
+            self.reached.mark("cache")
+            after = SETTLE.get()(hidden_states, encoder_hidden_states)
+            residuals = [b - a for a, b in zip(call.kept, after, strict=True)]
+            call.kept = tuple(SETTLE.get()(*residuals))
+            return after
+
+        def add(hidden_states: Any, encoder_hidden_states: Any, *rest: Any, **others: Any) -> Any:
+            assert call.given is not None
+            call.kept = image, text = call.given
+            return SETTLE.get()(hidden_states + image, encoder_hidden_states + text)
+
         start, end = self.cache.start, self.cache.end
-        between = [self._add] if self.call.given is not None else [self._begin, *blocks[start:end], self._keep]
+        between = [begin, *blocks[start:end], keep] if call.given is None else [add]
         return iter([*blocks[:start], *between, *blocks[end:]])
-
-    def _begin(self, hidden_states: Any, encoder_hidden_states: Any, *rest: Any, **others: Any) -> tuple[Any, Any]:
-        assert self.call is not None
-        self.call.kept = SETTLE.get()(hidden_states, encoder_hidden_states)
-        return self.call.kept
-
-    def _keep(self, hidden_states: Any, encoder_hidden_states: Any, *rest: Any, **others: Any) -> tuple[Any, Any]:
-        assert self.call is not None
-        self.reached.mark("cache")
-        after = SETTLE.get()(hidden_states, encoder_hidden_states)
-        residuals = [b - a for a, b in zip(self.call.kept, after, strict=True)]
-        self.call.kept = tuple(SETTLE.get()(*residuals))
-        return after
-
-    def _add(self, hidden_states: Any, encoder_hidden_states: Any, *rest: Any, **others: Any) -> tuple[Any, Any]:
-        assert self.call is not None
-        assert self.call.given is not None
-        self.call.kept = self.call.given
-        image, text = self.call.given
-        return SETTLE.get()(hidden_states + image, encoder_hidden_states + text)
 
 
 def install(model: Any, settings: Settings, reached: Reached) -> None:
@@ -93,20 +89,14 @@ def install(model: Any, settings: Settings, reached: Reached) -> None:
 
 
 @contextlib.contextmanager
-def calling(model: torch.nn.Module, given: Kept | None) -> Iterator[CachedCall]:
-    """Within it, a call of the model runs all its blocks (`given` None), or adds what it is given for skipped ones."""
+def calling(given: Kept | None) -> Iterator[CachedCall]:
+    """Within it, a call of a model runs all its blocks (`given` None), or adds what it is given for skipped ones."""
     call = CachedCall(given)
-    found = getattr(model, "transformer_blocks", None)
-    blocks = found if isinstance(found, CachedBlocks) else None
     token = CALL.set(call)
-    if blocks is not None:
-        blocks.call = call
     try:
         yield call
     finally:
         CALL.reset(token)
-        if blocks is not None:
-            blocks.call = None
 
 
 def given_at(settings: Settings, step: int, features: Features, group: tuple[str, ...]) -> Kept | None:

@@ -83,11 +83,11 @@ class TorchBackend(Base):
             given = given_at(self.reached.settings, calls.step, calls.features, group)
             twice = tap is not None and is_compiled(self.model)
             watched = contextlib.nullcontext() if tap is None or twice else attached(self.model, tap)
-            with watched, self.listen(group), calling(self.model, given) as cached:
+            with watched, self.listen(group), calling(given) as cached:
                 out = self.family.predict(self.model, calls.of(group))
             calls.features[group] = cached.kept
             if tap is not None and twice:  # dynamo would compile the hooks too
-                with eagerly(self.model), attached(self.model, tap), calling(self.model, given):
+                with eagerly(self.model), attached(self.model, tap), calling(given):
                     self.family.predict(self.model, calls.of(group))
             for i, branch in enumerate(group):
                 predictions[branch] = out[i : i + 1]

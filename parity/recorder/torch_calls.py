@@ -104,7 +104,7 @@ class Calls:
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """Within it, its calls are recorded."""
-        with self.branches.listening(self.model), watching(self.model, self):
+        with self.branches.listening(self.model), watching(self.model, self._begin, self._end):
             yield
 
     def placed(self, records: Iterable[Record]) -> list[Record]:
@@ -122,7 +122,7 @@ class Calls:
         tap.masks = Masks(rule) if self.whole else None
         return tap
 
-    def begin(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tap | None:
+    def _begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tap | None:
         if self.busy or not self.recording.wanted():
             return None
         with self.recording.guard():
@@ -134,7 +134,7 @@ class Calls:
             return self.tap(branches)
         return None
 
-    def end(self, tap: Tap, output: Any) -> None:
+    def _end(self, tap: Tap, output: Any) -> None:
         call, self._call = self._call, None
         if call is None or output is None:
             self.branches.failed()

@@ -129,7 +129,7 @@ class TorchaxBackend(InTorchax, Base):
                 contextlib.nullcontext() if self.family.runs_as_it_is else scoped(self.model),
                 uncached(self.model),
                 holding(self.model, params, self.env, self.devices),
-                calling(self.model, interop.torch_view(kept)) as cached,
+                calling(interop.torch_view(kept)) as cached,
             ):
                 if plan is None:
                     out = self.family.predict(self.model, tensors)

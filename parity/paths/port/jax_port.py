@@ -98,7 +98,7 @@ class JaxPort(TorchaxBackend):
             params: Any, arguments: Mapping[str, Any], frames: Mapping[str, Any], kept: Kept | None
         ) -> tuple[Returned, tuple[Entry, ...]]:
             if plan is None:
-                with calling(self.model, kept) as cached:
+                with calling(kept) as cached:
                     return (self._call(params, arguments, None), cached.kept, ()), ()
             for inlined in (False, True):
                 reducer = BatchingReducer()
@@ -110,7 +110,7 @@ class JaxPort(TorchaxBackend):
                 )
                 inner = inlining() if inlined else contextlib.nullcontext()
                 try:
-                    with inner, calling(self.model, kept) as cached:
+                    with inner, calling(kept) as cached:
                         out = self._call(params, arguments, heard)
                 except InsideJitError:
                     continue
