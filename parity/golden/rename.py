@@ -35,6 +35,11 @@ class Rule:
     target: str
     name: str
 
+    def apply(self, text: str) -> str | None:
+        """The new name; None where the rule does not match."""
+        match = self.pattern.fullmatch(text)
+        return None if match is None else match.expand(self.target)
+
 
 @dataclass(frozen=True, slots=True)
 class Rename:
@@ -69,9 +74,9 @@ NONE = Rename()
 
 def _first(rules: Iterable[Rule], text: str) -> tuple[str, Rule | None]:
     for rule in rules:
-        match = rule.pattern.fullmatch(text)
-        if match is not None:
-            return match.expand(rule.target), rule
+        renamed = rule.apply(text)
+        if renamed is not None:
+            return renamed, rule
     return text, None
 
 

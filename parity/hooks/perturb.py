@@ -318,7 +318,7 @@ class _Run:
             self.calls.pop().contexts.close()
 
 
-def _put_back(buffers: dict[str, Any], name: str, table: torch.Tensor, wide: torch.Tensor) -> None:
+def _put_back(buffers: dict[str, Any], name: str, table: torch.Tensor | None, wide: torch.Tensor) -> None:
     """A table in the place of its wide copy; what the module has put there itself stays."""
     if buffers.get(name) is wide:
         buffers[name] = table

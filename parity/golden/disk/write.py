@@ -11,6 +11,7 @@ import os
 import re
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 from parity.errors import MalformedError, UsageError
 from parity.golden.disk.format import MANIFEST, Manifest, Part, encode_manifest, first_difference, part_name
@@ -178,5 +179,5 @@ class GoldenWriter:
 
 def _plain(provenance: Provenance) -> Provenance:
     """A provenance with mappings of any type as dicts, so that equal ones compare equal."""
-    values = ((field.name, getattr(provenance, field.name)) for field in fields(Provenance))
-    return replace(provenance, **{name: dict(value) for name, value in values if hasattr(value, "keys")})
+    values: dict[str, Any] = {field.name: getattr(provenance, field.name) for field in fields(Provenance)}
+    return Provenance(**values | {name: dict(value) for name, value in values.items() if hasattr(value, "keys")})
