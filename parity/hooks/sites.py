@@ -146,10 +146,8 @@ def plan_sites(modules: Iterable[str], choice: str, values: tuple[str, ...] = ()
         chosen = paths if choice == "all" else []
     else:
         chosen = _expand(choice, paths)
-    extra: list[str] = []
-    for glob in values:
-        extra += [p for p in _expand(glob, paths) if p not in chosen]
-    return SitePlan(choice, values, frozenset([*chosen, *extra]))
+    kept = (path for glob in values for path in _expand(glob, paths))
+    return SitePlan(choice, values, frozenset([*chosen, *kept]))
 
 
 def split_sites(
@@ -162,14 +160,16 @@ def split_sites(
     Args:
         stages: stage -> paths of its modules.
     """
-    found: dict[str, tuple[str, tuple[str, ...]]] = {}
     globs = [*values, *([] if choice in ("blocks", "all", "none") else [choice])]
     held = {name: list(modules) for name, modules in stages.items()}
     takes = {glob: {name for name, modules in held.items() if _names(glob, modules)} or set(held) for glob in globs}
-    for name in held:
-        own = choice if choice not in takes or name in takes[choice] else "none"
-        found[name] = (own, tuple(v for v in values if name in takes[v]))
-    return found
+    return {
+        name: (
+            choice if choice not in takes or name in takes[choice] else "none",
+            tuple(v for v in values if name in takes[v]),
+        )
+        for name in held
+    }
 
 
 def _names(glob: str, paths: list[str]) -> bool:

@@ -6,7 +6,7 @@ patch which the model never reaches is found out. They are written in torch's fu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -104,18 +104,18 @@ def _norm_forward(module: Any, dtype: torch.dtype, reached: Reached) -> Callable
     return forward
 
 
-def patch_rope(rope: Any, sample: torch.Tensor, settings: Settings, reached: Reached) -> None:
+def patch_rope(model: Any, shape: Sequence[int], settings: Settings, reached: Reached) -> None:
     """`rope` and `rope_dtype`: tables computed once, before anything is compiled, or rounded to a dtype.
 
     Args:
-        rope: the module; takes the latents [B, C, T, H, W] and returns (cos, sin), each [tokens, head dim].
-        sample: latents of the run's shape, of which only shape and device count.
+        model: its `rope` takes the latents [B, C, T, H, W] and returns (cos, sin), each [tokens, head dim].
+        shape: of the run's latents.
     """
     dtype = DTYPES[settings.text("rope_dtype")]
     cached = settings.text("rope") == "cached"
     if not cached and dtype == torch.float32:
         return
-    compute = rope.forward
+    rope, compute = model.rope, model.rope.forward
 
     def rounded(hidden_states: torch.Tensor) -> tuple[torch.Tensor, ...]:
         reached.mark("rope_dtype")
@@ -124,8 +124,9 @@ def patch_rope(rope: Any, sample: torch.Tensor, settings: Settings, reached: Rea
     if not cached:
         rope.forward = rounded
         return
+    parameter = next(model.parameters())
     with torch.no_grad():
-        tables = rounded(sample)
+        tables = rounded(torch.zeros(shape, device=parameter.device, dtype=parameter.dtype))
 
     def stored(hidden_states: torch.Tensor) -> tuple[torch.Tensor, ...]:
         reached.mark("rope")

@@ -24,7 +24,7 @@ from parity.recorder.rerun import Again
 from parity.recorder.steps import OUTSIDE, STAGE
 from parity.recorder.wrong import Wrong, latents_of, unobserved
 from parity.records import Key, Record
-from parity.sketch import value_record
+from parity.sketch import shown_record, value_record
 
 if TYPE_CHECKING:
     from parity.recorder.record import Recording
@@ -153,7 +153,11 @@ class Loop:
         call = self._decoded["decode"]
         self._decoded["decode"] += 1
         given = self.steps.after_loop("in.z", self._placed(latents), _dtype(latents), call, held=True)
-        return [given, *self.steps.shown(_frames_first(self._placed(frames)), _dtype(frames), call)]
+        shown = self._placed(frames)
+        # A video [B, C, T, H, W] as [B, T, C, H, W], so that the bins of its rows are of frames; a picture as it is.
+        shown = np.moveaxis(shown, 2, 1) if shown.ndim == 5 else shown
+        whole = self.steps.after_loop("out", shown, _dtype(frames), call, held=False)
+        return [given, whole, shown_record(whole, shown)]
 
     def _wrongly(self, vae: torch.nn.Module, decoding: Again, shapes: list[tuple[int, ...]]) -> None:
         """Decode with known faults; what they give in other shapes says nothing."""
@@ -210,11 +214,6 @@ class Loop:
 
 
 _STEP = ("model_output", "timestep", "sample")
-
-
-def _frames_first(video: np.ndarray) -> np.ndarray:
-    """A video [B, C, T, H, W] as [B, T, C, H, W], so that the bins of its rows are of frames; a picture as it is."""
-    return np.moveaxis(video, 2, 1) if video.ndim == 5 else video
 
 
 def _whole(x: Any) -> Any:

@@ -359,20 +359,19 @@ def _watched(asked: Asked, wanted: Recording, wrong: Wrong | None) -> list[conte
         UsageError: no module matches.
     """
     parts = asked.parts
-    names = [Branches(parts.guided, asked.branches, wanted.steps) for _ in parts.models]
     found = []
-    for (prefix, model), own in zip(parts.models.items(), names, strict=True):
+    for prefix, model in parts.models.items():
         calls = _calls(model, parts.entries[prefix])(
             recording=wanted,
             model=model,
             prefix="" if prefix == next(iter(parts.models)) else prefix,
             choice=(asked.sites, asked.values),
-            branches=own,
+            branches=Branches(parts.guided, asked.branches, wanted.steps),
             wrong=wrong,
             tell=(lambda text: None) if wanted.quiet else say,
         )
         found.append(calls.watching())
-    loop = Loop(recording=wanted, called=bool(names), wrong=wrong, layout=asked.layout)
+    loop = Loop(recording=wanted, called=bool(parts.models), wrong=wrong, layout=asked.layout)
     found += [] if parts.scheduler is None else [loop.stepping(parts.scheduler)]
     found += [] if parts.vae is None else [loop.decoding(parts.vae)]
     return [*found, *map(loop.finishing, parts.processors()), loop.naming()]

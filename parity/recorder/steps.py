@@ -27,7 +27,7 @@ from parity.golden import GoldenWriter
 from parity.hooks.methods import replaced
 from parity.hooks.reduce.transfer import is_split
 from parity.records import LOOP, Key, Provenance, Record, StepRecords
-from parity.sketch import shown_record, value_record
+from parity.sketch import value_record
 
 STAGE, AFTER = "transformer", "vae"
 OUTSIDE = -1
@@ -122,11 +122,6 @@ class Steps:
         """A record of a value of the decoder; a video is as large as everything else together: its sketch alone."""
         record = value_record(Key(AFTER, OUTSIDE, "", f"decode:{port}", call), value, dtype)
         return record if held else replace(record, value=None)
-
-    def shown(self, frames: np.ndarray, dtype: str, call: int) -> list[Record]:
-        """Records of what a decoder gave: whole, and what a picture shows of it."""
-        whole = self.after_loop("out", frames, dtype, call, held=False)
-        return [whole, shown_record(whole, frames)]
 
     @property
     def empty(self) -> bool:

@@ -118,9 +118,7 @@ class CogVideoX(Family):
         if _is_rotary(case.config):
             model.rope = cogvideox.Rotary(case.config)
             model.register_forward_pre_hook(cogvideox.give_rotary, with_kwargs=True)
-            parameter = next(model.parameters())
-            sample = torch.zeros(case.latent_shape, device=parameter.device, dtype=parameter.dtype)
-            patch_rope(model.rope, sample, settings, reached)
+            patch_rope(model, case.latent_shape, settings, reached)
         patch_norms(model, settings, reached)
         feature_cache.install(model, settings, reached)
 

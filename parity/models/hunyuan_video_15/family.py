@@ -121,9 +121,7 @@ class HunyuanVideo15(Family):
             for block in model.transformer_blocks:
                 block.attn.processor._attention_backend = AttentionBackendName.NATIVE
             reached.mark("attention.kernel")
-        parameter = next(model.parameters())
-        sample = torch.zeros(case.latent_shape, device=parameter.device, dtype=parameter.dtype)
-        patch_rope(model.rope, sample, settings, reached)
+        patch_rope(model, case.latent_shape, settings, reached)
         patch_norms(model, settings, reached)
         patch_timestep_embedding(model, settings, reached)
         feature_cache.install(model, settings, reached)
