@@ -16,10 +16,9 @@ import torch
 from parity.hooks.rows import Masks, PairedRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap
-from parity.models.family import Family
+from parity.models.family import Family, Sampler
 from parity.models.feature_cache import Features
 from parity.models.patches import DTYPES
-from parity.models.sampler import Sampler
 from parity.models.spec import Case
 from parity.paths.inputs import Inputs
 from parity.paths.plan import LOOP_STAGE

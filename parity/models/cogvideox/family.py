@@ -28,10 +28,9 @@ from parity.hooks.rows import PairedRule
 from parity.models import feature_cache
 from parity.models.attention import AttentionSettings
 from parity.models.cogvideox import transformer as cogvideox
-from parity.models.family import Condition, Constrain, Family
+from parity.models.family import Condition, Constrain, Family, Place, Sampler
 from parity.models.folder import load_component, load_part, read_config
 from parity.models.patches import patch_norms, patch_rope
-from parity.models.sampler import Place, Sampler
 from parity.models.spec import Case, GenerationSpec, frames_of
 from parity.models.stage_files import Stream
 from parity.models.text import TextStage, encoder_of
@@ -176,7 +175,7 @@ _HISTORY = "pred_original"
 
 
 class CogVideoXSampler(Sampler):
-    """See `parity.models.sampler.Sampler`.
+    """See `parity.models.family.Sampler`.
 
     Attributes:
         dynamic: whether the guidance scale changes with the timestep (the pipeline's `use_dynamic_cfg`).

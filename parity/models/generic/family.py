@@ -21,7 +21,7 @@ import torch
 
 from parity.errors import InconclusiveError, ParityError, UsageError
 from parity.hooks.rows import SEQUENCE, WHOLE, NoRows, PairedRule, Part, RowFrame
-from parity.models.family import Condition, Family, Said
+from parity.models.family import Condition, Family, Place, Said, Sampler
 from parity.models.folder import class_of, is_drawn, read_config, skeleton
 from parity.models.generic.inputs import (
     GRID,
@@ -35,7 +35,6 @@ from parity.models.generic.inputs import (
     signature_of,
 )
 from parity.models.patches import DTYPES, patch_norms, patch_timestep_embedding
-from parity.models.sampler import Place, Sampler
 from parity.models.spec import Case, GenerationSpec
 from parity.models.stage_files import Conditions
 from parity.models.text import TextStage
@@ -221,7 +220,7 @@ def frame_of_mask(valid: np.ndarray) -> RowFrame:
 
 
 class EulerSampler(Sampler):
-    """See `parity.models.sampler.Sampler`.
+    """See `parity.models.family.Sampler`.
 
     Sigmas fall evenly from one to zero. A prediction of another shape than the latents' leaves them as they are.
 

@@ -18,11 +18,10 @@ from diffusers.models.attention_dispatch import AttentionBackendName
 from parity.hooks.rows import PairedRule, RowFrame
 from parity.models import feature_cache
 from parity.models.attention import AttentionSettings
-from parity.models.family import Condition, Constrain, Family
+from parity.models.family import Condition, Constrain, Family, Place, Sampler
 from parity.models.folder import load_component, load_part, read_config
 from parity.models.hunyuan_video_15 import transformer as hunyuan
 from parity.models.patches import patch_norms, patch_rope, patch_timestep_embedding
-from parity.models.sampler import Place, Sampler
 from parity.models.spec import Case, GenerationSpec, frames_of
 from parity.models.stage_files import Stream
 from parity.models.text import TextStage, encoder_of
@@ -175,7 +174,7 @@ class HunyuanVideo15(Family):
 
 
 class FlowMatchSampler(Sampler):
-    """See `parity.models.sampler.Sampler`."""
+    """See `parity.models.family.Sampler`."""
 
     def __init__(self, scheduler: Any, guider: Any) -> None:
         self.scheduler, self.guider = scheduler, guider

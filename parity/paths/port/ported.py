@@ -22,10 +22,9 @@ from parity.errors import MalformedError, UsageError
 from parity.golden.rename import Rename, decode_rename
 from parity.hooks.attach import masks_given
 from parity.hooks.torchtools import prediction_of
-from parity.models.family import Condition, Constrain, Family, Said
+from parity.models.family import Condition, Constrain, Family, Said, Sampler
 from parity.models.feature_cache import CALL
 from parity.models.generic.inputs import LATENT
-from parity.models.sampler import Sampler
 from parity.models.spec import Case
 from parity.paths.port.load import Entry, build, failures
 from parity.paths.port.schedule import OwnSampler

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 import torch
 
 from parity.errors import UsageError
-from parity.models.sampler import Place, Sampler
+from parity.models.family import Place, Sampler
 from parity.paths.port.load import Entry, failures
 from parity.port import OwnLoop, OwnSchedule, Scheduler
 
 
 class OwnSampler(Sampler):
-    """The family's sampler with a port's scheduler, step, or both in its place; see `parity.models.sampler.Sampler`.
+    """The family's sampler with a port's scheduler, step, or both in its place; see `parity.models.family.Sampler`.
 
     Args:
         base: the family's. schedule: steps -> the port's scheduler, ready for its first step; None for the family's.
