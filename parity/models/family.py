@@ -98,26 +98,18 @@ class Family(Protocol):
         title: its name. batches: the guidance branches that its pipeline puts through one call, in its order.
     """
 
-    @property
-    def title(self) -> str: ...
+    title: str
+    streams: tuple[Stream, ...] = ()
+    """What the text encoders give the transformer; empty where ports of this model have no first stage."""
+    recipe: str = ""
+    """`module:function` that makes diffusers' class one that can be compiled, for a port; empty where it can be."""
+    may_be_silent: bool = False
+    """Whether modules may stay uncalled without it being an error."""
+    is_own: bool = False
+    """Whether its transformer is somebody's own code: a port."""
 
     @property
     def batches(self) -> tuple[tuple[str, ...], ...]: ...
-
-    @property
-    def streams(self) -> tuple[Stream, ...]:
-        """What the text encoders give the transformer; empty where ports of this model have no first stage."""
-        return ()
-
-    @property
-    def recipe(self) -> str:
-        """`module:function` that makes diffusers' class one that can be compiled, for a port; empty where it can be."""
-        return ""
-
-    @property
-    def may_be_silent(self) -> bool:
-        """Whether modules may stay uncalled without it being an error."""
-        return False
 
     @property
     def runs_as_it_is(self) -> bool:
@@ -137,11 +129,6 @@ class Family(Protocol):
     def compiling(self) -> contextlib.AbstractContextManager[None]:
         """Around the compilation of its program: an error there counts as its code's, where that is not parity's."""
         return contextlib.nullcontext()
-
-    @property
-    def is_own(self) -> bool:
-        """Whether its transformer is somebody's own code: a port."""
-        return False
 
     def lacks(self, config: Mapping[str, Any]) -> Mapping[Capability, str]:
         """What a transformer with this config does not have -> why settings that need it have no meaning."""

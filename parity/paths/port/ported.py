@@ -135,6 +135,8 @@ class Ported(Family):
     tensors, output_shape, latent_shape = map(_of_base, ("tensors", "output_shape", "latent_shape"))
     token_grid, conditions, text, write_stage1 = map(_of_base, ("token_grid", "conditions", "text", "write_stage1"))
     stage2, model_arguments, row_rule, frames = map(_of_base, ("stage2", "model_arguments", "row_rule", "frames"))
+    may_be_silent = True  # a port may name modules that it never calls
+    is_own = True
 
     def __post_init__(self) -> None:
         self.names = Names(self.entry, {})
@@ -159,11 +161,6 @@ class Ported(Family):
         return (own,) if own else tuple((branch,) for branch in every)
 
     @property
-    def may_be_silent(self) -> bool:
-        """A port may name modules that it never calls."""
-        return True
-
-    @property
     def runs_as_it_is(self) -> bool:
         """A port runs as it is; a reference's own module, compiled by torchax, is parity's candidate."""
         return self.own
@@ -178,10 +175,6 @@ class Ported(Family):
 
     def compiling(self) -> contextlib.AbstractContextManager[None]:
         return failures(f"{self.entry.named}: compiling what `call` computes", self.entry.path)
-
-    @property
-    def is_own(self) -> bool:
-        return True
 
     def named(self, module: str) -> str:
         return self.names.module(module)
