@@ -184,15 +184,10 @@ class Tap:
             x = torch.view_as_real(x).flatten(-2) if x.ndim else torch.view_as_real(x)
         for i, (branch, piece) in enumerate(by_branch(self.branches, x)):
             item = None if piece is x else Item(x, i, len(self.branches))
-            for part in self._parts(module, port, tuple(piece.shape)):
+            for part in (self.masks or self.rule).parts(module, port, tuple(piece.shape)):
                 site = f"{module}:{port}" + (f"@{part.name}" if part.name else "")
                 entry = Entry(branch, site, call, "tensor", tuple(piece.shape), dtype)
                 self._part(entry, piece, part, keep, memo, item)
-
-    def _parts(self, module: str, port: str, shape: tuple[int, ...]) -> tuple[Part, ...]:
-        if self.masks is None:
-            return self.rule.parts(module, port, shape)
-        return self.masks.parts(module, port, shape)
 
     def _frame(self, entry: Entry, part: Part, rows: int) -> tuple[Any, Any]:
         """Index and weight of a part's rows: those of the side's own frame, or what its mask says of so many rows."""

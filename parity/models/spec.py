@@ -20,10 +20,9 @@ from typing import Any
 
 from parity.errors import UsageError
 from parity.files import read_text
+from parity.models.folder import MOST_BYTES
 
 SPEC_FILE = "parity.json"
-MOST_BYTES = 1 << 24
-"""Of a config."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -210,7 +210,9 @@ class TorchCompiledCalls(Calls):
                     after, draws = Memory.of([self.model]), Draws.now()
                     before.put()
                     try:
-                        self._beside(again, mapped(_kept, prediction_of(out)))  # CUDA graphs write over what they gave
+                        self._beside(
+                            again, mapped(lambda x: x.detach().clone(), prediction_of(out))
+                        )  # CUDA graphs write over what they gave
                     finally:
                         after.put()
                         draws.put()
@@ -236,7 +238,3 @@ class TorchCompiledCalls(Calls):
                 self._record(call, tap, output)
         finally:
             self.busy = False
-
-
-def _kept(x: torch.Tensor) -> torch.Tensor:
-    return x.detach().clone()

@@ -67,7 +67,7 @@ def read_inputs(golden: Golden) -> dict[str, Input]:
     try:
         with golden.store.mapped(FILE, None, MOST) as (path, buffer):
             metadata, arrays = read_tensors(path, buffer)
-        dtypes = _DTYPES.decode(metadata.get("dtypes", "{}"))
+        dtypes = msgspec.json.decode(metadata.get("dtypes", "{}"), type=dict[str, str])
         found = {name: Input(held.values, dtypes[name]) for name, held in arrays.items()}
     except MissingError:
         raise UsageError(
@@ -83,6 +83,3 @@ def read_inputs(golden: Golden) -> dict[str, Input]:
         if fingerprint(found[name].values) != expected[name]:
             raise damaged(where, f"'{name}' does not match its fingerprint in golden.json")
     return found
-
-
-_DTYPES = msgspec.json.Decoder(dict[str, str])
