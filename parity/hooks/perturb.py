@@ -36,7 +36,6 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -76,12 +75,10 @@ def perturbed(
         for module in callable_modules(model).values():
             leaf = next(module.children(), None) is None
             own = leaf and next(module.parameters(recurse=False), None) is None
-            before = functools.partial(run.before, own)
-            stack.enter_context(module.register_forward_pre_hook(before, with_kwargs=True))
+            stack.enter_context(module.register_forward_pre_hook(_before(run, own), with_kwargs=True))
             # First of its hooks: an observer that began before sees what rounding made of the output.
-            stack.enter_context(
-                module.register_forward_hook(run.after, prepend=True, with_kwargs=True, always_call=True)
-            )
+            after = _after(run, own)
+            stack.enter_context(module.register_forward_hook(after, prepend=True, with_kwargs=True, always_call=True))
         if run.bounds:
             # Around whatever looks at functions within: that is to see what the chip gives.
             stack.enter_context(_of_the_chip(run))
@@ -122,47 +119,19 @@ def _is_mask(x: torch.Tensor) -> bool:
         return first in (0.0, 1.0) and bool(((x == 0) | (x == 1)).all())
 
 
-@dataclass
-class _Call:
-    """A call of a module that is going on.
-
-    Attributes:
-        lent: what it was given, moved: each tensor, what stands for it, and how often that was written to. contexts:
-            what is open while it runs; closing them puts its parameters back.
-    """
-
-    module: torch.nn.Module
-    lent: list[tuple[torch.Tensor, torch.Tensor, int]] = field(default_factory=list)
-    contexts: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
-
-
 class _Run:
-    """The draw in use, the calls that are going on, the innermost last, and what the model was given."""
+    """The draw in use, the parameters set aside while their module is called, and what the model was given."""
 
     def __init__(self, model: torch.nn.Module, seed: int, bounds: Bounds, *, inputs: bool, wide: bool) -> None:
         self.model, self.seed, self.bounds, self.inputs, self.wide = model, seed, bounds, inputs, wide
         self.narrow: torch.dtype | None = None  # of the call that is going on, where it is in 16 bits
         self.generators: dict[torch.device, torch.Generator] = {}
         self.given: dict[int, torch.Tensor] = {}  # by the storage that a view of it has too
+        self.aside: list[tuple[torch.nn.Module, dict[str, Any], dict[str, tuple[Any, Any]]]] = []
+        self.lent: list[list[tuple[torch.Tensor, torch.Tensor, int]]] = []
         self.modes: list[Intercept] = []
-        self.calls: list[_Call] = []
-
-    def before(self, own: bool, module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The arguments of a module's call, moved, and its parameters with them."""
-        self.calls.append(_Call(module))
-        moved = self.begin(module, args, kwargs)
-        self.swap(module)
-        self.enter(own)
-        return moved
-
-    def after(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
-        """The output of the call, moved; the parameters are as they were."""
-        if not self.calls or self.calls[-1].module is not module:
-            return None  # another hook failed before this call began
-        call = self.calls.pop()
-        self.given = self.given if self.calls else {}
-        call.contexts.close()
-        return self.end(call, output)
+        self.around = contextlib.ExitStack()  # a call of the model
+        self.calls = 0
 
     def generator(self, device: torch.device) -> torch.Generator:
         """What draws on a device: a model may move from one to another."""
@@ -172,11 +141,11 @@ class _Run:
 
     def begin(self, module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The arguments of a module, moved; those of the model's own call stay, and so wherever it hands them on."""
-        outermost = len(self.calls) == 1
-        if outermost:
+        self.lent.append([])
+        if not self.calls:
             self.narrow = _narrow(module) if self.wide else None
         args, kwargs = self.each(args, self.widened), self.each(kwargs, self.widened)
-        if outermost and not self.inputs:
+        if not (self.calls or self.inputs):
             tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
             self.given = {_storage(x): x for x in tensors}
         move = functools.partial(self.move, move=self.of(module))
@@ -194,7 +163,7 @@ class _Run:
             return x
         changed = change(x)
         if isinstance(x, torch.Tensor) and changed is not x:
-            self.calls[-1].lent.append((x, changed, _version(changed)))
+            self.lent[-1].append((x, changed, _version(changed)))
         return changed
 
     def of(self, module: torch.nn.Module) -> Move:
@@ -202,13 +171,13 @@ class _Run:
         halves = self.narrow is not None and any(_is(x, *HALF) for x in module._parameters.values())
         return self.rounded if halves else self.ulp
 
-    def end(self, call: _Call, output: Any) -> Any:
+    def end(self, module: torch.nn.Module, output: Any) -> Any:
         """The output of a module, moved; that of the model itself in its own dtype again."""
-        for x, changed, version in reversed(call.lent):
+        for x, changed, version in reversed(self.lent.pop() if self.lent else []):
             if _version(changed) > version:
                 with torch.no_grad(), torch._C.DisableTorchFunction():
                     x.copy_(changed)
-        moved = self.move(self.summed(call.module, output), self.of(call.module))
+        moved = self.move(self.summed(module, output), self.of(module))
         if self.narrow is None or self.calls:
             return moved
         return mapped(lambda x: x.to(self.narrow) if _is(x, torch.float32) else x, moved)
@@ -289,11 +258,9 @@ class _Run:
 
     def swap(self, module: torch.nn.Module) -> None:
         before = dict(module._parameters)
-        self.calls[-1].contexts.callback(module._parameters.update, before)
         tables = {n: (x, self.widened(x)) for n, x in module._buffers.items() if self.wide and _is(x, *HALF)}
-        for name, (table, wide) in tables.items():
-            module._buffers[name] = wide
-            self.calls[-1].contexts.callback(_put_back, module._buffers, name, table, wide)
+        self.aside.append((module, before, tables))
+        module._buffers.update({name: wide for name, (_, wide) in tables.items()})
         for name, parameter in before.items():
             there = parameter is not None and not parameter.is_meta  # or its own hook brings it, and takes it away
             if parameter is not None and there and _is(parameter, *HALF, torch.float32, torch.float64):
@@ -302,26 +269,61 @@ class _Run:
 
     def enter(self, own: bool) -> None:
         """Have elementary functions move within the call of a module: all in one of its own, else those of vectors."""
-        contexts, outermost = self.calls[-1].contexts, len(self.calls) == 1
-        if self.wide and outermost:
-            contexts.enter_context(widest())
+        self.calls += 1
+        if self.wide and self.calls == 1:
+            self.around.enter_context(widest())
             device = device_of(self.model).type  # meta: its weights are elsewhere between two calls
             there = torch.accelerator.current_accelerator() if device == "meta" else None
             device = "cpu" if device == "meta" else device
-            contexts.enter_context(torch.autocast(there.type if there else device, enabled=False))
-        if own or outermost:
-            self.modes.append(contexts.enter_context(_elementary_functions(self, of_vectors=not own)))
-            contexts.callback(self.modes.pop)
+            self.around.enter_context(torch.autocast(there.type if there else device, enabled=False))
+        if own or self.calls == 1:
+            self.modes.append(_elementary_functions(self, of_vectors=not own))
+            self.modes[-1].__enter__()
+
+    def leave(self, own: bool) -> None:
+        """The end of a call that `enter` began."""
+        if self.calls == 0:  # another hook failed before this call began
+            return
+        self.calls -= 1
+        self.given = self.given if self.calls else {}
+        if self.modes and (own or self.calls == 0):
+            self.modes.pop().__exit__(None, None, None)
+        if not self.calls:
+            self.around.close()
+
+    def restore(self, module: torch.nn.Module) -> None:
+        if self.aside and self.aside[-1][0] is module:
+            _, parameters, tables = self.aside.pop()
+            module._parameters.update(parameters)
+            for name, (before, wide) in tables.items():
+                if module._buffers.get(name) is wide:  # what the module has put there itself stays
+                    module._buffers[name] = before
 
     def restore_all(self) -> None:
-        while self.calls:
-            self.calls.pop().contexts.close()
+        while self.aside:
+            self.restore(self.aside[-1][0])
+        while self.modes:
+            self.modes.pop().__exit__(None, None, None)
+        self.around.close()
 
 
-def _put_back(buffers: dict[str, Any], name: str, table: torch.Tensor | None, wide: torch.Tensor) -> None:
-    """A table in the place of its wide copy; what the module has put there itself stays."""
-    if buffers.get(name) is wide:
-        buffers[name] = table
+def _before(run: _Run, own: bool) -> Callable[..., Any]:
+    def hook(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        moved = run.begin(module, args, kwargs)
+        run.swap(module)
+        run.enter(own)
+        return moved
+
+    return hook
+
+
+def _after(run: _Run, own: bool) -> Callable[..., Any]:
+    def hook(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        run.leave(own)
+        run.restore(module)
+        return run.end(module, output)
+
+    return hook
 
 
 _ELEMENTARY = frozenset(
