@@ -120,24 +120,23 @@ def _compared(
         problem = failed([c for c in checks if c.check != WEIGHTS] if pair.port else checks)
         if problem is not None and not past_preflight:
             return Result("fail", "preflight", _of_check(problem), request.model, differing, checks), problem
-        pair.plan(request)  # refuses before anything runs
+        pair.plan()  # refuses before anything runs
         if exact == request:
-            result, truth = logic(pair, request, sink, say)
-            result = unobserved(result, pair, truth.steps[0], request, say)
+            result, truth = logic(pair, sink)
+            result = unobserved(result, pair, truth.steps[0])
             if request.checks == "precision":
                 result = replace(result, failed="precision" if result.failed else None)
             return _with_both(result, checks, request.checks), problem
         if request.checks == "precision":
-            truth = truth_alone(pair, request, say)
-            result = precision(pair, request, truth, sink, say)
+            result = precision(pair, truth_alone(pair), sink)
             return _with_both(result, checks, "precision"), problem
     # The pair as given makes room for the exact one, and is loaded again: weights can be large.
     with ready(exact, openers, say, own.get("logic")) as pair:
         stays_narrow = _stays_narrow(pair, request)
         if not stays_narrow:
-            first, truth = logic(pair, request, sink, say)
+            first, truth = logic(pair, sink)
             if request.checks == "logic":
-                first = unobserved(first, pair, truth.steps[0], request, say)
+                first = unobserved(first, pair, truth.steps[0])
     if stays_narrow:
         if request.checks == "logic":
             raise InconclusiveError(NARROW)
@@ -147,7 +146,7 @@ def _compared(
     if request.checks == "logic" or first.verdict != "pass":
         return _with_both(first, checks, "logic"), problem
     with ready(request, openers, say, own.get("precision")) as pair:
-        second = precision(pair, request, truth, sink, say)
+        second = precision(pair, truth, sink)
     return _with_both(second, checks, "precision", first), problem
 
 

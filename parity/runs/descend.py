@@ -24,12 +24,11 @@ from parity.compare.result import Failed, Origin, Result
 from parity.hooks.sites import SitePlan, block_of
 from parity.paths.plan import DEFAULT_KINDS, Plan, State, state_of
 from parity.records import LOOP, StepRecords
-from parity.runs.request import Request, Say
 from parity.runs.sides import Ready
 from parity.runs.stream import Sink
 
 
-def descend(result: Result, pair: Ready, state: State, say: Say, sink: Sink, unseen: Collection[str]) -> Result:
+def descend(result: Result, pair: Ready, state: State, sink: Sink, unseen: Collection[str]) -> Result:
     """Observe the block of a failing result's origin module by module, and place the origin there.
 
     Args:
@@ -41,7 +40,7 @@ def descend(result: Result, pair: Ready, state: State, say: Say, sink: Sink, uns
     if plan is None or result.origin is None:
         return result
     step = result.origin.key.step
-    say(f"verdict: {result.verdict} ({result.failed}), in {block or 'the model'} at step {step}; looking closer")
+    pair.say(f"verdict: {result.verdict} ({result.failed}), in {block or 'the model'} at step {step}; looking closer")
     steps = (step, step + 1)
     first = pair.sides.reference.observe(Plan(sites=plan, floors=DEFAULT_KINDS, forced=True), start=state, steps=steps)
     second = pair.sides.candidate.observe(Plan(sites=plan), start=state, steps=steps)
@@ -98,17 +97,16 @@ NOTE = (
 )
 
 
-def unobserved(
-    result: Result, pair: Ready, truth: StepRecords, request: Request, say: Say, failing: Failed = "logic"
-) -> Result:
+def unobserved(result: Result, pair: Ready, truth: StepRecords, failing: Failed = "logic") -> Result:
     """A passing result, failed where the port's program gives something else when nothing is observed.
 
     Args:
         truth: the reference's first step, with the floors of the check that `failing` names.
     """
-    if result.verdict != "pass" or request.sites == "none" or not pair.port or not pair.facts.candidate.compiled:
+    compiled = pair.port and pair.facts.candidate.compiled
+    if result.verdict != "pass" or pair.request.sites == "none" or not compiled:
         return result
-    say("the port's program with nothing observed", truth.step, truth.step + 1)
+    pair.say("the port's program with nothing observed", truth.step, truth.step + 1)
     start = state_of(truth, "before")
     steps = list(pair.sides.candidate.observe(Plan(), start=start, steps=(truth.step, truth.step + 1)))
     ours, theirs = (step.where(lambda key: key.module == LOOP) for step in (truth, steps[0]))

@@ -28,7 +28,7 @@ from parity.paths.plan import DEFAULT_KINDS, Array, Plan, State, module_of, name
 from parity.paths.side import Side
 from parity.paths.worker.process import RemoteError
 from parity.records import LOOP, Key, StepRecords
-from parity.runs.request import Request, Say
+from parity.runs.request import Request
 from parity.runs.sides import Ready
 from parity.settings import LAYOUT
 
@@ -83,20 +83,20 @@ class At:
         return followed_errors(next(side.observe(plan, start=self.state, steps=(self.step, self.step + 1))))
 
 
-def behind(result: Result, pair: Ready, side: Side, state: State, request: Request, say: Say) -> Result:
+def behind(result: Result, pair: Ready, side: Side, state: State) -> Result:
     """A failing result with all that differs by itself in the step of its origin, also behind the first divergence.
 
     Args:
         side: see `Following.settle`. state: what the reference started that step from.
     """
     origin = result.origin
-    if origin is None or not follows(request):
+    if origin is None or not follows(pair.request):
         return result
     at = At(origin.key.step, state)
     of_step = [d for d in result.sites if d.key.step == at.step]
     if not any(d.verdict == "fail" and d.key.stage == origin.key.stage and d.key.module != LOOP for d in of_step):
         return result
-    say("the reference on the candidate's own values, behind the first divergence")
+    pair.say("the reference on the candidate's own values, behind the first divergence")
     own_order = pair.port or any(d.setting in LAYOUT for d in pair.differing)
     known: dict[Key, Local] = {}
     passes: list[list[str]] = []
@@ -105,7 +105,7 @@ def behind(result: Result, pair: Ready, side: Side, state: State, request: Reque
         known |= at.followed(side, held, far=True, own_order=own_order)
         passes = _passes(of_step, held, pair.modules)
         for modules in passes[:PASSES]:
-            say(f"the reference on the candidate's own values, {modules[0]} to {modules[-1]}")
+            pair.say(f"the reference on the candidate's own values, {modules[0]} to {modules[-1]}")
             some = Held(EVERYTHING.ports, frozenset(modules), ROOM, ROOM)
             known |= at.followed(side, at.held(pair, some), far=True, own_order=own_order)
     except LOST as error:
@@ -229,7 +229,7 @@ class Following:
         if modules:
             self.doubt, self.doubtful = at, modules
 
-    def settle(self, side: Side, sites: Sequence[SiteDiff], say: Say) -> Sequence[SiteDiff]:
+    def settle(self, side: Side, sites: Sequence[SiteDiff]) -> Sequence[SiteDiff]:
         """All judged sites, with those that differ by themselves where none was beyond its limits.
 
         Args:
@@ -237,11 +237,11 @@ class Following:
         """
         if self.at is None or born(sites):
             return sites
-        say("the reference on the candidate's own values")
+        self.pair.say("the reference on the candidate's own values")
         try:
             sites = self._look(side, self.at, self.outputs, sites)
             if self.failed is None and self.doubt is not None:
-                say(f"the reference on the candidate's own values, {', '.join(self.doubtful)}")
+                self.pair.say(f"the reference on the candidate's own values, {', '.join(self.doubtful)}")
                 some = Held(EVERYTHING.ports, frozenset(self.doubtful), ROOM, ROOM)
                 sites = self._look(side, self.doubt, self.doubt.held(self.pair, some), sites)
         except LOST as error:

@@ -22,7 +22,6 @@ from parity.reached import Reached
 from parity.records import LOOP, StepRecords
 from parity.runs.descend import descend
 from parity.runs.follow import Following, behind, holding, without_held
-from parity.runs.request import Request, Say
 from parity.runs.sides import Ready
 from parity.runs.stream import Sink, counted, exhaust, until_end
 from parity.settings import Difference, Settings
@@ -43,9 +42,9 @@ class Truth:
     ends: Ends = field(default_factory=Ends)
 
 
-def logic(pair: Ready, request: Request, sink: Sink, say: Say) -> tuple[Result, Truth]:
+def logic(pair: Ready, sink: Sink) -> tuple[Result, Truth]:
     """Judge a pair two ways, against the reference and its float32 floors; returns what the reference computed too."""
-    judged = Judged(pair, request, "logic", sink, say)
+    judged, request, say = Judged(pair, "logic", sink), pair.request, pair.say
     say("preparing the floors")
     plan, leave = judged.plan, judged.leave
     truth, ends = Truth(), Ends()
@@ -67,10 +66,10 @@ def logic(pair: Ready, request: Request, sink: Sink, say: Say) -> tuple[Result, 
     result = result.noted(*(_unmatched(pair, ends.names) if pair.port else ()), *attention(truth.ends, ends))
     result = _require_common(result, pair, ends, chosen=request.sites != "none")
     result = result.resting_on(ends.idle)
-    result = judged.closer(result, request, ends.names)
+    result = judged.closer(result, ends.names)
     failing = judged.failing if result.verdict == "fail" else None
     if failing is not None:
-        result = behind(result, pair, pair.sides.reference, failing, request, say)
+        result = behind(result, pair, pair.sides.reference, failing)
     return result, truth
 
 
@@ -84,17 +83,15 @@ class Judged:
     """
 
     pair: Ready
-    request: Request
     name: Failed
     sink: Sink
-    say: Say
     collected: Collected = field(default_factory=Collected)
     states: dict[int, State] = field(default_factory=dict)
     failing: State | None = None
 
     def __post_init__(self) -> None:
         self.leave = self.sink.begin(self.pair.facts, self.name)
-        self.plan = self.pair.plan(self.request)
+        self.plan = self.pair.plan()
         self.judge = Judge(excuses(self.pair.differing), port=self.pair.port)
         self.following = Following(self.pair)
 
@@ -118,7 +115,7 @@ class Judged:
 
     def settle(self, side: Side) -> None:
         """Where all agreed: the reference on the candidate's own values; `side`: see `Following.settle`."""
-        sites = self.following.settle(side, self.collected.sites, self.say)
+        sites = self.following.settle(side, self.collected.sites)
         self.collected.sites = Sites.of(sites)
         if self.following.failed is not None:
             self.failing = self.following.failed.state
@@ -128,17 +125,17 @@ class Judged:
         pair = self.pair
         result = conclude(
             self.collected,
-            model=self.request.model,
+            model=pair.request.model,
             differing=differing,
             preflight=(*pair.checks, reached(pair)),
             failing=self.name,
-            grid=pair.grid,
+            grid=pair.facts.reference.grid,
             widest=widest,
             seen=self.judge.seen if pair.port else None,
         )
         return result.noted(self.following.lost) if self.following.lost else result
 
-    def closer(self, result: Result, request: Request, named: Sequence[str]) -> Result:
+    def closer(self, result: Result, named: Sequence[str]) -> Result:
         """A failing result with its origin placed inside the block in which it lies.
 
         Args:
@@ -146,11 +143,11 @@ class Judged:
         """
         if self.following.failed is not None:  # it is placed as closely as modules can
             return result
-        if self.failing is None or request.sites != "blocks" or result.verdict != "fail":
+        if self.failing is None or self.pair.request.sites != "blocks" or result.verdict != "fail":
             return result
         in_blocks = any(d.key.module in self.plan.modules and _module_met(d) for d in result.sites)
         unseen = frozenset[str]() if in_blocks else frozenset(named).intersection(self.pair.modules) - self.plan.modules
-        return descend(result, self.pair, self.failing, self.say, self.sink, unseen)
+        return descend(result, self.pair, self.failing, self.sink, unseen)
 
 
 def reached(pair: Ready) -> Check:

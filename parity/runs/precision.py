@@ -17,29 +17,29 @@ from parity.records import StepRecords
 from parity.runs.descend import unobserved
 from parity.runs.follow import behind, holding, placed
 from parity.runs.logic import Judged, Truth
-from parity.runs.request import Request, Say
 from parity.runs.sides import Ready, given_of
 from parity.runs.stream import Sink, counted, exhaust, until_end
 from parity.settings import BITS, NEUTRAL, Settings
 
 
-def truth_alone(pair: Ready, request: Request, say: Say) -> Truth:
+def truth_alone(pair: Ready) -> Truth:
     """The truth where no logic check has made it: the reference in float32, with its floors."""
+    request, say = pair.request, pair.say
     say("loading the float32 truth")
     neutral = pair.settings.reference.neutral.as_text()
     spec = changed(pair.sides.reference.spec, settings=neutral, inputs=given_of(pair.facts.reference), run="float32")
     side = pair.sides.reference.patched(spec)
     truth = Truth()
-    plan = Plan(sites=pair.plan(request), floors=DEFAULT_KINDS, ends=True, forced=request.by_itself)
+    plan = Plan(sites=pair.plan(), floors=DEFAULT_KINDS, ends=True, forced=request.by_itself)
     for step in counted(until_end(side.observe(plan), truth.ends), "truth and its floors", request.steps, say):
         truth.steps.append(step)
     side.close()
     return truth
 
 
-def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say) -> Result:
+def precision(pair: Ready, truth: Truth, sink: Sink) -> Result:
     """Judge a pair as given, three ways."""
-    check = Judged(pair, request, "precision", sink, say)
+    check, request, say = Judged(pair, "precision", sink), pair.request, pair.say
     plan, ends = check.plan, [Ends() for _ in range(3)]
     starts = {step.step: state_of(step, "before") for step in truth.steps}
     start = starts.get if request.isolate == "steps" else None
@@ -72,11 +72,11 @@ def precision(pair: Ready, request: Request, truth: Truth, sink: Sink, say: Say)
     result = check.conclude(only).resting_on(ends[2].idle)
     if check.following.failed is None and result.verdict == "fail" and result.origin is not None:
         state = check.states[result.origin.key.step]
-        result = placed(behind(result, pair, references[-1], state, request, say))
+        result = placed(behind(result, pair, references[-1], state))
     if extra is not None:
         extra.close()
     if begun is not None:
-        result = unobserved(result, pair, begun, request, say, "precision")
+        result = unobserved(result, pair, begun, "precision")
     return replace(result, differing_settings=pair.differing)
 
 

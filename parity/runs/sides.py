@@ -29,34 +29,39 @@ class Ready:
     """Two sides before their first forward.
 
     Attributes:
-        sides, facts, settings: of both. differing: the settings in which they declare to differ. checks: what was
-            compared. ports: whether either is a port.
+        request: that they are of. say: names what they do. sides, facts: of both. differing: the settings in which they
+            declare to differ. checks: what was compared.
     """
 
+    request: Request
+    say: Say
     sides: Pair[Side]
     facts: Pair[Facts]
-    settings: Pair[Settings]
     differing: tuple[Difference, ...]
     checks: tuple[Check, ...]
-    port: bool
+
+    @property
+    def settings(self) -> Pair[Settings]:
+        return Pair(self.request.reference, self.request.candidate)
+
+    @property
+    def port(self) -> bool:
+        """Whether the candidate runs a port's code as it is."""
+        return self.facts.candidate.own
 
     @property
     def modules(self) -> tuple[str, ...]:
         """The reference's modules, in the order of its tree, without the top one."""
         return modules_of(self.facts.reference)
 
-    def plan(self, request: Request) -> SitePlan:
-        """The sites of a request.
+    def plan(self) -> SitePlan:
+        """The sites of the request.
 
         Raises:
             UsageError: a glob names no module.
         """
-        return plan_sites(["", *self.modules], request.sites, request.values, trunk=self.facts.reference.trunk)
-
-    @property
-    def grid(self) -> tuple[int, int, int] | None:
-        """Frames, height and width of the image tokens."""
-        return self.facts.reference.grid
+        asked = self.request
+        return plan_sites(["", *self.modules], asked.sites, asked.values, trunk=self.facts.reference.trunk)
 
 
 def modules_of(facts: Facts) -> tuple[str, ...]:
@@ -76,7 +81,6 @@ def ready(request: Request, openers: Openers, say: Say, own: Pair[Start] | None 
     Args:
         own: each side's own embeddings, where the text stage has made them.
     """
-    ours, theirs = request.reference, request.candidate
     encodes = own is None and request.stage1 is None and request.stage == LOOP_STAGE
     say("encoding the prompt" if encodes else "loading the reference")
     openers.of("candidate")  # it imports its libraries meanwhile
@@ -86,19 +90,19 @@ def ready(request: Request, openers: Openers, say: Say, own: Pair[Start] | None 
     candidate = openers.of("candidate").open(candidate_spec(request, first, None if own is None else own.candidate))
     second = candidate.facts()
     say("preflight")
-    differing = differences(ours, theirs)
+    differing = differences(request.reference, request.candidate)
     known = [d.setting for d in differing]
     notes = [Check(name, verdict, detail) for f in (first, second) for name, verdict, detail in f.checks]  # type: ignore[arg-type]
     ports = [c for c in notes if c.check.endswith(" port")]
     rest = [c for c in notes if not c.check.endswith(" port")]
     try:
         yield Ready(
+            request=request,
+            say=say,
             sides=Pair(reference, candidate),
             facts=Pair(first, second),
-            settings=Pair(ours, theirs),
             differing=differing,
             checks=(*ports, *rest, *(preflight(first, second, known) if request.stage == LOOP_STAGE else ())),
-            port=second.own,
         )
     finally:
         reference.close()

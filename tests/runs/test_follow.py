@@ -133,12 +133,13 @@ def pair(floors: float, *, port: bool = True, compiled: bool = True) -> tuple[An
 
     facts = SimpleNamespace(compiled=compiled)
     sides = Pair(SimpleNamespace(), SimpleNamespace(observe=observe))
-    return SimpleNamespace(port=port, facts=Pair(facts, facts), sides=sides, differing=()), asked
+    asks = {"request": REQUEST, "say": lambda *_: None}
+    return SimpleNamespace(**asks, port=port, facts=Pair(facts, facts), sides=sides, differing=()), asked
 
 
 def test_a_program_that_is_wrong_only_where_nothing_is_observed_fails() -> None:
     given, asked = pair(30.0)
-    found = unobserved(PASSED, given, loop(PREDICTED), REQUEST, lambda *_: None)
+    found = unobserved(PASSED, given, loop(PREDICTED))
     assert (found.verdict, found.failed) == ("fail", "logic")
     assert found.origin is not None
     assert found.origin.key.site == "loop:noise_pred"
@@ -147,7 +148,7 @@ def test_a_program_that_is_wrong_only_where_nothing_is_observed_fails() -> None:
 
 
 def test_a_program_that_agrees_leaves_the_result_as_it_is() -> None:
-    assert unobserved(PASSED, pair(1.0)[0], loop(PREDICTED), REQUEST, lambda *_: None) is PASSED
+    assert unobserved(PASSED, pair(1.0)[0], loop(PREDICTED)) is PASSED
 
 
 @pytest.mark.parametrize(
@@ -157,5 +158,5 @@ def test_a_program_that_agrees_leaves_the_result_as_it_is() -> None:
 )
 def test_nothing_is_run_again_without_need(result: Result, more: dict[str, bool]) -> None:
     given, asked = pair(30.0, **more)
-    assert unobserved(result, given, loop(PREDICTED), REQUEST, lambda *_: None) is result
+    assert unobserved(result, given, loop(PREDICTED)) is result
     assert asked == []
