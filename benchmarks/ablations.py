@@ -31,7 +31,7 @@ from mutations import mutated
 from parity.compare.result import Distance
 
 NAN = float("nan")
-JUDGE, SINGLE, STRUCTURE = "parity.compare.judge", "parity.compare.single", "parity.runs.logic"
+JUDGE, SINGLE, STRUCTURE = "parity.compare.judge", "parity.compare.single", "parity.runs.checks"
 
 MECHANISMS: Mapping[str, Mapping[str, Any]] = {
     "nothing": {},

@@ -37,7 +37,7 @@ from parity.paths.families import case_of
 from parity.paths.plan import DEFAULT_KINDS, STAGES_STEP, VAE_INPUT, VAE_STAGE, Given, Plan, Role, Spec, Start
 from parity.paths.side import Openers
 from parity.records import LOOP, Floor, Key, Record, StepRecords
-from parity.runs.precision import coarse_settings
+from parity.runs.checks import coarse_settings
 from parity.runs.request import Request, RunSpec, Say
 from parity.runs.sides import source_of
 from parity.runs.stages.chain import reference_latents, run_chain

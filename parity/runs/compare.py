@@ -25,9 +25,8 @@ from parity.compare.result import Check, Checked, Result
 from parity.errors import InconclusiveError
 from parity.paths.plan import Start
 from parity.paths.side import Openers, Pair
+from parity.runs.checks import REACHED, logic, precision, truth_alone
 from parity.runs.descend import unobserved
-from parity.runs.logic import REACHED, logic
-from parity.runs.precision import precision, truth_alone
 from parity.runs.request import Request, Say
 from parity.runs.sides import Ready, ready, workers
 from parity.runs.stream import Sink
