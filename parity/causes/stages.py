@@ -32,8 +32,8 @@ from parity.errors import ParityError, UsageError
 from parity.floors import Floors
 from parity.golden.faults import Faults
 from parity.hooks.sites import SitePlan
+from parity.models.registry import opened
 from parity.models.text import TEXT
-from parity.paths.families import case_of
 from parity.paths.plan import DEFAULT_KINDS, STAGES_STEP, VAE_INPUT, VAE_STAGE, Given, Plan, Role, Spec, Start
 from parity.paths.side import Openers
 from parity.records import LOOP, Floor, Key, Record, StepRecords
@@ -178,7 +178,7 @@ class _Again:
         """What the stage consists of: the part's name, and its own settings among a side's."""
         if self.request.stage != TEXT:
             return (("", lambda settings: settings.with_({"text.byt5_dtype": "same"})),)
-        case, family = case_of(source_of(self.request))
+        family, case = opened(self.request.model, prompt=self.request.prompt)
         return tuple((e.part, e.settings) for e in family.text(case).encoders if e.tokens)
 
     @functools.cached_property

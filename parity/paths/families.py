@@ -1,75 +1,49 @@
-"""What a side stands on: the family of its model, a port in place of the family's transformer, and the loaded path."""
+"""What a side stands on: the family of its model, a port in place of the family's transformer, and the loaded path.
+
+A reference port that no checkpoint stands behind has a family of its own: its own inputs, one branch, Euler steps.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
 
 from parity.errors import UsageError
 from parity.hooks.modules import nearest
 from parity.models.family import Family
-from parity.models.registry import opened
+from parity.models.generic.family import Generic
+from parity.models.generic.inputs import LATENT, TIMESTEP, Made, Signature, read_inputs
 from parity.models.spec import Case, GenerationSpec
 from parity.paths.inputs import Inputs
 from parity.paths.loaded import Loaded
 from parity.paths.loop import Loop, call_model
-from parity.paths.plan import Source
-from parity.paths.port.inputs import PortInputs, inputs_of
+from parity.paths.plan import Role
 from parity.paths.port.load import Entry
 from parity.paths.port.ported import Ported, built
 from parity.paths.reference import load_reference
 from parity.paths.worker.extras import check_extras
-from parity.settings import Settings
+from parity.settings import Capability, Settings
 
 
-def reference_case(entry: Entry, settings: Settings, inputs: Path | None) -> tuple[Case, PortInputs]:
-    """Sizes and inputs of a reference port without a model: it is built once to be asked for its inputs."""
-    nothing = Case(entry.text, entry.path.parent, {}, GenerationSpec(), ())
-    port, _ = built(entry, "reference", nothing, settings, lambda _: None)
-    family = inputs_of(entry, port, inputs)
-    shape = family.latent_shape(entry.path, GenerationSpec())
-    return Case(entry.text, entry.path.parent, {}, GenerationSpec(), shape), family
+def with_port(base: Family, case: Case, role: Role, port: Entry | None, *, own: bool = False) -> Family:
+    """The family of a side: the base family, or a port in its transformer's place; `own`: see `Ported`."""
+    return base if port is None else Ported(base, port, role, own=own, expected=base.output_shape(case))
 
 
-def case_of(source: Source, inputs: Path | None = None) -> tuple[Case, Family]:
-    """The sizes and the family of a checkpoint, on which both sides of a run stand.
-
-    Args:
-        inputs: tensors by argument name.
-
-    Raises:
-        UsageError: there is no such model.
-    """
-    family, case = opened(source.model, inputs, source.prompt)
-    return case, family
-
-
-Loader = Callable[[Case, Settings, Inputs], Loaded]
-"""Loads a path of these sizes, settings and inputs."""
-
-
-def reference_of(base: Family, case: Case, port: Entry | None) -> tuple[Family, Loader]:
-    """The reference's family (the base family, or the port in its transformer's place), and its loader."""
-    family = base if port is None else Ported(base, port, "reference", expected=base.output_shape(case))
-    return family, partial(load_reference, family)
-
-
-def candidate_of(base: Family, case: Case, port: Entry | None, reference: Entry | None) -> tuple[Family, Loader]:
-    """The candidate's family and its loader; without a port of its own the reference's, which torchax then runs."""
-    if port is not None:
-        own = Ported(base, port, "candidate", own=True, expected=base.output_shape(case))
-        return own, partial(_load_port, own)
-    if reference is not None:
-        base = Ported(base, reference, "candidate", expected=base.output_shape(case))
-    return base, partial(_load_own, base)
-
-
-def _load_own(family: Family, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
-    """Load parity's own candidate: in torchax, or in torch on a device that is named."""
+def load(role: Role, family: Family, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
+    """Load a path: a reference in torch, a candidate's own port as its `runs` says, parity's own candidate in torchax,
+    or in torch on a device that is named."""
+    if role == "reference":
+        return load_reference(family, case, settings, inputs)
+    if isinstance(family, Ported) and family.own:
+        return _load_port(family, case, settings, inputs)
     if settings.backend == "torch":
-        return dataclasses.replace(load_reference(family, case, settings, inputs), role="candidate")
+        return dataclasses.replace(load_reference(family, case, settings, inputs), role=role)
     return _load_compiled(family, case, settings, inputs)
 
 
@@ -86,7 +60,6 @@ def _load_compiled(family: Family, case: Case, settings: Settings, inputs: Input
 
 
 def _load_port(family: Ported, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
-    """Load a candidate's port as its `runs` says."""
     port = family.build(case, settings)
     if port.runs != "torch":
         check_extras()
@@ -95,8 +68,7 @@ def _load_port(family: Ported, case: Case, settings: Settings, inputs: Inputs) -
 
         return load_jax_port(family, case, settings, inputs, port)
     family.keep(port)
-    load = load_reference if port.runs == "torch" else _load_compiled
-    side = load(family, case, settings, inputs)
+    side = (load_reference if port.runs == "torch" else _load_compiled)(family, case, settings, inputs)
     modules = {family.named(m): family.named(above) if above else "" for m, above in side.modules.items()}
     return dataclasses.replace(side, role="candidate", modules=modules)
 
@@ -110,3 +82,69 @@ def with_names(loop: Loop) -> Loop:
         return loop
     paths = dict.fromkeys([*side.modules, *sorted(found)], "")
     return dataclasses.replace(loop, side=dataclasses.replace(side, modules={p: nearest(p, paths) for p in paths if p}))
+
+
+class PortInputs(Generic):
+    """See `parity.models.family.Family`; made by `from_tensors`."""
+
+    title = "a port with inputs of its own"
+
+    def lacks(self, config: Mapping[str, Any]) -> Mapping[Capability, str]:
+        return {}
+
+    def model_arguments(
+        self, case: Case, settings: Settings, latents: torch.Tensor, timestep: torch.Tensor, dtype: torch.dtype
+    ) -> dict[str, Any]:
+        if TIMESTEP not in self.given:
+            return {LATENT: latents.to(dtype)}
+        if not settings.changed("timestep_dtype"):
+            timestep = timestep.to(dtype)  # with all other inputs; a plain module has nothing that would cast it
+        return {LATENT: latents.to(dtype), TIMESTEP: timestep}
+
+
+def reference_case(entry: Entry, settings: Settings, file: Path | None) -> tuple[Case, PortInputs]:
+    """Case and family of a reference port without a model: it is built once to be asked for its inputs.
+
+    Args:
+        file: of the user's (`--inputs`), whose tensors take precedence.
+
+    Raises:
+        UsageError: no latents among the inputs, or something that is no array.
+    """
+    nothing = Case(entry.text, entry.path.parent, {}, GenerationSpec(), ())
+    port, _ = built(entry, "reference", nothing, settings, lambda _: None)
+    given = {name: _tensor(entry, name, value) for name, value in port.inputs.items()}
+    names = tuple(given)
+    if file is not None:
+        given |= read_inputs(file, None)
+    if LATENT not in given:
+        raise UsageError(
+            f"{entry.named}: without --model a reference needs inputs: its port's `inputs` must hold '{LATENT}' (the "
+            f"latents), found {', '.join(names) or 'none'}; or give them with --inputs FILE.safetensors"
+        )
+    if given[LATENT].ndim < 3 or given[LATENT].shape[0] != 1:
+        raise UsageError(f"{entry.named}: '{LATENT}' must be [1, ...], found {list(given[LATENT].shape)}")
+    timesteps = given.get(TIMESTEP)
+    if timesteps is not None and timesteps.ndim == 0:
+        given[TIMESTEP] = timesteps[None]
+    return from_tensors(entry.text, entry.path, given)
+
+
+def from_tensors(text: str, file: Path, given: Mapping[str, torch.Tensor]) -> tuple[Case, PortInputs]:
+    """Case and family of a reference port, wherever it runs, from its inputs.
+
+    Args:
+        text: the port, `FILE:FUNCTION`.
+    """
+    timesteps, spec = given.get(TIMESTEP), GenerationSpec()
+    scale = float(timesteps[0]) if timesteps is not None and timesteps.ndim == 1 and timesteps[0] > 0 else 1000.0
+    family = PortInputs(Signature(file.name, {}, (), tuple(given), scale), given, Made(given, {}))
+    return Case(text, file.resolve().parent, {}, spec, family.latent_shape(file, spec)), family
+
+
+def _tensor(entry: Entry, name: str, value: Any) -> torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu()
+    if isinstance(value, np.ndarray) or hasattr(value, "__array__"):
+        return torch.from_numpy(np.array(value))
+    raise UsageError(f"{entry.named}: the input '{name}' is of type {type(value).__name__}, not an array")

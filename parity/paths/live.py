@@ -18,21 +18,19 @@ from typing import Any
 from parity.errors import ParityError, UsageError, summary
 from parity.models.family import Family
 from parity.models.patches import device_named
-from parity.models.registry import tiny_names
+from parity.models.registry import opened, tiny_names
 from parity.models.spec import Case
 from parity.paths.facts import ends, facts_of, leave
-from parity.paths.families import candidate_of, case_of, reference_case, reference_of, with_names
+from parity.paths.families import from_tensors, load, reference_case, with_names, with_port
 from parity.paths.floors import Variant, make_variants, with_floors
-from parity.paths.follow import Look, follow, in_loop
+from parity.paths.follow import Look, follow, in_loop, stepwise
 from parity.paths.inputs import Conditions, Inputs, draw_noise, require_fit, require_place, tensor
 from parity.paths.loaded import Loaded
 from parity.paths.loop import Loop, denoise, prepare
 from parity.paths.plan import LOOP_STAGE, Array, Forced, Plan, Source, Spec, State, split_branches, state_of
-from parity.paths.port.inputs import from_tensors
 from parity.paths.port.load import DEFAULT_TIMEOUT, Entry, load_entry
 from parity.paths.port.settings import PortInfo, typed
 from parity.paths.stages.side import Runners, StageSide
-from parity.paths.stepwise import stepwise
 from parity.records import Facts, StepRecords
 from parity.settings import Backend, Settings
 
@@ -123,18 +121,16 @@ class LiveSide:
         inputs = None if source.inputs is None else Path(source.inputs)
         base: Family
         if spec.tensors is not None:
-            case, base = from_tensors(source.model, {name: tensor(x) for name, x in spec.tensors.items()})
+            file = Path(source.model.rpartition(":")[0])
+            case, base = from_tensors(source.model, file, {name: tensor(x) for name, x in spec.tensors.items()})
         elif source.alone and port is not None:
             case, base = reference_case(port, settings, inputs)
         else:
-            case, base = case_of(source, inputs)
-        own = None if spec.option == "--reference-port" and spec.role == "candidate" else port
-        if spec.role == "reference":
-            family, load = reference_of(base, case, port)
-        else:
-            family, load = candidate_of(base, case, own, port)
+            base, case = opened(source.model, inputs, source.prompt)
+        own = spec.role == "candidate" and spec.option != "--reference-port"
+        family = with_port(base, case, spec.role, port, own=own)
         require_place(family, case, settings, source.steps)
-        return load(case, settings, self._inputs(family, case, settings))
+        return load(spec.role, family, case, settings, self._inputs(family, case, settings))
 
     def _inputs(self, family: Family, case: Case, settings: Settings) -> Inputs:
         spec, source = self.spec, self.spec.source

@@ -16,8 +16,8 @@ import torch
 from parity.hooks.sites import plan_sites, split_sites
 from parity.models.family import Family
 from parity.models.patches import DTYPES
+from parity.models.registry import opened
 from parity.models.spec import Case
-from parity.paths.families import case_of
 from parity.paths.inputs import array
 from parity.paths.plan import STAGES_STEP, VAE_INPUT, VAE_STAGE, Array, Ends, Given, Outputs, Plan, Role, Spec, Start
 from parity.paths.side import Openers, Side
@@ -56,7 +56,7 @@ class Chain:
     @classmethod
     def of(cls, request: Request, side: Role, settings: Settings, kinds: tuple[str, ...], openers: Openers) -> Chain:
         """Raises UsageError where a stage is not known for this model."""
-        case, family = case_of(source_of(replace(request, stages=("transformer",))))
+        family, case = opened(request.model, prompt=request.prompt)
         choices = split_sites(stage_modules(case, family, request.stages), request.sites, request.values)
         made = cls(case, family, request, side, settings, kinds, openers, choices)
         if "vae" in request.stages:

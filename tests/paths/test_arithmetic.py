@@ -17,10 +17,10 @@ from torch.nn import functional as F  # noqa: N812  (torch's own convention)
 from torchax import interop
 
 from parity.errors import UsageError
+from parity.paths.follow import stepwise
 from parity.paths.jax.emulated import elementary, products
 from parity.paths.jax.mended import mended
 from parity.paths.jax.mesh import Devices
-from parity.paths.stepwise import stepwise
 from parity.settings.chips import CHIPS, EPS, LIMITS
 from tests.paths.sides import apart, side, walk
 

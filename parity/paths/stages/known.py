@@ -19,12 +19,12 @@ from parity.errors import UsageError
 from parity.hooks.modules import module_tree
 from parity.models.family import Family
 from parity.models.folder import read_config, skeleton, vae_config
+from parity.models.registry import opened
 from parity.models.spec import Case
 from parity.models.stage_files import read_stage1, read_stage2
 from parity.models.text import TEXT, Encoder, divided, load_encoder
 from parity.models.text import skeleton as encoder_skeleton
 from parity.models.vae import CacheRows, LatentDecoder, load_decoder
-from parity.paths.families import case_of
 from parity.paths.inputs import Conditions, tensor
 from parity.paths.plan import VAE_INPUT, VAE_STAGE, Spec
 from parity.paths.stages.stage import Inputs, Outputs, Stage
@@ -55,7 +55,7 @@ def known(spec: Spec) -> Known:
     Raises:
         UsageError: the checkpoint has none, or a file does not fit it.
     """
-    case, family = case_of(spec.source)
+    family, case = opened(spec.source.model, prompt=spec.source.prompt)
     return _STAGES[spec.source.stage](spec, case, family)
 
 

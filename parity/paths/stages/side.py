@@ -19,15 +19,13 @@ from parity.errors import UsageError
 from parity.floors import Floors
 from parity.golden.fingerprint import weight_prints
 from parity.hooks.sites import SitePlan
-from parity.paths.follow import Look, Walk, follow
+from parity.paths.follow import Look, Walk, follow, stepwise
 from parity.paths.inputs import array, tensor
 from parity.paths.plan import BESIDE, STAGES_STEP, VAE_STAGE, Array, Ends, Forced, Plan, Spec, State, split_branches
 from parity.paths.port.load import Entry, load_entry
 from parity.paths.port.settings import typed
 from parity.paths.stages.known import Known, known
-from parity.paths.stages.stage import Inputs, Rounded, Seen, TorchStage, rounded
-from parity.paths.stages.whole import HeldStage, PortDecoder, decoder_of
-from parity.paths.stepwise import stepwise
+from parity.paths.stages.stage import HeldStage, Inputs, PortDecoder, Rounded, Seen, TorchStage, decoder_of, rounded
 from parity.records import Facts, Floor, Key, Provenance, Record, StepRecords
 from parity.settings import BITS, Settings
 from parity.versions import versions

@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Result
 from parity.hooks.sites import split_sites
-from parity.paths.plan import VAE_INPUT, Ends, Given, Outputs, Plan, Source
+from parity.models.registry import opened
+from parity.paths.plan import VAE_INPUT, Ends, Given, Outputs, Plan
 from parity.paths.side import Openers
-from parity.runs.compare import Encodings, run
+from parity.runs.compare import Encodings, merged, run
 from parity.runs.request import Choice, Request, Say
-from parity.runs.sides import source_of, spec_of, workers
-from parity.runs.stages.alone import merged
+from parity.runs.sides import spec_of, workers
 from parity.runs.stages.vae import decode_round
 from parity.runs.stream import Rounds, Sink, counted, until_end
 
@@ -63,15 +63,10 @@ def _choices(request: Request) -> dict[str, Choice]:
     """Stage -> its own sites and values: a glob goes to the stages that have a module it names."""
     if request.sites in ("blocks", "all", "none") and not request.values:
         return {name: (request.sites, ()) for name in request.stages}
-    from parity.paths.families import case_of  # torch, to name what no config names
-    from parity.paths.stages.known import stage_modules
+    from parity.paths.stages.known import stage_modules  # torch, to name what no config names
 
-    case, family = case_of(_source(request))
+    family, case = opened(request.model, prompt=request.prompt)
     return split_sites(stage_modules(case, family, request.stages), request.sites, request.values)
-
-
-def _source(request: Request) -> Source:
-    return source_of(dataclasses.replace(request, stages=("transformer",)))
 
 
 def _of(request: Request, stage: str, choices: Mapping[str, Choice]) -> Request:
@@ -81,10 +76,9 @@ def _of(request: Request, stage: str, choices: Mapping[str, Choice]) -> Request:
 
 
 def _text(request: Request, choice: Choice, openers: Openers, say: Say) -> tuple[Result, Encodings]:
-    from parity.paths.families import case_of  # torch and transformers, only from here on
-    from parity.runs.stages.text import compare_text
+    from parity.runs.stages.text import compare_text  # torch and transformers, only from here on
 
-    case, family = case_of(_source(request))
+    family, case = opened(request.model, prompt=request.prompt)
     return compare_text(request, case, family, _rounds(request), choice, openers, say)
 
 

@@ -28,11 +28,10 @@ from parity.paths.inputs import array
 from parity.paths.plan import Ends, Given, Outputs, Start, split_branches
 from parity.paths.side import Openers, Pair
 from parity.paths.stages.known import conditions_of
-from parity.paths.stages.whole import held_dtype
+from parity.paths.stages.stage import held_dtype
 from parity.runs.checks import coarse_settings
-from parity.runs.compare import Encodings
+from parity.runs.compare import Encodings, compare_stage, merged, with_checks
 from parity.runs.request import Choice, Request, Say
-from parity.runs.stages.alone import compare_stage, merged, with_checks
 from parity.settings import BITS, Settings
 
 Came = Mapping[str, dict[str, Pair[Ends]]]

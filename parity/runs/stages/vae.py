@@ -30,9 +30,9 @@ from parity.models.folder import expected_frames, vae_config
 from parity.models.registry import resolve_model
 from parity.paths.plan import BESIDE, VAE_INPUT, VAE_STAGE, Ends, Given, Outputs, Start
 from parity.paths.side import Openers, Pair
+from parity.runs.compare import compare_stage, with_checks
 from parity.runs.request import Request, Say
 from parity.runs.sides import given_of, spec_of
-from parity.runs.stages.alone import compare_stage, with_checks
 from parity.runs.stream import Sink
 
 FRAMES = ".frames"
