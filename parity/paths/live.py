@@ -236,11 +236,6 @@ class LiveSide:
             loop.continue_from(step, state, variant.around)
         return loop
 
-    # --- others like it
-
-    def patched(self, spec: Spec) -> LiveSide:
-        return LiveSide(self.host, spec)
-
     def close(self) -> None:
         self._loaded = self._first = None
         self._variants = {}

@@ -49,12 +49,8 @@ class Side(Protocol):
         """
         ...
 
-    def patched(self, spec: Spec) -> Side:
-        """Another side of the same process."""
-        ...
-
     def close(self) -> None:
-        """Let go of its weights; what was made from it by `patched` stays."""
+        """Let go of its weights."""
         ...
 
 

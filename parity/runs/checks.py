@@ -20,13 +20,13 @@ from parity.compare.result import Check, Failed, Result, SiteDiff
 from parity.compare.sites import Sites
 from parity.floors import Floors
 from parity.hooks.implementations import sentence
-from parity.paths.plan import DEFAULT_KINDS, Ends, Plan, State, changed, state_of
+from parity.paths.plan import DEFAULT_KINDS, Ends, Plan, State, state_of
 from parity.paths.side import Pair, Side
 from parity.reached import Reached
 from parity.records import LOOP, StepRecords
 from parity.runs.descend import descend, unobserved
 from parity.runs.follow import Following, behind, holding, placed, without_held
-from parity.runs.sides import Ready, given_of
+from parity.runs.sides import Ready
 from parity.runs.stream import Sink, counted, exhaust, until_end
 from parity.settings import BITS, NEUTRAL, Difference, Settings
 
@@ -210,10 +210,7 @@ def truth_alone(pair: Ready) -> Truth:
     """The truth where no logic check has made it: the reference in float32, with its floors."""
     request, say = pair.request, pair.say
     say("loading the float32 truth")
-    neutral = pair.settings.reference.neutral.as_text()
-    spec = changed(pair.sides.reference.spec, settings=neutral, inputs=given_of(pair.facts.reference), run="float32")
-    side = pair.sides.reference.patched(spec)
-    truth = Truth()
+    side, truth = pair.reference(pair.settings.reference.neutral, pair.facts.reference, "float32"), Truth()
     plan = Plan(sites=pair.plan(), floors=DEFAULT_KINDS, ends=True, forced=request.by_itself)
     for step in counted(until_end(side.observe(plan), truth.ends), "truth and its floors", request.steps, say):
         truth.steps.append(step)
@@ -280,10 +277,8 @@ def _coarse(pair: Ready) -> Side | None:
     ours, theirs = pair.settings.reference, pair.settings.candidate
     if theirs.working_bits >= ours.working_bits:
         return None
-    settings = coarse_settings(ours, theirs).as_text()
     # The candidate's own embeddings would hide what its encoders did; the reference has some in that dtype too.
-    spec = changed(pair.sides.reference.spec, settings=settings, inputs=given_of(pair.facts.candidate), run="coarse")
-    return pair.sides.reference.patched(spec)
+    return pair.reference(coarse_settings(ours, theirs), pair.facts.candidate, "coarse")
 
 
 def coarse_settings(reference: Settings, candidate: Settings) -> Settings:

@@ -19,14 +19,9 @@ from parity.records import Facts, StepRecords
 
 @dataclass
 class Memo:
-    """A side that remembers its whole runs; everything else is asked of the side itself.
-
-    Attributes:
-        side: that runs. others: opens what `patched` makes of it.
-    """
+    """A side that remembers its whole runs; everything else is asked of the side itself."""
 
     side: Side
-    others: Callable[[Spec], Side]
     spec: Spec
     runs: dict[object, list[StepRecords]] = field(default_factory=dict)
 
@@ -49,9 +44,6 @@ class Memo:
             return None
         state = None if start is None else tuple((name, fingerprint(x)) for name, x in start.items())
         return (plan.sites, plan.floors, plan.forced, plan.ends, state)
-
-    def patched(self, spec: Spec) -> Side:
-        return self.others(spec)
 
     def close(self) -> None:
         """It is kept."""
@@ -78,7 +70,7 @@ class Remembering:
             return opener.open(spec)
         key = (spec.role, spec.source, spec.port, tuple(spec.settings.items()), _prints(spec.start.inputs))
         if key not in self.sides:
-            self.sides[key] = Memo(opener.open(spec), lambda other: self.open(opener, other), spec)
+            self.sides[key] = Memo(opener.open(spec), spec)
         return self.sides[key]
 
 

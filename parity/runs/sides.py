@@ -16,7 +16,7 @@ from parity.compare.preflight import preflight
 from parity.compare.result import Check
 from parity.errors import UsageError
 from parity.hooks.sites import SitePlan, plan_sites
-from parity.paths.plan import LOOP_STAGE, Array, Given, Role, Source, Spec, Start
+from parity.paths.plan import LOOP_STAGE, Array, Given, Role, Source, Spec, Start, changed
 from parity.paths.side import Openers, Pair, Side
 from parity.paths.worker.process import Workers
 from parity.records import Facts
@@ -29,16 +29,23 @@ class Ready:
     """Two sides before their first forward.
 
     Attributes:
-        request: that they are of. say: names what they do. sides, facts: of both. differing: the settings in which they
-            declare to differ. checks: what was compared.
+        request: that they are of. openers: who loaded them. say: names what they do. sides, facts: of both.
+        differing: the settings in which they declare to differ. checks: what was compared.
     """
 
     request: Request
+    openers: Openers
     say: Say
     sides: Pair[Side]
     facts: Pair[Facts]
     differing: tuple[Difference, ...]
     checks: tuple[Check, ...]
+
+    def reference(self, settings: Settings, given: Facts, run: str) -> Side:
+        """The reference with other settings, and the explicit inputs of a side; `run`: its name among those that
+        measure floors."""
+        spec = changed(self.sides.reference.spec, settings=settings.as_text(), inputs=given_of(given), run=run)
+        return self.openers.of("reference").open(spec)
 
     @property
     def settings(self) -> Pair[Settings]:
@@ -98,6 +105,7 @@ def ready(request: Request, openers: Openers, say: Say, own: Pair[Start] | None 
     try:
         yield Ready(
             request=request,
+            openers=openers,
             say=say,
             sides=Pair(reference, candidate),
             facts=Pair(first, second),

@@ -214,9 +214,6 @@ class StageSide:
         """The inputs of a run before this stage, by branch."""
         return split_branches({key: tensor(x) for key, x in self.spec.start.beside[name].items()})
 
-    def patched(self, spec: Spec) -> StageSide:
-        return StageSide(spec, self._runners, self._entry)
-
     def close(self) -> None:
         self._held = self._known = None
 

@@ -327,9 +327,6 @@ class ProcessSide:
         )
         return _Stream(self.worker, stream, forced, 0 if steps is None else steps[0])
 
-    def patched(self, spec: Spec) -> ProcessSide:
-        return self.worker.open(spec)
-
     def close(self) -> None:
         self.worker.send("close", side=self._number)
 
