@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,7 +27,7 @@ from parity.hooks.perturb import perturbed
 from parity.hooks.sites import SitePlan
 from parity.hooks.torchtools import widest
 from parity.paths.loaded import Loaded
-from parity.paths.loop import Loop, denoise, prepare
+from parity.paths.loop import Around, Loop, denoise, prepare
 from parity.paths.plan import DEFAULT_KINDS, Forced
 from parity.paths.reference import load_reference
 from parity.records import StepRecords
@@ -48,18 +48,8 @@ class Variant:
 
     name: str
     loop: Loop
-    around: Callable[[int], contextlib.AbstractContextManager[None]]
+    around: Around
     is_truth: bool = False
-
-
-def _as_it_is(step: int) -> contextlib.AbstractContextManager[None]:
-    return contextlib.nullcontext()
-
-
-@contextlib.contextmanager
-def _in_float64(step: int) -> Iterator[None]:
-    with widest():
-        yield
 
 
 def make_variants(side: Loaded, kinds: Sequence[str] = DEFAULT_KINDS, seeds: int = SEEDS) -> list[Variant]:
@@ -73,14 +63,14 @@ def make_variants(side: Loaded, kinds: Sequence[str] = DEFAULT_KINDS, seeds: int
     if "kernel" in kinds:
         for kernel in sorted(set(kernels("torch")) - {side.settings.text("attention.kernel")}):
             other = _load_like(side, side.settings.with_({"attention.kernel": kernel}))
-            variants.append(Variant(kernel, prepare(other), _as_it_is))
+            variants.append(Variant(kernel, prepare(other), contextlib.nullcontext))
     if "dtype" in kinds and not side.settings.exact:
         side = dataclasses.replace(side, inputs=side.inputs.of("float32"))
         side = _load_like(side, side.settings.with_({"dtype": "float32", "matmul_precision": "highest"}))
-        variants.append(Variant("float32", prepare(side), _as_it_is, is_truth=True))
+        variants.append(Variant("float32", prepare(side), contextlib.nullcontext, is_truth=True))
     if "fp64" in kinds:
         double = _load_like(side, side.settings, torch.float64)
-        variants.append(Variant("float64", prepare(double), _in_float64))
+        variants.append(Variant("float64", prepare(double), lambda step: widest()))
     model, chip = side.backend.module(), side.settings.text("tpu")
     for seed in range(seeds if "rounding" in kinds else 0):
 

@@ -101,20 +101,16 @@ class LiveSide:
     def __init__(self, host: Host, spec: Spec, loaded: Loaded | None = None) -> None:
         """A side of a spec; `loaded`: the path that it names, where it is loaded already."""
         self.host, self.spec, self.role = host, spec, spec.role
-        self._loaded = loaded
+        if loaded is not None:
+            self.loaded = loaded
         self._first: Loop | None = None
         self._variants: dict[tuple[str, ...], list[Variant]] = {}
 
     # --- what it runs
 
-    @property
+    @functools.cached_property
     def loaded(self) -> Loaded:
         """The loaded path."""
-        if self._loaded is None:
-            self._loaded = self._load()
-        return self._loaded
-
-    def _load(self) -> Loaded:
         spec, source = self.spec, self.spec.source
         port = None if spec.port is None else self.host.entry(spec.option, spec.port)
         settings = typed(port, BACKENDS[spec.role], spec.settings)
@@ -237,8 +233,8 @@ class LiveSide:
         return loop
 
     def close(self) -> None:
-        self._loaded = self._first = None
-        self._variants = {}
+        vars(self).pop("loaded", None)
+        self._first, self._variants = None, {}
 
 
 def _conditions(family: Family, inputs: Mapping[str, Array]) -> Conditions:

@@ -115,7 +115,7 @@ class Base:
         return None
 
 
-Listen = Callable[[tuple[str, ...]], contextlib.AbstractContextManager[None]]
+Listen = Callable[[tuple[str, ...]], contextlib.AbstractContextManager[object]]
 """The branches of a call of the model -> the context in which it is made."""
 
 

@@ -25,7 +25,7 @@ from parity.sketch import value_record
 
 LATENTS = "latents"
 
-Around = Callable[[int], contextlib.AbstractContextManager[None]]
+Around = Callable[[int], contextlib.AbstractContextManager[object]]
 """Step -> the context in which a loop makes its model calls."""
 
 
@@ -42,7 +42,7 @@ class Loop:
     latents: torch.Tensor
     features: Features = field(default_factory=dict)
 
-    def continue_from(self, step: int, state: State, around: Around | None = None) -> None:
+    def continue_from(self, step: int, state: State, around: Around = contextlib.nullcontext) -> None:
         """Stand before `step` with this state, as the step before it left it.
 
         A feature cache that `step` reads is no part of the state, it is too large: it is filled by walking there.
@@ -53,7 +53,7 @@ class Loop:
         cache = self.side.settings.deep_cache
         if cache is not None and not cache.full(step):
             for at in range(step - step % cache.interval + 1):
-                with contextlib.nullcontext() if around is None else around(at):
+                with around(at):
                     next(denoise(self, None, first=at, stop=at + 1))
         self.side.sampler.stand_before(step, self.take(state))
 
@@ -67,11 +67,20 @@ class Loop:
 
 def prepare(side: Loaded) -> Loop:
     """Set the schedule and place the initial latents; no forward yet."""
-    sampler = side.sampler
+    sampler, place, given = side.sampler, side.backend.tensor, side.inputs
     with side.backend.scope():
-        _set_schedule(side)
-        latents = _initial_latents(side)
-        _warm_up(side, latents)
+        dtype = setting_dtype(side.settings, "schedule_dtype")
+        sampler.set_schedule(given.steps, side.backend.device, place, dtype)
+        if dtype is not None:
+            side.reached.mark("schedule_dtype")
+        if given.start is not None:
+            latents = place(given.start.to(_latents_dtype(side)))
+        else:
+            latents = sampler.start(place(given.noise).to(_latents_dtype(side)))
+        # Warm-up calls as ports make them to compile ahead, forgetting that the scheduler counts its steps.
+        for i in range(min(int(side.settings["scheduler.warmup_steps"]), given.steps)):
+            sampler.step(torch.zeros_like(latents), latents, i)
+            side.reached.mark("scheduler.warmup_steps")
         timesteps, sigmas = _numbers(side, sampler.timesteps), _numbers(side, sampler.sigmas)
         schedule = Schedule(timesteps, sigmas, sampler.step_index, sampler.end)
     return Loop(side, schedule, latents)
@@ -87,29 +96,8 @@ def _placed(side: Loaded, state: State) -> dict[str, torch.Tensor]:
     return {name: side.backend.tensor(torch.from_numpy(np.array(x))) for name, x in state.items()}
 
 
-def _set_schedule(side: Loaded) -> None:
-    dtype = setting_dtype(side.settings, "schedule_dtype")
-    side.sampler.set_schedule(side.inputs.steps, side.backend.device, side.backend.tensor, dtype)
-    if dtype is not None:
-        side.reached.mark("schedule_dtype")
-
-
-def _initial_latents(side: Loaded) -> torch.Tensor:
-    if side.inputs.start is not None:
-        return side.backend.tensor(side.inputs.start.to(_latents_dtype(side)))
-    return side.sampler.start(side.backend.tensor(side.inputs.noise).to(_latents_dtype(side)))
-
-
 def _latents_dtype(side: Loaded) -> torch.dtype:
     return setting_dtype(side.settings, "latents_dtype") or side.backend.dtype
-
-
-def _warm_up(side: Loaded, latents: torch.Tensor) -> None:
-    """Warm-up calls as ports make them to compile ahead, forgetting that the scheduler counts its steps."""
-    warmup = int(side.settings["scheduler.warmup_steps"])
-    for i in range(min(warmup, side.inputs.steps)):
-        side.sampler.step(torch.zeros_like(latents), latents, i)
-        side.reached.mark("scheduler.warmup_steps")
 
 
 def denoise(

@@ -34,10 +34,6 @@ from parity.records import Record
 from parity.settings import Settings
 
 
-def _unheard(branches: tuple[str, ...]) -> contextlib.AbstractContextManager[None]:
-    return contextlib.nullcontext()
-
-
 class TorchBackend(Base):
     """Calls a transformer as it is, with the branches batched as the family's pipeline does. A compiled one is called
     again without torch.compile, to observe its modules.
@@ -51,7 +47,7 @@ class TorchBackend(Base):
         self.model, self.device = model, device_of(model)
         super().__init__(family, case, inputs, reached, lambda x: torch.from_numpy(x).to(self.device))
         self.dtype = dtype
-        self.listen: Listen = _unheard
+        self.listen: Listen = contextlib.nullcontext
 
     @property
     def eager(self) -> TorchBackend:

@@ -27,4 +27,4 @@ def loaded_stage(role: Role, model: str, stage: str, part: str = "", *settings: 
     chosen = parse("torch" if role == "reference" else "torchax", settings)
     request = Request(model, parse("torch"), parse("torchax"), stages=(stage,), part=part)
     spec = Spec(role=role, source=source_of(request), settings=chosen.as_text(), start=Start(_UNREAD))
-    return OPENERS.of(role).open(spec).loaded()
+    return OPENERS.of(role).open(spec).loaded

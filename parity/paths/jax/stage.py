@@ -29,6 +29,7 @@ from parity.hooks.tap import Entry, Tap, counted_on, require_fired
 from parity.paths.jax.mesh import make_devices, use_compilation_cache
 from parity.paths.jax.program import InTorchax, Programs, Shell, apart, holding
 from parity.paths.jax.tracing import to_jax
+from parity.paths.plan import Array
 from parity.paths.stages.stage import STEP, Inputs, Seen, Stage
 from parity.reached import Reached
 from parity.records import Record
@@ -79,7 +80,7 @@ class TorchaxStage(InTorchax):
             sites = {r.key.site for r in outer.records}
             require_fired(plan, plan.must_fire, outer.calls, sites, f"{self.stage.name} stage")
         arrays = {k: array_of(x) for k, x in out.items()}
-        held = {k: (widen16(np.asarray(x)), str(x.dtype)) for k, x in arrays.items()}
+        held = {k: Array(widen16(np.asarray(x)), str(x.dtype)) for k, x in arrays.items()}
         return self.stage.seen(held, branch, outer.records)
 
     def weights(self) -> Iterator[tuple[str, np.ndarray]]:

@@ -92,22 +92,13 @@ class JaxPort(TorchaxBackend):
         def forward(
             params: Any, arguments: Mapping[str, Any], frames: Mapping[str, Any], kept: Kept | None
         ) -> tuple[Returned, tuple[Entry, ...]]:
-            return self.family.retried(forwarded, params, arguments, frames, kept)
-
-        def forwarded(
-            params: Any, arguments: Mapping[str, Any], frames: Mapping[str, Any], kept: Kept | None
-        ) -> tuple[Returned, tuple[Entry, ...]]:
             if plan is None:
                 with calling(kept) as cached:
                     return (self._call(params, arguments, None), cached.kept, ()), ()
             for inlined in (False, True):
                 reducer = BatchingReducer()
-                heard = _Heard(
-                    self,
-                    self.tap(TracedTap, plan, reducer, rule, names, interop.torch_view(frames)),
-                    arguments,
-                    inlined,
-                )
+                tap = self.tap(TracedTap, plan, reducer, rule, names, interop.torch_view(frames))
+                heard = _Heard(self, tap, arguments, inlined)
                 inner = inlining() if inlined else contextlib.nullcontext()
                 try:
                     with inner, calling(kept) as cached:
@@ -121,7 +112,7 @@ class JaxPort(TorchaxBackend):
                 entries, reduced = split(heard.tap, reducer)
             return (out, cached.kept, reduced), entries
 
-        return forward
+        return lambda *given: self.family.retried(forward, *given)
 
     def _call(self, params: Any, arguments: Mapping[str, Any], heard: _Heard | None) -> jax.Array:
         port, entry, rank = self.port, self.family.entry, arguments[LATENT].ndim

@@ -56,28 +56,16 @@ class StageSide:
         Args:
             runners: loaded stages, shared while a side holds them. entry: imports a port, by its option and its text.
         """
-        self._entry = entry
-        self.spec, self.role = spec, spec.role
-        self._runners = runners
-        self._known: Known | None = None
-        self._held: Runner | None = None
+        self.spec, self.role, self._runners, self._entry = spec, spec.role, runners, entry
 
-    @property
+    @functools.cached_property
     def known(self) -> Known:
         """What it runs, on what."""
-        if self._known is None:
-            self._known = known(self.spec)
-        return self._known
+        return known(self.spec)
 
     @property
     def settings(self) -> Settings:
         return typed(self._port, "torch" if self.role == "reference" else "torchax", self.spec.settings)
-
-    def loaded(self) -> Runner:
-        """The stage, loaded when it is first asked for."""
-        if self._held is None:
-            self._held = self._load()
-        return self._held
 
     @functools.cached_property
     def _port(self) -> Entry | None:
@@ -94,7 +82,9 @@ class StageSide:
             return None
         return decoder_of(self.known.stage, self._port, self.known.case, self.settings)
 
-    def _load(self) -> Runner:
+    @functools.cached_property
+    def loaded(self) -> Runner:
+        """The stage, loaded when it is first asked for."""
         at, settings, source = self.known, self.settings, self.spec.source
         if at.held is not None:
             return HeldStage(at.stage, at.held)
@@ -113,20 +103,17 @@ class StageSide:
 
     def _truth(self, refusal: str) -> TorchStage:
         """The stage, of a reference."""
-        held = self.loaded()
-        if self.role != "reference" or not isinstance(held, TorchStage):
+        if self.role != "reference" or not isinstance(self.loaded, TorchStage):
             raise UsageError(refusal)
-        return held
+        return self.loaded
 
     def facts(self) -> Facts:
         at, spec, settings = self.known, self.spec, self.settings
-        modules = self.loaded().modules if at.modules is None else at.modules
+        modules = self.loaded.modules if at.modules is None else at.modules
         inputs = {f"{branch}.{name}": x for branch, given in at.inputs.items() for name, x in given.items()}
         plain = {name: array(x) for name, x in inputs.items()}
         weights = (
-            weight_prints((f"{spec.source.stage}.{name}", x) for name, x in self.loaded().weights())
-            if spec.named
-            else {}
+            weight_prints((f"{spec.source.stage}.{name}", x) for name, x in self.loaded.weights()) if spec.named else {}
         )
         origin = Provenance(
             side=self.role,
@@ -160,8 +147,8 @@ class StageSide:
 
     def _observed(self, plan: Plan) -> Iterator[Any]:
         inputs = self.known.inputs
-        own = run_branches(self.loaded(), inputs, plan.sites)
-        self.loaded().reached.require()
+        own = run_branches(self.loaded, inputs, plan.sites)
+        self.loaded.reached.require()
         runs: dict[str, Branches] = {"": own}
         floors: dict[Key, Floor] = {}
         if plan.floors:
@@ -171,7 +158,7 @@ class StageSide:
         if plan.ends:
             for name in self._also(plan):
                 # Observed as before, though nobody reads it: the same program runs, and no other is compiled.
-                runs[f"{BESIDE}{name}"] = run_branches(self.loaded(), self._beside(name), plan.sites)
+                runs[f"{BESIDE}{name}"] = run_branches(self.loaded, self._beside(name), plan.sites)
             yield Ends({name: _came(seen) for name, seen in runs.items()})
 
     def _follow(self, plan: Plan) -> Iterator[StepRecords]:
@@ -215,7 +202,8 @@ class StageSide:
         return split_branches({key: tensor(x) for key, x in self.spec.start.beside[name].items()})
 
     def close(self) -> None:
-        self._held = self._known = None
+        for name in ("known", "loaded"):
+            vars(self).pop(name, None)
 
 
 def run_branches(

@@ -34,8 +34,9 @@ from parity.models.patches import device_named
 from parity.models.spec import Case
 from parity.paths.floors import SEEDS
 from parity.paths.follow import Listen, Walk
+from parity.paths.inputs import array
 from parity.paths.layout import Watched
-from parity.paths.plan import STAGES_STEP, VAE_STAGE
+from parity.paths.plan import STAGES_STEP, VAE_STAGE, Array, Given
 from parity.paths.port.load import Entry
 from parity.paths.port.ported import built, guarded, moved
 from parity.paths.reference import torch_scope
@@ -77,19 +78,15 @@ class Stage:
     place: str = ""
     pictures: bool = False
 
-    def records(self, outputs: Mapping[str, tuple[np.ndarray, str]], branch: str) -> list[Record]:
-        """Records of the stage's outputs, which are held whole and decide, from (values, dtype) by name."""
-        found = []
-        for name, (x, dtype) in outputs.items():
-            for suffix, (rows, frame) in self.divide(branch, x).items():
-                record = value_record(Key(self.name, STEP, branch, f"{LOOP}:{name}{suffix}"), rows, dtype)
+    def seen(self, outputs: Given, branch: str, before: Sequence[Record] = ()) -> Seen:
+        """A run that gave these outputs, which are held whole and decide, after the records `before`."""
+        found = list(before)
+        for name, x in outputs.items():
+            for suffix, (rows, frame) in self.divide(branch, x.values).items():
+                record = value_record(Key(self.name, STEP, branch, f"{LOOP}:{name}{suffix}"), rows, x.dtype)
                 found.append(replace(record, rows=frame))
                 found += [shown_record(record, rows)] if self.pictures else []
-        return found
-
-    def seen(self, held: Mapping[str, tuple[np.ndarray, str]], branch: str, before: Sequence[Record] = ()) -> Seen:
-        """A run that gave these outputs, (values, dtype) by name, after the records `before`."""
-        return Seen({name: x for name, (x, _) in held.items()}, (*before, *self.records(held, branch)))
+        return Seen({name: x.values for name, x in outputs.items()}, tuple(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +138,7 @@ class TorchStage:
         if tap is not None and plan is not None:
             require_fired(plan, plan.must_fire, tap.calls, {e.site for e in tap.entries})
             records = torch_records(tap.entries, self.stage.name, STEP)
-        held = {k: (to_numpy(x), str(x.dtype).removeprefix("torch.")) for k, x in out.items()}
-        return self.stage.seen(held, branch, records)
+        return self.stage.seen({k: array(x) for k, x in out.items()}, branch, records)
 
     def weights(self) -> Iterator[tuple[str, np.ndarray]]:
         """(name, values) of each parameter and buffer, one at a time on the host; 16-bit floats as float32."""
@@ -222,8 +218,7 @@ class HeldStage(Whole):
         self.held = held
 
     def run(self, inputs: Inputs, plan: SitePlan | None, branch: str = "") -> Seen:
-        held = {k: (to_numpy(x), str(x.dtype).removeprefix("torch.")) for k, x in self.held[branch].items()}
-        return self.stage.seen(held, branch)
+        return self.stage.seen({k: array(x) for k, x in self.held[branch].items()}, branch)
 
 
 def held_dtype(tensors: list[torch.Tensor]) -> str:
@@ -260,14 +255,15 @@ class PortDecoder(Whole):
             latents = to_jax(latents)
         with guarded(self.entry, "vae"), torch.no_grad():
             out = self.port.vae(moved(latents, self.port, _RANK, 1, -1))
-        values, dtype = _host(out)
+        frames = _host(out)
+        values, dtype = frames.values, frames.dtype
         values = np.moveaxis(values, -1, 1) if self.port.layout == "channels_last" and values.ndim == _RANK else values
         if values.ndim != _RANK or values.shape[1] != 3:
             raise UsageError(
                 f"{self.entry.named}: `vae` gave {dtype} {list(values.shape)}; expected frames [B, 3, T, H, W], some "
                 "-1 to 1 (channels last where the port's layout says so)"
             )
-        return self.stage.seen({"frames": (values, dtype)}, branch)
+        return self.stage.seen({"frames": Array(values, dtype)}, branch)
 
 
 def decoder_of(stage: Stage, entry: Entry, case: Case, settings: Settings) -> PortDecoder | None:
@@ -286,9 +282,9 @@ def decoder_of(stage: Stage, entry: Entry, case: Case, settings: Settings) -> Po
     return PortDecoder(stage, entry, port)
 
 
-def _host(x: Any) -> tuple[np.ndarray, str]:
-    """A tensor's or array's values on the host, 16-bit floats as float32, and its dtype's name."""
+def _host(x: Any) -> Array:
+    """A tensor's or array's values on the host."""
     if isinstance(x, torch.Tensor) and not hasattr(x, "jax"):
-        return to_numpy(x), str(x.dtype).removeprefix("torch.")
-    array = np.asarray(x.jax() if hasattr(x, "jax") else x)
-    return widen16(array), str(array.dtype)
+        return array(x)
+    values = np.asarray(x.jax() if hasattr(x, "jax") else x)
+    return Array(widen16(values), str(values.dtype))
