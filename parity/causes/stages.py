@@ -65,7 +65,7 @@ def explain_stage(request: Request, openers: Openers, say: Say) -> Result:
     if request.stage == TEXT and request.stage1 is not None:
         return found.noted("the candidate's embeddings are a file's: there is no encoder of its own to run again")
     if found.failed == "logic":
-        request = replace(request, reference=request.reference.neutral, candidate=request.candidate.neutral)
+        request = request.of("logic")
     again = _Again(request, openers, say)
     if request.stage == VAE_STAGE and (request.ports.any or not differences(request.reference, request.candidate)):
         return found.told(_decoding(again))

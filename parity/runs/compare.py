@@ -118,7 +118,7 @@ def _compared(
     request: Request, openers: Openers, say: Say, sink: Sink, own: Encodings, past_preflight: bool
 ) -> tuple[Result, Check | None]:
     """The result, and the check that failed before anything ran."""
-    exact = replace(request, reference=request.reference.neutral, candidate=request.candidate.neutral)
+    exact = request.of("logic")
     given = own.get("precision") or own.get("logic")
     with ready(request, openers, say, given) as pair:
         checks, differing = pair.checks, pair.differing

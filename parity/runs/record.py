@@ -109,7 +109,7 @@ def _chain(request: RecordRequest, openers: Openers, say: Say) -> Chain | None:
     from parity.runs.record_stages import Chain  # torch and transformers, only from here on
 
     say("preparing the checkpoint")
-    return Chain.of(request.run, request.side, request.settings, request.floors, openers)
+    return Chain.of(request, openers)
 
 
 def _spec(request: RecordRequest, openers: Openers, own: Start | None) -> Spec:

@@ -15,17 +15,16 @@ import torch
 
 from parity.hooks.sites import plan_sites, split_sites
 from parity.models.family import Family
-from parity.models.patches import DTYPES
 from parity.models.registry import opened
 from parity.models.spec import Case
-from parity.paths.inputs import array
-from parity.paths.plan import STAGES_STEP, VAE_INPUT, VAE_STAGE, Array, Ends, Given, Outputs, Plan, Role, Spec, Start
+from parity.paths.plan import STAGES_STEP, VAE_INPUT, VAE_STAGE, Array, Ends, Given, Outputs, Plan, Spec, Start
 from parity.paths.side import Openers, Side
 from parity.paths.stages.known import stage_modules
 from parity.records import LOOP, Facts, Floor, Key, Record, StepRecords
-from parity.runs.request import Choice, Request, Say
+from parity.runs.record import RecordRequest
+from parity.runs.request import Choice, Say
 from parity.runs.sides import modules_of, source_of
-from parity.runs.stages.text import embeddings, text_modules
+from parity.runs.stages.text import embeddings, start_of, text_modules
 from parity.runs.stream import until_end
 from parity.settings import Settings
 
@@ -35,17 +34,14 @@ class Chain:
     """What a recording keeps of the stages outside its loop.
 
     Attributes:
-        case, family: of the model. request, side, settings, kinds: of the recording. openers: who loads the stages.
+        case, family: of the model. request: of the recording. openers: who loads the stages.
         choices: stage -> its own sites and values. records, floors: of step -1 so far.
         weights: fingerprints of the stages' weights. vae: holds the decoder, where it is among the stages.
     """
 
     case: Case
     family: Family
-    request: Request
-    side: Role
-    settings: Settings
-    kinds: tuple[str, ...]
+    request: RecordRequest
     openers: Openers
     choices: Mapping[str, Choice]
     records: list[Record] = field(default_factory=list)
@@ -54,16 +50,17 @@ class Chain:
     vae: Side | None = None
 
     @classmethod
-    def of(cls, request: Request, side: Role, settings: Settings, kinds: tuple[str, ...], openers: Openers) -> Chain:
+    def of(cls, request: RecordRequest, openers: Openers) -> Chain:
         """Raises UsageError where a stage is not known for this model."""
-        family, case = opened(request.model, prompt=request.prompt)
-        choices = split_sites(stage_modules(case, family, request.stages), request.sites, request.values)
-        made = cls(case, family, request, side, settings, kinds, openers, choices)
-        if "vae" in request.stages:
+        run = request.run
+        family, case = opened(run.model, prompt=run.prompt)
+        choices = split_sites(stage_modules(case, family, run.stages), run.sites, run.values)
+        made = cls(case, family, request, openers, choices)
+        if "vae" in run.stages:
             # Loaded before the loop, since its weights belong to the provenance, which is written first; the decoder
             # that decodes is this very one. What it is given until then is nothing that anybody reads.
             unread = np.zeros(case.latent_shape, np.float32)
-            made.vae = openers.of(side).open(made._decoder(Array(unread, "float32"), {}))
+            made.vae = openers.of(request.side).open(made._decoder(Array(unread, "float32"), {}))
             made.weights |= _weights(made.vae.facts())
         return made
 
@@ -75,16 +72,14 @@ class Chain:
         for number, encoder in enumerate(text.encoders):
             if encoder.tokens:
                 say(f"text: {encoder.part}")
-                spec = self._spec("text", encoder.part, encoder.settings(self.settings))
+                spec = self._spec("text", encoder.part, encoder.settings(self.request.settings))
                 runs[encoder.part] = self._run(spec, choices[encoder.part], number).runs
 
         def given(name: str, dtype: torch.dtype) -> Given:
             return embeddings(self.family, self.case, runs, (name, ""), dtype)
 
         names = dict.fromkeys(name for of in runs.values() for name in of if name)
-        beside = {n: given(n, torch.float64 if n == "float64" else torch.float32) for n in names}
-        tokens = {name: array(x) for name, x in text.tokens().items()}
-        return Start(given("", DTYPES[self.settings.text("dtype")]), beside, tokens)
+        return start_of(text, given, "", self.request.settings, names)
 
     def decode(self, ends: Ends, say: Say) -> None:
         """Decode what the loops came to, and keep the records."""
@@ -95,11 +90,11 @@ class Chain:
             self.vae.close()
 
     def _decoder(self, latents: Array, beside: Mapping[str, Given]) -> Spec:
-        return replace(self._spec(VAE_STAGE, "", self.settings), start=Start({VAE_INPUT: latents}, beside))
+        return replace(self._spec(VAE_STAGE, "", self.request.settings), start=Start({VAE_INPUT: latents}, beside))
 
     def _spec(self, stage: str, part: str, settings: Settings) -> Spec:
-        source = source_of(replace(self.request, stages=(stage,), part=part))
-        return Spec(role=self.side, source=source, settings=settings.as_text(), named=True)
+        source = source_of(replace(self.request.run, stages=(stage,), part=part))
+        return Spec(role=self.request.side, source=source, settings=settings.as_text(), named=True)
 
     def _run(self, spec: Spec, choice: Choice, number: int = 0) -> Ends:
         """Observe a stage, keep its records, and give what it came to.
@@ -111,13 +106,15 @@ class Chain:
         def placed(key: Key) -> Key:
             return key if key.module else replace(key, call=key.call + number)
 
-        side, ends = self.openers.of(self.side).open(spec), Ends()
+        side, ends = self.openers.of(self.request.side).open(spec), Ends()
         facts = side.facts()
         self.weights |= _weights(facts)
         sites = plan_sites(["", *modules_of(facts)], *choice, trunk=facts.trunk)
-        for step in until_end(side.observe(Plan(sites=sites, floors=self.kinds, ends=True)), ends):
-            lighter = _lighter if spec.source.stage == "vae" else _as_it_is
-            self.records += [lighter(replace(r, key=placed(r.key))) for r in step.records]
+        for step in until_end(side.observe(Plan(sites=sites, floors=self.request.floors, ends=True)), ends):
+            for r in step.records:
+                # The values of a whole video are as large as everything else together: its sketch is compared.
+                video = spec.source.stage == VAE_STAGE and r.key.module == LOOP
+                self.records.append(replace(r, key=placed(r.key), value=None if video else r.value))
             self.floors |= {placed(key): floor for key, floor in step.floors.items()}
         side.close()
         return ends
@@ -128,12 +125,3 @@ class Chain:
 
 def _weights(facts: Facts) -> Mapping[str, str]:
     return {} if facts.provenance is None else facts.provenance.weights
-
-
-def _as_it_is(record: Record) -> Record:
-    return record
-
-
-def _lighter(record: Record) -> Record:
-    """Without the values of a whole video: it is as large as everything else together, and compared by its sketch."""
-    return replace(record, value=None) if record.key.module == LOOP else record

@@ -4,6 +4,7 @@ again as a command. Imports neither torch nor jax.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,6 +115,12 @@ class Request:
     def by_itself(self) -> bool:
         """Whether the compared stage is outside the loop: the runs that measure its floors take the same inputs."""
         return self.stage != LOOP_STAGE
+
+    def of(self, check: str) -> Request:
+        """The same with the settings that a check gives both sides: in `logic` every dtype is neutral."""
+        if check != "logic":
+            return self
+        return dataclasses.replace(self, reference=self.reference.neutral, candidate=self.candidate.neutral)
 
     def candidate_at(self, step: int) -> str:
         """What the candidate does at a step, for who waits for it."""

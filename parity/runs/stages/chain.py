@@ -96,8 +96,7 @@ def _embeddings_used(request: Request, own: Encodings) -> str:
 
 def _rounds(request: Request) -> tuple[str, ...]:
     """The checks of a stage outside the loop, as `parity.runs.compare` has them."""
-    exact = dataclasses.replace(request, reference=request.reference.neutral, candidate=request.candidate.neutral)
-    if exact == request:
+    if request.of("logic") == request:
         return ("logic",)
     return ("logic", "precision") if request.checks == "both" else (request.checks,)
 

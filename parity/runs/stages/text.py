@@ -9,7 +9,7 @@ ids, masks and the rows they leave are compared.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
@@ -103,8 +103,7 @@ def compare_text(
     for name in rounds:
         if coarse and name == "logic":
             continue  # rounded embeddings are no float32 candidate: both sides take the file there
-        settings = _settings(request, name)
-        pair = _encoded(text, family, case, came, name, settings)
+        pair = _encoded(text, family, case, came, name, request.of(name))
         if file is not None:
             dtype = DTYPES[request.candidate.text("dtype")]
             given = {f"{b}.{k}": array(x.to(dtype)) for b, c in file.items() for k, x in c.items()}
@@ -116,12 +115,6 @@ def compare_text(
 def text_modules(case: Case, text: TextStage) -> dict[str, list[str]]:
     """Part -> the module paths of its encoder's stage, known from the configs alone."""
     return {e.part: ["", *module_tree(skeleton(case, e))] for e in text.encoders}
-
-
-def _settings(request: Request, name: str) -> Pair[Settings]:
-    """Both sides' settings of a check."""
-    ours, theirs = request.reference, request.candidate
-    return Pair(ours.neutral, theirs.neutral) if name == "logic" else Pair(ours, theirs)
 
 
 def _joined(results: Mapping[str, Result], request: Request, checks: tuple[Check, ...]) -> Result:
@@ -148,10 +141,8 @@ def _of_file(encoder: Encoder, said: Settings, held: list[torch.Tensor]) -> tupl
     return said.with_({"dtype": found}), f"the file's {encoder.stream.name} are {found} numbers, and are judged as such"
 
 
-def _encoded(
-    text: TextStage, family: Family, case: Case, came: Came, name: str, settings: Pair[Settings]
-) -> Pair[Start]:
-    """Both sides' own embeddings of a check, and those of the runs beside them."""
+def _encoded(text: TextStage, family: Family, case: Case, came: Came, name: str, request: Request) -> Pair[Start]:
+    """Both sides' own embeddings of a check, with its settings, and those of the runs beside them."""
     runs = {part: _runs(rounds, name) for part, rounds in came.items()}
 
     def given(run: str, dtype: torch.dtype) -> Given:
@@ -159,11 +150,21 @@ def _encoded(
         return embeddings(family, case, runs, near, dtype)
 
     names = dict.fromkeys(n for of in runs.values() for n in of if n not in ("reference", "candidate"))
-    beside = {n: given(n, torch.float64 if n == "float64" else torch.float32) for n in names}
-    tokens = {n: array(x) for n, x in text.tokens().items()}
-    ours = given("reference", DTYPES[settings.reference.text("dtype")])
-    theirs = given("candidate", DTYPES[settings.candidate.text("dtype")])
-    return Pair(Start(ours, beside, tokens), Start(theirs, {}, tokens))
+    ours = start_of(text, given, "reference", request.reference, names)
+    return Pair(ours, start_of(text, given, "candidate", request.candidate, ()))
+
+
+def start_of(
+    text: TextStage, given: Callable[[str, torch.dtype], Given], own: str, settings: Settings, beside: Iterable[str]
+) -> Start:
+    """What a loop starts from: what its side encoded, and the runs beside it that measured floors.
+
+    Args:
+        given: the embeddings of a run in a dtype. own: the side's run.
+    """
+    others = {name: given(name, torch.float64 if name == "float64" else torch.float32) for name in beside}
+    tokens = {name: array(x) for name, x in text.tokens().items()}
+    return Start(given(own, DTYPES[settings.text("dtype")]), others, tokens)
 
 
 def embeddings(

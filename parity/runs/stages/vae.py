@@ -49,10 +49,9 @@ def decode_round(
         request: of the VAE alone. name: of the check. loops: what the loops came to; None where there is no chain.
         start: the latents to decode where there is none; None to read a port's file.
     """
-    neutral = name == "logic"
-    sides = (s.neutral if neutral else s for s in (request.reference, request.candidate))
+    checked = request.of(name)
     # One text encoder's dtype is none of the decoder's.
-    ours, theirs = (s.with_({"text.byt5_dtype": "same"}) for s in sides)
+    ours, theirs = (s.with_({"text.byt5_dtype": "same"}) for s in (checked.reference, checked.candidate))
     # There is one step: nothing to be forced.
     alone = dataclasses.replace(request, reference=ours, candidate=theirs, checks=name, stage1=None, isolate="none")
     config = vae_config(resolve_model(request.model))
