@@ -21,8 +21,7 @@ from parity.records import Facts
 from parity.runs import compare
 from parity.runs.memo import Remembering
 from parity.runs.request import NO_PORTS, Ports, Request
-from parity.runs.sides import candidate_spec, spec_of
-from parity.runs.stream import Sink
+from parity.runs.sides import Sink, candidate_spec, spec_of
 from parity.settings import parse
 
 

@@ -40,13 +40,13 @@ from parity.report.formats import render
 from parity.report.output import tell, write
 from parity.runs.given import carry
 from parity.runs.request import FILE, Request, RunSpec
-from parity.runs.stream import Sink
+from parity.runs.sides import Sink
 
 T = TypeVar("T")
 
 
 class KeepRun(Sink):
-    """See `parity.runs.stream.Sink`.
+    """See `parity.runs.sides.Sink`.
 
     Attributes:
         problems: what could not be written once both sides had run. kept: whether the run can be found again.

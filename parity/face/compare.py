@@ -37,7 +37,7 @@ from parity.records import LOOP, Key, Record, StepRecords
 from parity.report.output import silent
 from parity.runs import compare as runs_compare
 from parity.runs.request import Ports, Request
-from parity.runs.stream import Sink
+from parity.runs.sides import Sink
 
 Rounds = Literal["logic", "precision", "both"]
 P = ParamSpec("P")

@@ -26,8 +26,7 @@ from parity.reached import Reached
 from parity.records import LOOP, StepRecords
 from parity.runs.descend import descend, unobserved
 from parity.runs.follow import Following, behind, holding, placed, without_held
-from parity.runs.sides import Ready
-from parity.runs.stream import Sink, counted, exhaust, until_end
+from parity.runs.sides import Ready, Sink, counted, exhaust, until_end
 from parity.settings import BITS, NEUTRAL, Difference, Settings
 
 REACHED = "settings reached"

@@ -34,8 +34,7 @@ from parity.records import LOOP
 from parity.runs.checks import REACHED, logic, precision, truth_alone
 from parity.runs.descend import unobserved
 from parity.runs.request import Request, Say
-from parity.runs.sides import Ready, ready, workers
-from parity.runs.stream import Rounds, Sink
+from parity.runs.sides import Ready, Rounds, Sink, ready, workers
 from parity.settings import BITS, differences
 
 Encodings = Mapping[str, Pair[Start]]

@@ -24,8 +24,7 @@ from parity.compare.result import Failed, Origin, Result
 from parity.hooks.sites import SitePlan, block_of
 from parity.paths.plan import DEFAULT_KINDS, Plan, State, state_of
 from parity.records import LOOP, StepRecords
-from parity.runs.sides import Ready
-from parity.runs.stream import Sink
+from parity.runs.sides import Ready, Sink
 
 
 def descend(result: Result, pair: Ready, state: State, sink: Sink, unseen: Collection[str]) -> Result:

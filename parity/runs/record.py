@@ -38,8 +38,7 @@ from parity.paths.side import Openers, Side
 from parity.records import Facts, StepRecords
 from parity.runs.given import carry
 from parity.runs.request import Request, Say
-from parity.runs.sides import arrays, spec_of, workers
-from parity.runs.stream import exhaust, until_end
+from parity.runs.sides import arrays, exhaust, spec_of, until_end, workers
 from parity.settings import DeepCache, Settings
 
 if TYPE_CHECKING:

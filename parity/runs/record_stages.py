@@ -23,9 +23,8 @@ from parity.paths.stages.known import stage_modules
 from parity.records import LOOP, Facts, Floor, Key, Record, StepRecords
 from parity.runs.record import RecordRequest
 from parity.runs.request import Choice, Say
-from parity.runs.sides import modules_of, source_of
+from parity.runs.sides import modules_of, source_of, until_end
 from parity.runs.stages.text import embeddings, start_of, text_modules
-from parity.runs.stream import until_end
 from parity.settings import Settings
 
 

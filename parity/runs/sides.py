@@ -1,25 +1,28 @@
 """The two sides of a comparison made ready: each in a process of its own, from explicit inputs alone.
 
 The reference encodes the prompt; the candidate starts from the same embeddings, unless a setting of the text stage
-makes them its own. Both draw their initial noise from the seed. Imports neither torch nor jax.
+makes them its own. Both draw their initial noise from the seed. What they then hand out are streams of records, which a
+sink may take while they are made. Imports neither torch nor jax.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from parity.compare.preflight import preflight
 from parity.compare.result import Check
 from parity.errors import UsageError
 from parity.hooks.sites import SitePlan, plan_sites
-from parity.paths.plan import LOOP_STAGE, Array, Given, Role, Source, Spec, Start, changed
+from parity.paths.plan import LOOP_STAGE, Array, Ends, Given, Role, Source, Spec, Start, changed
 from parity.paths.side import Openers, Pair, Side
 from parity.paths.worker.process import Workers
-from parity.records import Facts
+from parity.records import Facts, StepRecords
 from parity.runs.request import Request, Say
 from parity.settings import Difference, Settings, differences
 
@@ -170,3 +173,62 @@ def given_of(facts: Facts) -> Given:
 def arrays(values: Mapping[str, object], dtypes: Mapping[str, str]) -> Given:
     """Values with the dtypes that their tensors have."""
     return {name: Array(x, dtypes[name]) for name, x in values.items()}  # type: ignore[arg-type]
+
+
+def until_end(steps: Iterable[Any], ends: Ends) -> Iterator[StepRecords]:
+    """The steps of a stream; what follows them is taken into `ends`."""
+    for step in steps:
+        if isinstance(step, Ends):
+            vars(ends).update(vars(step))
+        else:
+            yield step
+
+
+def counted(steps: Iterable[StepRecords], text: str, total: int, say: Say) -> Iterator[StepRecords]:
+    """The steps, with a line for each once it is there."""
+    for step in steps:
+        say(text, step.step, total)
+        yield step
+
+
+def exhaust(steps: Iterator[StepRecords]) -> None:
+    """Take what follows the last step."""
+    for _ in steps:
+        continue
+
+
+class Sink:
+    """Takes the records of a run as they are made, check by check (`logic`, `precision`). This one keeps nothing."""
+
+    def begin(self, facts: Pair[Facts], name: str) -> str | None:
+        """A check begins; returns the folder in which the sides leave their stage files, None for none."""
+        return None
+
+    def step(self, reference: StepRecords, candidate: StepRecords) -> None:
+        """A step of both sides."""
+
+    def closer(self, reference: StepRecords, candidate: StepRecords) -> None:
+        """What a closer look at a step of the check observed."""
+
+    def finish(self, name: str, ends: Pair[Ends]) -> None:
+        """The check is over."""
+
+    def frames(self, name: str, frames: np.ndarray) -> None:
+        """A decoded video [B, 3, frames, height, width], some -1 to 1."""
+
+
+class Rounds(Sink):
+    """A sink that keeps what the sides of each check came to, and hands everything on.
+
+    Attributes:
+        inner: the sink of the run. ends: check -> what both sides ended in, in the order of the checks.
+    """
+
+    def __init__(self, inner: Sink) -> None:
+        self.inner, self.ends = inner, dict[str, Pair[Ends]]()
+        for name in ("begin", "step", "closer", "frames"):
+            setattr(self, name, getattr(inner, name))
+
+    def finish(self, name: str, ends: Pair[Ends]) -> None:
+        self.inner.finish(name, ends)
+        self.ends[name] = ends

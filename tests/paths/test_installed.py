@@ -12,8 +12,7 @@ import torch
 from diffusers.models import attention_processor
 from torch.nn import functional
 
-from parity.paths.port.beside import importable
-from parity.paths.port.installed import Installations
+from parity.paths.port.installed import Installations, importable
 from parity.paths.port.load import build, load_entry
 from parity.port import Case, Port
 

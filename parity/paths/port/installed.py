@@ -1,12 +1,17 @@
-"""What a port's code put in the place of other people's functions, and whether anything called it.
+"""The code of a port's own, among other people's: the modules that lie beside its file, and what it put in the place of
+others' functions, and whether anything called it.
 
-Problem. A port replaces a function of a library, and nothing calls the replacement: another class than the model's,
-another name, a file imported twice. Or its kernel raises, is caught, and torch's own runs. Both sides then compute with
-the same code and agree, and the pass says nothing about the port.
+Problem. Two ports in one process may have modules of the same names beside them, so what one imports is taken out of
+`sys.modules` once it is loaded. A function that imports within (`build`, `call`) would then find no such module, or
+load a second copy of it, whose classes are others. And a port replaces a function of a library, and nothing calls the
+replacement: another class than the model's, another name, a file imported twice. Or its kernel raises, is caught, and
+torch's own runs. Both sides then compute with the same code and agree, and the pass says nothing about the port.
 
-How. Once a port is built, functions of its own files are found where a library or torchax's operator table has them, or
-one of two copies of a file. Each is wrapped: it counts its calls and sees errors that it caught; so do the forwards and
-attention processors of its own. Not within `torch.compile`: such a port is observed in an eager call.
+How. What was taken out is kept with the port, and put back while its code runs (`importable`). An environment in the
+port's folder is no part of it. Once a port is built, functions of its own files are found where a library or torchax's
+operator table has them, or one of two copies of a file. Each is wrapped: it counts its calls and sees errors that it
+caught; so do the forwards and attention processors of its own. Not within `torch.compile`: such a port is observed in
+an eager call.
 
 Cost. A look at the names of all modules that are loaded, some 0.3 seconds.
 """
@@ -16,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,8 +31,50 @@ from typing import Any
 import torch
 
 from parity.hooks.implementations import INSTALLED, LIBRARIES, described, of_library
-from parity.paths.port.beside import lies_in
 from parity.port import Port
+
+Modules = dict[str, ModuleType]
+"""A port's own modules by name; grows with what its code imports."""
+
+
+@contextlib.contextmanager
+def importable(folder: Path, modules: Modules) -> Iterator[None]:
+    """Within it, files in a folder are imported, and the modules that came from it before are those."""
+    others = {name: sys.modules[name] for name in modules if name in sys.modules}
+    known = sys.modules.keys() - modules.keys()
+    sys.modules.update(modules)
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(str(folder))
+        for name in sys.modules.keys() - known:
+            if name in modules or _is_beside(folder, name):
+                modules[name] = sys.modules.pop(name)
+        sys.modules.update(others)
+
+
+_PYTHON = {Path(path).resolve() for path in (sys.prefix, sys.base_prefix, sysconfig.get_paths()["stdlib"])}
+"""Where Python itself lies, and what is installed for it."""
+
+
+def _is_beside(folder: Path, name: str) -> bool:
+    """Whether a module is a file of the folder's own: not installed there, and not parity's."""
+    origin = getattr(sys.modules[name], "__file__", None)
+    if not origin or name.partition(".")[0] == "parity":
+        return False
+    return lies_in(folder, str(Path(origin).resolve()))
+
+
+@functools.cache
+def lies_in(folder: Path, name: str) -> bool:
+    """Whether a file is of a port's own: in its folder, and neither installed there nor Python's."""
+    file = Path(name)
+    if not file.is_relative_to(folder) or not INSTALLED.isdisjoint(file.relative_to(folder).parts):
+        return False
+    return not any(file.is_relative_to(path) for path in _PYTHON if not folder.is_relative_to(path))
+
 
 _ASKED = (StopIteration, LookupError, AttributeError)
 """Errors by which code asks whether something is there."""

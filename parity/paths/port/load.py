@@ -24,8 +24,7 @@ from typing import Any, get_args
 import torch
 
 from parity.errors import ParityError, PassingError, UsageError, line_of, summary
-from parity.paths.port.beside import Modules, importable
-from parity.paths.port.installed import Installations
+from parity.paths.port.installed import Installations, Modules, importable
 from parity.paths.port.settings import PortInfo
 from parity.paths.port.state import kept
 from parity.port import Case, Layout, Port, Runs

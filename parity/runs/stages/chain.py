@@ -19,9 +19,8 @@ from parity.paths.plan import VAE_INPUT, Ends, Given, Outputs, Plan
 from parity.paths.side import Openers
 from parity.runs.compare import Encodings, merged, run
 from parity.runs.request import Choice, Request, Say
-from parity.runs.sides import spec_of, workers
+from parity.runs.sides import Rounds, Sink, counted, spec_of, until_end, workers
 from parity.runs.stages.vae import decode_round
-from parity.runs.stream import Rounds, Sink, counted, until_end
 
 STAGES = ("text", "transformer", "vae")
 

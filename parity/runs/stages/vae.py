@@ -32,8 +32,7 @@ from parity.paths.plan import BESIDE, VAE_INPUT, VAE_STAGE, Ends, Given, Outputs
 from parity.paths.side import Openers, Pair
 from parity.runs.compare import compare_stage, with_checks
 from parity.runs.request import Request, Say
-from parity.runs.sides import given_of, spec_of
-from parity.runs.stream import Sink
+from parity.runs.sides import Sink, given_of, spec_of
 
 FRAMES = ".frames"
 CHAIN = "chain"
