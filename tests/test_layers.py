@@ -156,7 +156,7 @@ PARENT = (
     "parity.runs.compare",
     "parity.face.verbs", "parity.runs.follow",
     "parity.runs.memo", "parity.runs.sides", "parity.causes.explain", "parity.bisect.settings", "parity.paths.plan",
-    "parity.paths.side", "parity.paths.worker.wire", "parity.paths.worker.process", "parity.runs.record",
+    "parity.paths.worker.wire", "parity.paths.worker.process", "parity.runs.record",
     "parity.tpu.compiler",
 )  # fmt: skip
 """What a command's own process runs: torch and jax are its sides' alone."""

@@ -26,9 +26,8 @@ from parity.compare.result import Cause, Origin, Result
 from parity.errors import UsageError
 from parity.golden import Golden, GoldenWriter
 from parity.hooks.sites import plan_sites
-from parity.paths.plan import LOOP_STAGE, VAE_STAGE, Plan, Spec, changed
+from parity.paths.plan import LOOP_STAGE, VAE_STAGE, Openers, Plan, Side, Spec, changed
 from parity.paths.port.settings import PortInfo, typed
-from parity.paths.side import Openers, Side
 from parity.records import Facts, Provenance, StepRecords
 from parity.runs.given import Like, carried
 from parity.runs.request import Ports, Request, Say

@@ -40,8 +40,7 @@ from parity.compare.result import EVIDENCE, Cause, Origin, Result
 from parity.errors import InconclusiveError, ParityError
 from parity.golden import Golden
 from parity.hooks.sites import plan_sites
-from parity.paths.plan import Plan
-from parity.paths.side import Openers
+from parity.paths.plan import Openers, Plan
 from parity.paths.worker.extras import check_extras
 from parity.records import ATTENTION, LOOP, PORT, Record, StepRecords
 from parity.runs.request import Request, Say

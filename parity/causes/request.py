@@ -10,9 +10,8 @@ from typing import Any
 
 from parity.errors import UsageError
 from parity.files import read_text
-from parity.paths.plan import LOOP_STAGE, VAE_STAGE, Role
+from parity.paths.plan import LOOP_STAGE, VAE_STAGE, Openers, Role
 from parity.paths.port.settings import typed
-from parity.paths.side import Openers
 from parity.records import Key, Provenance
 from parity.redact import typed_command
 from parity.runs.given import carried

@@ -34,8 +34,7 @@ from parity.golden.faults import Faults
 from parity.hooks.sites import SitePlan
 from parity.models.registry import opened
 from parity.models.text import TEXT
-from parity.paths.plan import DEFAULT_KINDS, STAGES_STEP, VAE_INPUT, VAE_STAGE, Given, Plan, Role, Spec, Start
-from parity.paths.side import Openers
+from parity.paths.plan import DEFAULT_KINDS, STAGES_STEP, VAE_INPUT, VAE_STAGE, Given, Openers, Plan, Role, Spec, Start
 from parity.records import LOOP, Floor, Key, Record, StepRecords
 from parity.runs.checks import coarse_settings
 from parity.runs.request import Request, RunSpec, Say

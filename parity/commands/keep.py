@@ -32,8 +32,7 @@ from parity.compare.frames import frames_of, pictures
 from parity.compare.result import Result
 from parity.errors import UsageError
 from parity.golden import GoldenWriter
-from parity.paths.plan import Ends
-from parity.paths.side import Pair
+from parity.paths.plan import Ends, Pair
 from parity.records import Facts, Provenance, StepRecords
 from parity.report.comparison import Comparison
 from parity.report.formats import render

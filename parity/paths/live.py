@@ -1,4 +1,4 @@
-"""A side whose model is loaded in this process; see `parity.paths.side.Side`.
+"""A side whose model is loaded in this process; see `parity.paths.plan.Side`.
 
 `Host` loads sides from their specs and keeps what several of them share: imported ports, the prompt's embeddings. A
 side is loaded when it is first asked for something, and lets go of its weights when it is closed.
@@ -80,7 +80,7 @@ class Host:
 
 class InProcess:
     """Opens the sides of both roles in this process: for the library form, benchmarks and tests; see
-    `parity.paths.side.Openers`. What one side's code changes, the other meets."""
+    `parity.paths.plan.Openers`. What one side's code changes, the other meets."""
 
     def __init__(self, *ports: Entry) -> None:
         """Openers of this process; `ports`: those that are imported already, or are no files."""

@@ -1,19 +1,26 @@
-"""What is asked of a side, as plain data: it crosses a process border, so nothing here is torch's or jax's.
+"""Sides, and what is asked of them as plain data: it crosses a process border, so nothing here is torch's or jax's.
 
-`Spec` says what a side is, `changed` what another side of the same process is, `Plan` what is observed of it.
+`Spec` says what a side is, `changed` what another one like it is, `Plan` what is observed of it. Torch, torchax, a port
+and a golden on disk are sides (`Side`); so is one whose work is done in another process
+(`parity.paths.worker.process`). What a comparison does is written against these protocols alone.
+
+    with worker.open(spec) as side:
+        for step in side.observe(Plan(sites=plan)):
+            ...
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Literal, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 
 from parity.hooks.sites import SitePlan
-from parity.records import LOOP, Key, StepRecords
+from parity.paths.port.settings import PortInfo
+from parity.records import LOOP, Facts, Key, StepRecords
 
 T = TypeVar("T")
 
@@ -235,3 +242,65 @@ def changed(
         start = replace(start, inputs=start.beside.get(run, spec.start.inputs))
     settings, encode = {**spec.settings, **settings}, spec.encode if encode is None else encode
     return replace(spec, settings=settings, start=start, encode=encode, run=run or spec.run)
+
+
+T = TypeVar("T")
+
+
+class Side(Protocol):
+    """See the module's docstring."""
+
+    @property
+    def spec(self) -> Spec:
+        """What it is."""
+        ...
+
+    def facts(self) -> Facts:
+        """What it is about to run with. Nothing is computed but fingerprints."""
+        ...
+
+    def observe(
+        self, plan: Plan, *, start: State | Forced | None = None, steps: tuple[int, int] | None = None
+    ) -> Iterator[StepRecords]:
+        """The records of its steps, one step at a time, each computed when it is asked for (or just before).
+
+        Where the plan says so, `parity.paths.plan.Ends` follow them in the same stream.
+
+        Args:
+            start: the state before the first step; or what gives each step its state.
+            steps: from the first to before the second; None for all.
+
+        Raises:
+            UsageError: the side's own code failed. InconclusiveError: a chosen site never fired.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of its weights."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pair(Generic[T]):
+    """Something of both sides."""
+
+    reference: T
+    candidate: T
+
+
+class Opener(Protocol):
+    """Who loads sides of one role: a worker, or this process."""
+
+    def port(self, option: str, text: str, timeout: float) -> PortInfo:
+        """Import a port."""
+        ...
+
+    def open(self, spec: Spec) -> Side:
+        """A side of this spec."""
+        ...
+
+
+class Openers(Protocol):
+    """Openers by role: `parity.paths.worker.process.Workers`, or this process for the library form and tests."""
+
+    def of(self, role: Role) -> Opener: ...

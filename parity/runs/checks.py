@@ -20,8 +20,7 @@ from parity.compare.result import Check, Failed, Result, SiteDiff
 from parity.compare.sites import Sites
 from parity.floors import Floors
 from parity.hooks.implementations import sentence
-from parity.paths.plan import DEFAULT_KINDS, Ends, Plan, State, state_of
-from parity.paths.side import Pair, Side
+from parity.paths.plan import DEFAULT_KINDS, Ends, Pair, Plan, Side, State, state_of
 from parity.reached import Reached
 from parity.records import LOOP, StepRecords
 from parity.runs.descend import descend, unobserved

@@ -28,8 +28,7 @@ from parity.compare.preflight import WEIGHTS, failed
 from parity.compare.reason import Note, Output, Reason
 from parity.compare.result import Check, Checked, Result
 from parity.errors import InconclusiveError
-from parity.paths.plan import Ends, Start
-from parity.paths.side import Openers, Pair
+from parity.paths.plan import Ends, Openers, Pair, Start
 from parity.records import LOOP
 from parity.runs.checks import REACHED, logic, precision, truth_alone
 from parity.runs.descend import unobserved

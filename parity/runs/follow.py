@@ -24,8 +24,7 @@ from parity.compare.result import Cause, Origin, Result, SiteDiff, measured
 from parity.compare.sites import FAILED, Sites, among
 from parity.errors import ParityError
 from parity.hooks.sites import EVERYTHING, OUTPUTS, WHOLE, Held, SitePlan
-from parity.paths.plan import DEFAULT_KINDS, Array, Plan, State, module_of, name_of, state_of
-from parity.paths.side import Side
+from parity.paths.plan import DEFAULT_KINDS, Array, Plan, Side, State, module_of, name_of, state_of
 from parity.paths.worker.process import RemoteError
 from parity.records import LOOP, Key, StepRecords
 from parity.runs.request import Request

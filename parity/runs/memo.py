@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from parity.golden.fingerprint import fingerprint
-from parity.paths.plan import Forced, Given, Plan, Role, Spec, State
+from parity.paths.plan import Forced, Given, Opener, Openers, Plan, Role, Side, Spec, State
 from parity.paths.port.settings import PortInfo
-from parity.paths.side import Opener, Openers, Side
 from parity.records import Facts, StepRecords
 
 

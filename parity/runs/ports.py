@@ -12,9 +12,8 @@ from pathlib import Path
 
 from parity.errors import UsageError
 from parity.files import read_bytes
-from parity.paths.plan import Role
+from parity.paths.plan import Openers, Role
 from parity.paths.port.settings import port_timeout
-from parity.paths.side import Openers
 from parity.paths.worker.process import Workers
 from parity.runs.request import NO_PORTS, Ports, RunSpec
 

@@ -27,14 +27,15 @@ from parity.paths.plan import (
     LOOP_STAGE,
     STAGES_STEP,
     Ends,
+    Openers,
     Plan,
     Role,
+    Side,
     Spec,
     Start,
     State,
     state_of,
 )
-from parity.paths.side import Openers, Side
 from parity.records import Facts, StepRecords
 from parity.runs.given import carry
 from parity.runs.request import Request, Say

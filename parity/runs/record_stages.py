@@ -17,8 +17,20 @@ from parity.hooks.sites import plan_sites, split_sites
 from parity.models.family import Family
 from parity.models.registry import opened
 from parity.models.spec import Case
-from parity.paths.plan import STAGES_STEP, VAE_INPUT, VAE_STAGE, Array, Ends, Given, Outputs, Plan, Spec, Start
-from parity.paths.side import Openers, Side
+from parity.paths.plan import (
+    STAGES_STEP,
+    VAE_INPUT,
+    VAE_STAGE,
+    Array,
+    Ends,
+    Given,
+    Openers,
+    Outputs,
+    Plan,
+    Side,
+    Spec,
+    Start,
+)
 from parity.paths.stages.known import stage_modules
 from parity.records import LOOP, Facts, Floor, Key, Record, StepRecords
 from parity.runs.record import RecordRequest

@@ -21,7 +21,7 @@ from parity.redact import typed_command, without_secrets
 from parity.settings import Settings, paired
 
 if TYPE_CHECKING:
-    from parity.paths.side import Openers
+    from parity.paths.plan import Openers
     from parity.runs.given import Like
 
 

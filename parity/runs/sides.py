@@ -19,8 +19,7 @@ from parity.compare.preflight import preflight
 from parity.compare.result import Check
 from parity.errors import UsageError
 from parity.hooks.sites import SitePlan, plan_sites
-from parity.paths.plan import LOOP_STAGE, Array, Ends, Given, Role, Source, Spec, Start, changed
-from parity.paths.side import Openers, Pair, Side
+from parity.paths.plan import LOOP_STAGE, Array, Ends, Given, Openers, Pair, Role, Side, Source, Spec, Start, changed
 from parity.paths.worker.process import Workers
 from parity.records import Facts, StepRecords
 from parity.runs.request import Request, Say

@@ -16,8 +16,7 @@ from parity.compare.result import Result
 from parity.errors import InconclusiveError
 from parity.hooks.sites import plan_sites
 from parity.models.folder import load_part
-from parity.paths.plan import VAE_INPUT, Array, Ends
-from parity.paths.side import Pair
+from parity.paths.plan import VAE_INPUT, Array, Ends, Pair
 from parity.runs import follow
 from parity.runs.request import Request
 from parity.runs.sides import Sink

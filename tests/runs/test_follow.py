@@ -13,8 +13,7 @@ import pytest
 
 from parity.compare.result import Result
 from parity.paths.live import InProcess
-from parity.paths.plan import Plan
-from parity.paths.side import Pair
+from parity.paths.plan import Pair, Plan
 from parity.records import StepRecords
 from parity.runs import follow
 from parity.runs.descend import NOTE, unobserved

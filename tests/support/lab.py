@@ -28,7 +28,7 @@ def quiet(text: str, done: int | None = None, total: int | None = None) -> None:
 
 
 class Faulty:
-    """Openers in this process that give every candidate a fault; see `parity.paths.side.Openers`."""
+    """Openers in this process that give every candidate a fault; see `parity.paths.plan.Openers`."""
 
     def __init__(self, fault: Fault = nothing) -> None:
         self.host, self.fault = Host(), fault

@@ -12,8 +12,8 @@ import torch
 from parity.compare.result import Result
 from parity.models.stage_files import write_stage2
 from parity.paths.live import InProcess
+from parity.paths.plan import Openers
 from parity.paths.port.load import load_entry
-from parity.paths.side import Openers
 from parity.paths.worker.process import Workers
 from parity.runs.compare import run
 from parity.runs.ports import load_ports

@@ -1,4 +1,4 @@
-"""A stage outside the loop as a side; see `parity.paths.side.Side`.
+"""A stage outside the loop as a side; see `parity.paths.plan.Side`.
 
 It has one step, `STAGES_STEP`, and what it ends in are its outputs: `cond.prompt_embeds`, `.frames`. Its floors are
 measured as a transformer's are. Runs that measure them take this side's own inputs where a plan is `forced`, as in a

@@ -1,4 +1,4 @@
-"""A side whose work is done by a child process; see `parity.paths.side.Side`.
+"""A side whose work is done by a child process; see `parity.paths.plan.Side`.
 
 Problem. A port may replace functions of torch or jax, patch a library that the reference uses too, print, end the
 process, hang or abort. In one process any of that reaches the reference, the verdict or stdout.
@@ -31,9 +31,8 @@ from typing import IO, Any
 
 import parity
 from parity.errors import InconclusiveError, ParityError, UsageError
-from parity.paths.plan import Forced, Plan, Role, Spec, State
+from parity.paths.plan import Forced, Opener, Plan, Role, Spec, State
 from parity.paths.port.settings import PortInfo
-from parity.paths.side import Opener
 from parity.paths.worker import wire
 from parity.records import Facts, StepRecords
 from parity.redact import printable

@@ -15,8 +15,7 @@ from parity.compare.reason import Note, Reason
 from parity.compare.result import Result
 from parity.hooks.sites import split_sites
 from parity.models.registry import opened
-from parity.paths.plan import VAE_INPUT, Ends, Given, Outputs, Plan
-from parity.paths.side import Openers
+from parity.paths.plan import VAE_INPUT, Ends, Given, Openers, Outputs, Plan
 from parity.runs.compare import Encodings, merged, run
 from parity.runs.request import Choice, Request, Say
 from parity.runs.sides import Rounds, Sink, counted, spec_of, until_end, workers

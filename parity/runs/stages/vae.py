@@ -28,8 +28,7 @@ from parity.compare.reason import Output, Reason
 from parity.compare.result import Check, Distance, FrameError, Result
 from parity.models.folder import expected_frames, vae_config
 from parity.models.registry import resolve_model
-from parity.paths.plan import BESIDE, VAE_INPUT, VAE_STAGE, Ends, Given, Outputs, Start
-from parity.paths.side import Openers, Pair
+from parity.paths.plan import BESIDE, VAE_INPUT, VAE_STAGE, Ends, Given, Openers, Outputs, Pair, Start
 from parity.runs.compare import compare_stage, with_checks
 from parity.runs.request import Request, Say
 from parity.runs.sides import Sink, given_of, spec_of
