@@ -37,9 +37,10 @@ from parity.models.text import TEXT
 from parity.paths.plan import DEFAULT_KINDS, STAGES_STEP, VAE_INPUT, VAE_STAGE, Given, Openers, Plan, Role, Spec, Start
 from parity.records import LOOP, Floor, Key, Record, StepRecords
 from parity.runs.checks import coarse_settings
+from parity.runs.compare import run
 from parity.runs.request import Request, RunSpec, Say
 from parity.runs.sides import source_of
-from parity.runs.stages.chain import reference_latents, run_chain
+from parity.runs.stages.chain import reference_latents
 from parity.settings import BY_NAME, Settings, differences
 
 NOT_DIVIDED = "vae.scaling=none"
@@ -54,7 +55,7 @@ def explain_stage(request: Request, openers: Openers, say: Say) -> Result:
     Raises:
         UsageError: the model or a file is not there. InconclusiveError: the stage cannot be judged.
     """
-    found = run_chain(request, say, openers=openers)
+    found = run(request, say, openers=openers)
     if found.verdict != "fail":
         return found.noted(f"compared again, the {request.stage} stage agrees on this machine")
     if found.failed == "preflight":

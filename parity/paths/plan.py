@@ -217,10 +217,6 @@ class Ends:
         """Of the other runs."""
         return {name: x for name, x in self.runs.items() if name}
 
-    def joined(self, beside: Mapping[str, Outputs]) -> Ends:
-        """The same with other runs beside its own."""
-        return replace(self, runs={**self.runs, **beside})
-
 
 def changed(
     spec: Spec,

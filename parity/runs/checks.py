@@ -246,7 +246,7 @@ def precision(pair: Ready, truth: Truth, sink: Sink) -> Result:
     beside = {"float32": truth.ends.own} | ({} if extra is None else {"coarse": ends[1].own})
     if request.by_itself:
         beside = {**truth.ends.beside, **({} if extra is None else ends[1].beside), **beside}
-    sink.finish("precision", Pair(ends[0].joined(beside), ends[2]))
+    sink.finish("precision", Pair(replace(ends[0], runs={**ends[0].runs, **beside}), ends[2]))
     only = tuple(d for d in pair.differing if d.setting in NEUTRAL)
     result = check.conclude(only).resting_on(ends[2].idle)
     if check.following.failed is None and result.verdict == "fail" and result.origin is not None:

@@ -19,10 +19,9 @@ where there are two checks (8 KB a site and step).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
 
 from parity.compare.preflight import WEIGHTS, failed
 from parity.compare.reason import Note, Output, Reason
@@ -48,20 +47,10 @@ def run_stages(request: Request, say: Say, sink: Sink | None) -> Result:
     """
     for settings in (request.reference, request.candidate):
         settings.require_stages(request.stages)
-    if request.stages == ("transformer",):
-        return run(request, say, sink)
-    from parity.runs.stages.chain import run_chain
-
-    return run_chain(request, say, sink)
+    return run(request, say, sink)
 
 
-def run(
-    request: Request,
-    say: Say,
-    sink: Sink | None = None,
-    own: Encodings = MappingProxyType({}),
-    openers: Openers | None = None,
-) -> Result:
+def run(request: Request, say: Say, sink: Sink | None = None, openers: Openers | None = None) -> Result:
     """Run both paths and compare them.
 
     Args:
@@ -72,7 +61,11 @@ def run(
     """
     with contextlib.ExitStack() as stack:
         openers = openers or request.ports.openers or stack.enter_context(workers(request))
-        return compare(request, openers, say, sink or Sink(), own)
+        if request.stages == ("transformer",):
+            return compare(request, openers, say, sink or Sink())
+        from parity.runs.stages.chain import run_chain
+
+        return run_chain(request, openers, say, sink or Sink())
 
 
 def compare(
@@ -108,8 +101,8 @@ def _with_its_weights(result: Result) -> Result:
     return replace(result, preflight=tuple(laid_out if c is other else c for c in result.preflight))
 
 
-def _of_check(problem: Check) -> Reason:
-    return Reason(kind="preflight", check=problem.check, detail=problem.detail)
+def _of_check(problem: Check, stage: str = "") -> Reason:
+    return Reason(kind="preflight", check=problem.check, detail=problem.detail, stage=stage)
 
 
 def _compared(
@@ -195,7 +188,7 @@ def compare_stage(
     def told(text: str, done: int | None = None, total: int | None = None) -> None:
         say(f"{name}: {text}")
 
-    result = run(request, told, kept, own, openers)
+    result = compare(request, openers, told, kept, own)
     why = _why(result, request.stage)
     notes = tuple(n for n in result.notes if not n.setting)
     return replace(result, preflight=(), differing_settings=(), checks=(), notes=notes, why=why), kept.ends
@@ -211,12 +204,10 @@ def _why(result: Result, name: str) -> Reason:
 
 def with_checks(result: Result, checks: tuple[Check, ...], stage: str) -> Result:
     """The result with these checks before it; the first that fails decides."""
-    bad = next((c for c in checks if c.verdict == "fail"), None)
-    result = replace(result, preflight=(*result.preflight, *checks))
+    bad, result = failed(checks), replace(result, preflight=(*result.preflight, *checks))
     if bad is None or result.verdict == "fail":
         return result
-    why = Reason(kind="preflight", check=bad.check, detail=bad.detail, stage=stage)
-    return replace(result, verdict="fail", failed="preflight", why=why)
+    return replace(result, verdict="fail", failed="preflight", why=_of_check(bad, stage))
 
 
 def merged(found: Sequence[tuple[str, Result]], request: Request) -> Result:
@@ -236,9 +227,6 @@ def merged(found: Sequence[tuple[str, Result]], request: Request) -> Result:
         others = [(name, r) for name, r in found if r is not decides and r.verdict == "fail"]
         notes += [Note(f"{name} fails too: {r.reason}") for name, r in others]
 
-    def joined(of: Callable[[Result], tuple[Any, ...]]) -> tuple[Any, ...]:
-        return tuple(item for r in results for item in of(r))
-
     return replace(
         base,
         verdict=decides.verdict,
@@ -247,9 +235,9 @@ def merged(found: Sequence[tuple[str, Result]], request: Request) -> Result:
         origin=decides.origin,
         closer=decides.closer,
         differing_settings=differences(request.reference, request.candidate),
-        preflight=joined(lambda r: r.preflight),
-        sites=joined(lambda r: tuple(r.sites)),
-        stages=joined(lambda r: r.stages),
-        frames=joined(lambda r: r.frames),
+        preflight=tuple(check for r in results for check in r.preflight),
+        sites=tuple(site for r in results for site in r.sites),
+        stages=tuple(stage for r in results for stage in r.stages),
+        frames=tuple(frame for r in results for frame in r.frames),
         notes=tuple(notes),
     )

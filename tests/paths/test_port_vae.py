@@ -8,7 +8,7 @@ import pytest
 
 from parity.compare.result import Result
 from parity.errors import UsageError
-from parity.runs.stages.chain import run_chain
+from parity.runs.compare import run
 from tests.support.lab import quiet
 from tests.support.ports import decoder
 
@@ -21,7 +21,7 @@ RIGHT = "frames = vae.decode(latents / vae.config.scaling_factor, return_dict=Fa
 
 def compared(folder: Path, decodes: str) -> Result:
     request, openers = decoder(folder, COG, "AutoencoderKLCogVideoX", (1, 16, 3, 2, 3), decodes)
-    return run_chain(request, quiet, openers=openers)
+    return run(request, quiet, openers=openers)
 
 
 def test_a_right_decoder_passes(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ fails.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Mapping
 
@@ -15,28 +14,22 @@ from parity.compare.reason import Note, Reason
 from parity.compare.result import Result
 from parity.hooks.sites import split_sites
 from parity.models.registry import opened
-from parity.paths.plan import VAE_INPUT, Ends, Given, Openers, Outputs, Plan
-from parity.runs.compare import Encodings, merged, run
+from parity.paths.plan import VAE_INPUT, Ends, Openers, Outputs, Plan
+from parity.runs.compare import Encodings, compare, merged
 from parity.runs.request import Choice, Request, Say
-from parity.runs.sides import Rounds, Sink, counted, spec_of, until_end, workers
+from parity.runs.sides import Rounds, Sink, counted, spec_of, until_end
 from parity.runs.stages.vae import decode_round
 
 STAGES = ("text", "transformer", "vae")
 
 
-def run_chain(request: Request, say: Say, sink: Sink | None = None, openers: Openers | None = None) -> Result:
+def run_chain(request: Request, openers: Openers, say: Say, sink: Sink) -> Result:
     """Run the stages of a request that names others than the transformer.
 
     Raises:
         UsageError: bad input. InconclusiveError: a chosen site never fired, or a setting's code was not reached.
     """
-    with contextlib.ExitStack() as stack:
-        openers = openers or request.ports.openers or stack.enter_context(workers(request))
-        openers.of("reference"), openers.of("candidate")  # they import their libraries meanwhile
-        return _run(request, openers, say, sink or Sink())
-
-
-def _run(request: Request, openers: Openers, say: Say, sink: Sink) -> Result:
+    openers.of("reference"), openers.of("candidate")  # they import their libraries meanwhile
     say("preparing the checkpoint")
     choices = _choices(request)
     found: dict[str, Result] = {}
@@ -44,10 +37,13 @@ def _run(request: Request, openers: Openers, say: Say, sink: Sink) -> Result:
     own: Encodings = {}
     notes: list[Note] = []
     if "text" in request.stages:
-        found["text"], own = _text(request, choices["text"], openers, say)
+        from parity.runs.stages.text import compare_text  # torch and transformers, only from here on
+
+        family, case = opened(request.model, prompt=request.prompt)
+        found["text"], own = compare_text(request, case, family, _rounds(request), choices["text"], openers, say)
         notes = [Note(_embeddings_used(request, own))] if "transformer" in request.stages else []
     if "transformer" in request.stages:
-        found["transformer"] = run(_of(request, "transformer", choices), say, ends, own, openers)
+        found["transformer"] = compare(_of(request, "transformer", choices), openers, say, ends, own)
     if "vae" in request.stages and found.get("transformer", _AGREES).failed != "preflight":
         found["vae"] = _vae(_of(request, "vae", choices), request, ends, openers, say)
     result = merged([(name, found[name]) for name in STAGES if name in found], request)
@@ -73,13 +69,6 @@ def _of(request: Request, stage: str, choices: Mapping[str, Choice]) -> Request:
     return dataclasses.replace(request, sites=sites, values=values, stages=(stage,))
 
 
-def _text(request: Request, choice: Choice, openers: Openers, say: Say) -> tuple[Result, Encodings]:
-    from parity.runs.stages.text import compare_text  # torch and transformers, only from here on
-
-    family, case = opened(request.model, prompt=request.prompt)
-    return compare_text(request, case, family, _rounds(request), choice, openers, say)
-
-
 def _embeddings_used(request: Request, own: Encodings) -> str:
     """Which embeddings the loops were given, as the reader has to know what a difference in them would mean."""
     if request.stage1 is None:
@@ -101,12 +90,10 @@ def _rounds(request: Request) -> tuple[str, ...]:
 
 def _vae(request: Request, whole: Request, loops: Rounds, openers: Openers, say: Say) -> Result:
     """The checks of the VAE stage: the first that fails, else the last."""
-    start: Given | None = None
-    chained = loops.ends
-    names = tuple(chained) or _rounds(request)
+    chained, start = loops.ends, None
     if not chained and request.stage2 is None:
         start = {VAE_INPUT: reference_latents(whole, openers, say)["latents"]}
-    result = _AGREES
+    names, result = tuple(chained) or _rounds(request), _AGREES
     for name in names:
         last = loops.inner if name == names[-1] else Sink()
         result = decode_round(request, name, chained.get(name), start, openers, say, last)
