@@ -67,7 +67,7 @@ def _load_port(family: Ported, case: Case, settings: Settings, inputs: Inputs) -
         from parity.paths.port.jax_port import load_jax_port
 
         return load_jax_port(family, case, settings, inputs, port)
-    family.keep(port)
+    family.prepared = port
     side = (load_reference if port.runs == "torch" else _load_compiled)(family, case, settings, inputs)
     modules = {family.named(m): family.named(above) if above else "" for m, above in side.modules.items()}
     return dataclasses.replace(side, role="candidate", modules=modules)

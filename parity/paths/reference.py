@@ -17,6 +17,7 @@ import torch
 
 from parity.errors import UsageError
 from parity.hooks.attach import attached
+from parity.hooks.methods import replaced
 from parity.hooks.modules import cast, device_of, eagerly, is_compiled, module_tree, named_tensors
 from parity.hooks.reduce.on_torch import has_float64
 from parity.hooks.reduce.transfer import TorchReducer, to_numpy, torch_records
@@ -96,14 +97,9 @@ class TorchBackend(Base):
                 records += torch_records(tap.entries, STAGE, calls.step)
         return predictions, records
 
-    @contextlib.contextmanager
-    def listening(self, listen: Listen) -> Iterator[None]:
+    def listening(self, listen: Listen) -> contextlib.AbstractContextManager[None]:
         """Within it, each call of the model, of these branches, is made in the context that `listen` gives."""
-        before, self.listen = self.listen, listen
-        try:
-            yield
-        finally:
-            self.listen = before
+        return replaced(self, "listen", listen)
 
     def weights(self) -> Iterator[tuple[str, str, np.ndarray]]:
         """(name, dtype, values) of each parameter and buffer, one at a time on the host; 16-bit floats as float32."""

@@ -75,19 +75,14 @@ def block_of_origin(result: Result, trunk: str) -> str | None:
 
 def _inside(block: str | None, unseen: Collection[str], result: Result, modules: Sequence[str]) -> SitePlan | None:
     """What a descent observes: all of the block; without one, what a port named inside blocks that it did not name.
-    None for nothing new."""
+    None for nothing new, or nothing below the block."""
     if block is not None:
-        return children_plan(block, modules)
+        inside = [m for m in modules if m == block or m.startswith(block + ".")]
+        return SitePlan("all", (), frozenset(inside)) if len(inside) > 1 else None
     origin = result.origin
     if not unseen or result.failed != "logic" or origin is None or origin.key.module == LOOP:
         return None
     return SitePlan("all", (), frozenset({origin.key.module, *unseen}))
-
-
-def children_plan(block: str, modules: Sequence[str]) -> SitePlan | None:
-    """A plan of a module and all below it; None where there is nothing below."""
-    inside = [m for m in modules if m == block or m.startswith(block + ".")]
-    return SitePlan("all", (), frozenset(inside)) if len(inside) > 1 else None
 
 
 NOTE = (

@@ -87,10 +87,7 @@ class Given:
 
     @property
     def any(self) -> bool:
-        return self != NOTHING
-
-
-NOTHING = Given()
+        return self != Given()
 
 
 def read_given(where: str | None) -> Given:
@@ -100,7 +97,7 @@ def read_given(where: str | None) -> Given:
         UsageError: it is neither a golden that carries inputs nor a whole safetensors file.
     """
     if where is None:
-        return NOTHING
+        return Given()
     path = Path(where)
     if "://" in where or path.is_dir():
         return Given(like=read_like(where))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,9 +72,9 @@ class TorchaxStage(InTorchax):
         frames = {name: (self.put(f.index), self.put(f.weight)) for name, f in self.stage.frames(inputs).items()}
         outer = _Outer(self.stage, plan, branch, frames)
         with self.scope(), self._routed(outer):
-            outer.see("in", given)
+            outer.see({f"in.{name}": x for name, x in given.items()})
             out = self.root(**given)
-            outer.see("out", out)
+            outer.see({"out": next(iter(out.values())) if len(out) == 1 else tuple(out.values())})
         if plan is not None and plan.choice != "blocks":
             # Of the default sites, which the reference has seen, a silent one is a finding: one side skips it.
             sites = {r.key.site for r in outer.records}
@@ -143,18 +143,15 @@ class _Outer:
         self.records: list[Record] = []
         self.calls: Counter[str] = Counter()
 
-    def see(self, port: str, values: dict[str, torch.Tensor]) -> None:
-        """The module's inputs or outputs, under the names that its own hook would give them."""
+    def see(self, values: Mapping[str, Any]) -> None:
+        """The module's inputs or outputs, by the ports that its own hook would give them."""
         if self.plan is None or not self.plan.wants_module(""):
             return
         self.calls[""] = 1
         reducer = BatchingReducer()
         tap = Tap(self.plan, reducer, self.stage.rule, (self.branch,), {self.branch: interop.torch_view(self.frames)})
-        if port == "out":
-            tap.see("", 0, "out", next(iter(values.values())) if len(values) == 1 else tuple(values.values()))
-        else:
-            for name, value in values.items():
-                tap.see("", 0, f"in.{name}", value)
+        for port, value in values.items():
+            tap.see("", 0, port, value)
         entries, reduced = split(tap, reducer)
         self.records += jax_records(entries, reduced, STEP, self.stage.name)
 

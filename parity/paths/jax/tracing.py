@@ -27,6 +27,7 @@ from torchax import interop
 from torchax.ops import mappings
 
 from parity.errors import PassingError, UsageError
+from parity.hooks.methods import replaced
 from parity.hooks.modules import nearest
 from parity.hooks.reduce.transfer_jax import SMALL, BatchingReducer, array_of
 from parity.hooks.sites import is_block
@@ -52,20 +53,18 @@ def scoped(model: torch.nn.Module) -> Iterator[None]:
         if scopes:
             scopes.pop().__exit__(None, None, None)
 
-    handles = []
     modules = callable_modules(model)
-    for path in filter(None, modules):
-        above = nearest(path, modules)
-        name = path.removeprefix(f"{above}.") if above else path
-        handles.append(modules[path].register_forward_pre_hook(enter(name), prepend=True))
-        handles.append(modules[path].register_forward_hook(leave, always_call=True))
-    try:
-        yield
-    finally:
-        while scopes:
-            leave()
-        for handle in handles:
-            handle.remove()
+    with contextlib.ExitStack() as hooks:
+        for path in filter(None, modules):
+            above = nearest(path, modules)
+            name = path.removeprefix(f"{above}.") if above else path
+            hooks.enter_context(modules[path].register_forward_pre_hook(enter(name), prepend=True))
+            hooks.enter_context(modules[path].register_forward_hook(leave, always_call=True))
+        try:
+            yield
+        finally:
+            while scopes:
+                leave()
 
 
 @contextlib.contextmanager
@@ -108,19 +107,12 @@ class InsideJitError(PassingError):
 @contextlib.contextmanager
 def inlining() -> Iterator[None]:
     """Within it, inner jits are inlined, scans unrolled and checkpoints left out."""
-    before = {name: getattr(jax, name) for name in ("checkpoint", "remat")}
 
     def plain(call: Callable[..., Any], **_: Any) -> Callable[..., Any]:
         return call
 
-    for name in before:
-        setattr(jax, name, plain)
-    try:
-        with jax.disable_jit():
-            yield
-    finally:
-        for name, call in before.items():
-            setattr(jax, name, call)
+    with replaced(jax, "checkpoint", plain), replaced(jax, "remat", plain), jax.disable_jit():
+        yield
 
 
 @dataclass

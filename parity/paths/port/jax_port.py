@@ -36,7 +36,7 @@ from parity.paths.jax.candidate import Forward, Returned, TorchaxBackend
 from parity.paths.jax.mesh import port_devices, use_compilation_cache
 from parity.paths.jax.tracing import InsideJitError, TracedTap, inlining, to_jax, trace_state
 from parity.paths.loaded import Base, Loaded, Predicted, StepCalls
-from parity.paths.port.ported import Ported, check_output, guarded, moved, wrong_output
+from parity.paths.port.ported import Ported, guarded, moved, wrong_output
 from parity.port import Port, listening
 from parity.reached import Reached
 from parity.settings import Settings
@@ -131,9 +131,8 @@ class JaxPort(TorchaxBackend):
             out = self.family.called(call, *passed)
         if not isinstance(out, jax.Array):
             raise wrong_output(entry, out, "a jax array")
-        out = moved(out, port, rank, -1, 1)
-        check_output(entry, out, self.family.expected_of(int(arguments[LATENT].shape[0])))
-        return out
+        taken: jax.Array = self.family.taken(out, port, arguments)
+        return taken
 
 
 class _Heard:

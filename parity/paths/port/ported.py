@@ -110,6 +110,7 @@ class Ported(Family):
         expected: shape of a prediction, where known. read: settings that the port has read. channels_last: its layout,
             once it is built. keeps: whether it keeps features between steps (its own `cache`).
         from_pipeline: what the pipeline hands to each call beside the loop's arguments, where the port takes it.
+        prepared: what the next `load` takes, where a port was built for it.
     """
 
     base: Family
@@ -124,9 +125,9 @@ class Ported(Family):
     channels_last: bool = False
     keeps: bool = False
     from_pipeline: Mapping[str, Any] = field(default_factory=dict)
+    prepared: Port | None = None
     _numbers: Mapping[str, Any] = field(default_factory=dict)
     _own: Port | None = None
-    _built: Port | None = None
     _ports: weakref.WeakKeyDictionary[Any, Port] = field(default_factory=weakref.WeakKeyDictionary)
 
     # What does not concern the transformer's own code. A member of `Family` that is neither here nor below is its
@@ -143,13 +144,10 @@ class Ported(Family):
 
     def checks(self, case: Case, role: str) -> tuple[Said, ...]:
         """What the port changed for the process, which was put back; then what the base family says."""
-        return (self._check, *self.base.checks(case, role))
-
-    @property
-    def _check(self) -> Said:
         said = [*(f"importing it {x}" for x in self.entry.said), *sorted(self.said)]
         detail = f"{self.entry.text}: " + ("; ".join(said) + "; put back" if said else "changed nothing outside")
-        return f"{self.role} port", "explained" if said else "pass", detail
+        own = (f"{self.role} port", "explained" if said else "pass", detail)
+        return (own, *self.base.checks(case, role))
 
     @property
     def batches(self) -> tuple[tuple[str, ...], ...]:
@@ -223,13 +221,9 @@ class Ported(Family):
     def shard(self) -> Mapping[str, tuple[Any, ...]]:
         return {} if self._own is None else self._own.shard
 
-    def keep(self, port: Port) -> None:
-        """Have the next `load` take this port, which was built for it."""
-        self._built = port
-
     def load(self, case: Case, settings: Settings) -> torch.nn.Module:
         """The torch module of a port, with what calls it remembered."""
-        port, self._built = self._built or self.build(case, settings), None
+        port, self.prepared = self.prepared or self.build(case, settings), None
         if not isinstance(port.module, torch.nn.Module):
             raise UsageError(
                 f"{self.entry.named}: a reference needs a torch.nn.Module as its `module`, found "
@@ -239,23 +233,17 @@ class Ported(Family):
         self._ports[module] = port
         return module
 
-    def _refused(self, error: UsageError) -> bool:
-        """Whether a `call` has no place for the numbers among the arguments, as who passes all of them on to a function
-        that takes fewer, or gives its own beside them: it is not given them again."""
-        cause = error.__cause__
-        named = isinstance(cause, TypeError) and any(f"'{name}'" in str(cause) for name in self._numbers)
-        if named:
-            self.from_pipeline = {k: x for k, x in self.from_pipeline.items() if k not in self._numbers}
-            self._numbers = {}
-        return named
-
     def retried(self, call: Callable[..., T], *given: Any) -> T:
-        """A call that is made once more where it had no place for the numbers."""
+        """A call that is made once more where it had no place for the numbers among the arguments, as who passes all of
+        them on to a function that takes fewer, or gives its own beside them: it is not given them again."""
         try:
             return call(*given)
         except UsageError as error:
-            if not self._refused(error):
+            cause = error.__cause__
+            if not isinstance(cause, TypeError) or not any(f"'{name}'" in str(cause) for name in self._numbers):
                 raise
+        self.from_pipeline = {k: x for k, x in self.from_pipeline.items() if k not in self._numbers}
+        self._numbers = {}
         return call(*given)
 
     def predict(self, model: Any, arguments: Mapping[str, Any]) -> torch.Tensor:
@@ -278,13 +266,23 @@ class Ported(Family):
         if type(out) is torch.Tensor and (out.is_meta or out.layout is not torch.strided):  # torchax has its own kind
             kind = "on the meta device, without values" if out.is_meta else f"of layout {out.layout}"
             raise UsageError(f"{self.entry.named}: `call` returned a tensor {kind}; return a dense one with values")
-        out = moved(out, port, rank, -1, 1)
-        check_output(self.entry, out, self.expected_of(int(arguments[LATENT].shape[0])))
-        return out
+        return self.taken(out, port, arguments)
 
-    def expected_of(self, batch: int) -> tuple[int, ...] | None:
-        """Shape of a prediction of so many branches, where known."""
-        return None if self.expected is None else (batch, *self.expected[1:])
+    def taken(self, out: Any, port: Port, arguments: Mapping[str, Any]) -> Any:
+        """A prediction for these arguments, in parity's layout.
+
+        Raises:
+            UsageError: of another shape than expected, a single number, or of no floating dtype.
+        """
+        out, returned = moved(out, port, arguments[LATENT].ndim, -1, 1), f"{self.entry.named}: `call` returned"
+        shape = None if self.expected is None else (int(arguments[LATENT].shape[0]), *self.expected[1:])
+        if "float" not in str(out.dtype):
+            raise UsageError(f"{returned} {out.dtype} values; the prediction must be of a float dtype")
+        if shape is not None and tuple(out.shape) != shape:
+            raise UsageError(f"{returned} shape {list(out.shape)}; the prediction has {list(shape)}")
+        if not out.shape:  # nothing says which shape a model has that only its port knows
+            raise UsageError(f"{returned} a single number; the prediction has an axis for the batch")
+        return out
 
     def called(self, call: Callable[..., Any], *passed: Any) -> Any:
         """The prediction of a port's `call`; where it keeps features between steps, they are handed in and taken out.
@@ -390,20 +388,6 @@ def _accepted(port: Port, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     taken = inspect.signature(call).parameters
     every = any(p.kind is p.VAR_KEYWORD for p in taken.values())
     return {name: x for name, x in arguments.items() if every or name in taken}
-
-
-def check_output(entry: Entry, out: Any, expected: tuple[int, ...] | None) -> None:
-    """Check a prediction, in parity's layout.
-
-    Raises:
-        UsageError: of another shape than expected, a single number, or of no floating dtype.
-    """
-    if "float" not in str(out.dtype):
-        raise UsageError(f"{entry.named}: `call` returned {out.dtype} values; the prediction must be of a float dtype")
-    if expected is not None and tuple(out.shape) != expected:
-        raise UsageError(f"{entry.named}: `call` returned shape {list(out.shape)}; the prediction has {list(expected)}")
-    if not out.shape:  # nothing says which shape a model has that only its port knows
-        raise UsageError(f"{entry.named}: `call` returned a single number; the prediction has an axis for the batch")
 
 
 def wrong_output(entry: Entry, out: Any, wanted: str) -> UsageError:

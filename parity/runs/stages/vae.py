@@ -53,9 +53,12 @@ def decode_round(
     # There is one step: nothing to be forced.
     alone = dataclasses.replace(request, reference=ours, candidate=theirs, checks=name, stage1=None, isolate="none")
     config = vae_config(resolve_model(request.model))
-    own = None if loops is None else Pair(_of_loop(loops.reference), _of_chain(loops))
-    if own is None and start is not None:
-        own = Pair(Start(start), Start(start))
+    own = None if start is None else Pair(Start(start), Start(start))
+    if loops is not None:
+        # By itself the candidate starts from the reference's latents, in the chain from its own.
+        latent, chain = loops.reference.own["latents"], {VAE_INPUT: loops.candidate.own["latents"]}
+        beside = {name: {VAE_INPUT: x["latents"]} for name, x in loops.reference.beside.items()}
+        own = Pair(Start({VAE_INPUT: latent}, beside), Start({VAE_INPUT: latent}, {CHAIN: chain}))
     first = _of_file(alone, openers) if own is None else own.reference.inputs
     assert first is not None
     latents = first[VAE_INPUT].values
@@ -67,17 +70,6 @@ def decode_round(
     if result.failed is not None and request.checks == "precision":
         result = dataclasses.replace(result, failed="precision")
     return _judged(result, came[next(reversed(came))], config, latents, loops is not None, checks, sink)
-
-
-def _of_loop(reference: Ends) -> Start:
-    """The reference's latents, and those of its loop's other runs."""
-    beside = {name: {VAE_INPUT: x["latents"]} for name, x in reference.beside.items()}
-    return Start({VAE_INPUT: reference.own["latents"]}, beside)
-
-
-def _of_chain(loops: Pair[Ends]) -> Start:
-    """The candidate's start by itself, which is the reference's, and in the chain."""
-    return Start({VAE_INPUT: loops.reference.own["latents"]}, {CHAIN: {VAE_INPUT: loops.candidate.own["latents"]}})
 
 
 def _of_file(request: Request, openers: Openers) -> Given:
