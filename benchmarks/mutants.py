@@ -55,8 +55,7 @@ from parity.paths.live import InProcess
 from parity.paths.port.load import Entry
 from parity.port import Case, Port
 from parity.runs import compare
-from parity.runs.ports import load_ports
-from parity.runs.request import Request
+from parity.runs.request import Request, load_ports
 
 COUNT = 50
 """Mutants of a model."""

@@ -24,8 +24,7 @@ from parity.compare.result import Result
 from parity.errors import ParityError
 from parity.paths.live import InProcess
 from parity.runs import compare
-from parity.runs.ports import load_ports
-from parity.runs.request import Request
+from parity.runs.request import Request, load_ports
 
 PORTS = Path(__file__).with_name("ports.py")
 GAUGES = {"schedule": ("schedule", "timesteps", "sigma"), "order": ("another order",), "noise": ("noise",)}

@@ -15,8 +15,7 @@ from parity.paths.port.settings import typed
 from parity.records import Key, Provenance
 from parity.redact import typed_command
 from parity.runs.given import carried
-from parity.runs.ports import ports_of
-from parity.runs.request import NO_PORTS, Ports, Request, RunSpec, replaced, texts_of
+from parity.runs.request import NO_PORTS, Ports, Request, RunSpec, ports_of, replaced, texts_of
 from parity.settings import BY_NAME, NEUTRAL, Backend, Settings
 
 FOLDER = "closer"

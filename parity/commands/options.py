@@ -320,7 +320,7 @@ class Sides:
         """
         if not self.ported:
             return NO_PORTS, *self.settings()
-        from parity.runs.ports import load_ports
+        from parity.runs.request import load_ports
 
         ports = load_ports(self.reference_port, self.port, model, openers)
         return ports, *ports.settings(self.reference, self.candidate)

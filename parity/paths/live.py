@@ -145,15 +145,10 @@ class LiveSide:
         return Inputs(conditions, noise, source.steps, source.seed, beside, tokens, start)
 
     def facts(self) -> Facts:
-        return facts_of(self._prepared(), alone=self.spec.source.alone)
-
-    def _prepared(self) -> Loop:
-        """The loop before its first step; the next walk from the beginning takes it."""
-        if self._first is None:
-            self._first = prepare(self.loaded)
-            if self.spec.named:
-                self._first = with_names(self._first)
-        return self._first
+        if self._first is None:  # the next walk from the beginning takes it
+            loop = prepare(self.loaded)
+            self._first = with_names(loop) if self.spec.named else loop
+        return facts_of(self._first, alone=self.spec.source.alone)
 
     # --- the steps
 

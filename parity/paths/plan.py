@@ -240,9 +240,6 @@ def changed(
     return replace(spec, settings=settings, start=start, encode=encode, run=run or spec.run)
 
 
-T = TypeVar("T")
-
-
 class Side(Protocol):
     """See the module's docstring."""
 

@@ -23,8 +23,7 @@ from parity.hooks.implementations import sentence
 from parity.paths.plan import DEFAULT_KINDS, Ends, Pair, Plan, Side, State, state_of
 from parity.reached import Reached
 from parity.records import LOOP, StepRecords
-from parity.runs.descend import descend, unobserved
-from parity.runs.follow import Following, behind, holding, placed, without_held
+from parity.runs.follow import Following, behind, descend, holding, placed, unobserved, without_held
 from parity.runs.sides import Ready, Sink, counted, exhaust, until_end
 from parity.settings import BITS, NEUTRAL, Difference, Settings
 

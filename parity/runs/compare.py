@@ -30,7 +30,7 @@ from parity.errors import InconclusiveError
 from parity.paths.plan import Ends, Openers, Pair, Start
 from parity.records import LOOP
 from parity.runs.checks import REACHED, logic, precision, truth_alone
-from parity.runs.descend import unobserved
+from parity.runs.follow import unobserved
 from parity.runs.request import Request, Say
 from parity.runs.sides import Ready, Rounds, Sink, ready, workers
 from parity.settings import BITS, differences

@@ -51,18 +51,17 @@ def carried(where: str) -> Like | None:
     return read_like(where) if FILE in Golden.open(where).store.files() else None
 
 
-def carry(where: str, facts: Facts, provenance: Provenance, *, resumed: bool = False) -> bool:
-    """Have a golden carry what its side started from, unless that is the tokens of its text stage; True, once settled.
+def carry(where: str, facts: Facts, provenance: Provenance, *, resumed: bool = False) -> None:
+    """Have a golden carry what its side started from, unless that is the tokens of its text stage.
 
     Args:
         resumed: whether it may carry them already, and is then left as it is.
     """
     store = open_store(where)
     if resumed and FILE in store.files():
-        return True
+        return
     inputs = {name: Input(x, facts.input_dtypes[name]) for name, x in facts.inputs.items()}
     put_inputs(store, provenance, {**inputs, NOISE: Input(facts.noise, "float32")})
-    return True
 
 
 LATENTS = "latents"

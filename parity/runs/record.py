@@ -39,7 +39,7 @@ from parity.paths.plan import (
 from parity.records import Facts, StepRecords
 from parity.runs.given import carry
 from parity.runs.request import Request, Say
-from parity.runs.sides import arrays, exhaust, spec_of, until_end, workers
+from parity.runs.sides import arrays, spec_of, until_end, workers
 from parity.settings import DeepCache, Settings
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _recorded(request: RecordRequest, side: Side, facts: Facts, chain: Chain | N
     plan = plan_sites(["", *(m for m in facts.provenance.modules if m)], *choice)
     weights = dict(facts.provenance.weights) | ({} if chain is None else chain.weights)
     provenance = replace(facts.provenance, command=request.command, weights=weights)
-    written, carried, ends = 0, False, Ends()
+    written, ends = 0, Ends()
     with GoldenWriter(request.where, provenance, resume=request.resume, overwrite=request.overwrite) as writer:
         if STAGES_STEP in writer.steps_done:
             return Recorded(0)  # it is the last to be written
@@ -140,9 +140,9 @@ def _recorded(request: RecordRequest, side: Side, facts: Facts, chain: Chain | N
                 continue
             writer.write_step(step)
             written += 1
-            if not carried:
-                carried = carry(request.where, facts, provenance, resumed=done > 0)
-        if not carried:  # it may have been killed before it could
+            if written == 1:
+                carry(request.where, facts, provenance, resumed=done > 0)
+        if not written:  # it may have been killed before it could
             carry(request.where, facts, provenance, resumed=done > 0)
         if chain is not None and "vae" in request.run.stages:
             chain.decode(ends, say)
@@ -195,7 +195,6 @@ def _steps(
     for step in until_end(steps, ends):
         say(f"recording the {request.side}", step.step, total)
         yield step
-    exhaust(steps)
 
 
 def _state_after(where: str, step: int) -> State:

@@ -1,11 +1,15 @@
-"""What a comparison is asked for, and by which ports. As plain data it is kept beside the run's records, and typed
-again as a command. Imports neither torch nor jax.
+"""What a comparison is asked for, and by which ports, each imported where it will run. As plain data it is kept beside
+the run's records, and typed again as a command.
+
+To run a kept run again its ports are named on the command line, with their files as they were: a run folder may come
+from somebody else, so its request.json never decides which file is executed. Imports neither torch nor jax.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Protocol
@@ -13,15 +17,16 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 import msgspec
 from msgspec.structs import replace
 
+from parity.errors import UsageError
 from parity.files import read_bytes
 from parity.models.registry import DEFAULT_MODEL
-from parity.paths.plan import LOOP_STAGE
-from parity.paths.port.settings import PortInfo, chosen
+from parity.paths.plan import LOOP_STAGE, Openers, Role
+from parity.paths.port.settings import PortInfo, chosen, port_timeout
+from parity.paths.worker.process import Workers
 from parity.redact import typed_command, without_secrets
 from parity.settings import Settings, paired
 
 if TYPE_CHECKING:
-    from parity.paths.plan import Openers
     from parity.runs.given import Like
 
 
@@ -130,7 +135,7 @@ class Request:
 
 FILE = "request.json"
 """In the folder of a kept run."""
-_MOST_BYTES = 1 << 20
+_KEPT_BYTES = 1 << 20
 _AS_ASKED = ("steps", "seed", "prompt", "stages", "sites", "values", "checks", "isolate")
 """What a request holds under the same names."""
 
@@ -192,7 +197,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Raises:
             OSError: there is no such file. msgspec.ValidationError: it is another than a run writes.
         """
-        return msgspec.json.decode(read_bytes(run / FILE, _MOST_BYTES), type=cls)
+        return msgspec.json.decode(read_bytes(run / FILE, _KEPT_BYTES), type=cls)
 
     def to_json(self) -> str:
         """As it is kept."""
@@ -257,3 +262,68 @@ def _absolute(where: str) -> str:
 
 def _entry(port: PortInfo | None) -> str | None:
     return None if port is None else f"{port.file}:{port.text.rpartition(':')[2]}"
+
+
+def load_ports(
+    reference_port: str | None, port: str | None, model: str | None, openers: Openers | None = None
+) -> Ports:
+    """Import the ports of a command.
+
+    Args:
+        reference_port, port: `FILE.py:FUNCTION`; None for parity's own path. model: None where a reference port has
+            inputs of its own. openers: who imports; by default a process a side.
+
+    Raises:
+        UsageError: see `parity.paths.port.load.load_entry`.
+    """
+    openers, timeout = openers or Workers(), port_timeout()
+    reference = candidate = None
+    if reference_port is not None:
+        option = "--reference-port"
+        reference = openers.of("reference").port(option, reference_port, timeout)
+        if port is None:  # torchax runs the reference's own module
+            openers.of("candidate").port(option, reference_port, timeout)
+    if port is not None:
+        candidate = openers.of("candidate").port("--port", port, timeout)
+    return Ports(reference, candidate, reference is not None and model is None, openers)
+
+
+_PORT_BYTES = 1 << 26
+"""Of a port's file."""
+_OPTIONS = {"reference": "--reference-port", "candidate": "--port"}
+
+
+def ports_of(spec: RunSpec, openers: Openers, named: Mapping[Role, str | None]) -> Ports:
+    """The ports of a kept run, which the user names again.
+
+    Args:
+        named: `FILE:FUNCTION` by role.
+
+    Raises:
+        UsageError: a port of the run is not named, was edited since, or cannot be loaded.
+    """
+
+    def port(role: Role, path: str | None, code: str | None) -> str | None:
+        again = named.get(role)
+        if path is None:
+            return None
+        if again is None:
+            raise UsageError(f"this run was created with a port; name it again: {_OPTIONS[role]} {path}")
+        _require_unchanged(Path(again.rpartition(":")[0]), code)
+        return again
+
+    reference = port("reference", spec.reference_port, spec.reference_code)
+    candidate = port("candidate", spec.port, spec.port_code)
+    if reference is None and candidate is None:
+        return NO_PORTS
+    return load_ports(reference, candidate, spec.model, openers)
+
+
+def _require_unchanged(file: Path, digest: str | None) -> None:
+    """Refuse a port's file that is not what ran, before any of it is executed."""
+    try:
+        found = hashlib.sha256(read_bytes(file, _PORT_BYTES)).hexdigest()[:16]
+    except (OSError, ValueError):  # a path with a null is a ValueError
+        found = None
+    if found is None or found != digest:
+        raise UsageError(f"'{file}' is not the port that was run, or was edited since: run it again with --out")

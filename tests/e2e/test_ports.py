@@ -15,8 +15,7 @@ from parity.hooks.sites import plan_sites
 from parity.paths.plan import Plan
 from parity.paths.worker import process
 from parity.paths.worker.process import Workers
-from parity.runs.ports import load_ports
-from parity.runs.request import Request
+from parity.runs.request import Request, load_ports
 from parity.runs.sides import ready
 from tests.support import linen_port, nnx_port
 from tests.support.cli import cli

@@ -11,8 +11,7 @@ from parity.compare.independent import differences
 from parity.compare.result import Result
 from parity.paths.live import InProcess
 from parity.runs.compare import run
-from parity.runs.ports import load_ports
-from parity.runs.request import Request
+from parity.runs.request import Request, load_ports
 from tests.support import nnx_port
 from tests.support.lab import quiet
 

@@ -16,7 +16,7 @@ from parity.paths.live import InProcess
 from parity.paths.plan import Pair, Plan
 from parity.records import StepRecords
 from parity.runs import follow
-from parity.runs.descend import NOTE, unobserved
+from parity.runs.follow import NOTE, unobserved
 from parity.runs.request import Request
 from parity.settings import parse
 from tests.support import ports

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from parity.errors import UsageError
-from parity.runs.ports import ports_of
+from parity.runs.request import ports_of
 from tests.runs.test_spec import PLAIN
 
 

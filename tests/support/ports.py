@@ -16,8 +16,7 @@ from parity.paths.plan import Openers
 from parity.paths.port.load import load_entry
 from parity.paths.worker.process import Workers
 from parity.runs.compare import run
-from parity.runs.ports import load_ports
-from parity.runs.request import Request
+from parity.runs.request import Request, load_ports
 from parity.settings import parse
 from tests.support.lab import quiet
 

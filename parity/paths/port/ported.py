@@ -146,7 +146,7 @@ class Ported(Family):
         """What the port changed for the process, which was put back; then what the base family says."""
         said = [*(f"importing it {x}" for x in self.entry.said), *sorted(self.said)]
         detail = f"{self.entry.text}: " + ("; ".join(said) + "; put back" if said else "changed nothing outside")
-        own = (f"{self.role} port", "explained" if said else "pass", detail)
+        own: Said = (f"{self.role} port", "explained" if said else "pass", detail)
         return (own, *self.base.checks(case, role))
 
     @property

@@ -17,7 +17,7 @@ from parity.models.registry import opened
 from parity.paths.plan import VAE_INPUT, Ends, Openers, Outputs, Plan
 from parity.runs.compare import Encodings, compare, merged
 from parity.runs.request import Choice, Request, Say
-from parity.runs.sides import Rounds, Sink, counted, spec_of, until_end
+from parity.runs.sides import Rounds, Sink, counted, exhaust, spec_of, until_end
 from parity.runs.stages.vae import decode_round
 
 STAGES = ("text", "transformer", "vae")
@@ -108,7 +108,6 @@ def reference_latents(request: Request, openers: Openers, say: Say) -> Outputs:
     alone = dataclasses.replace(request, reference=request.reference.neutral, stages=("transformer",), stage1=stage1)
     say("encoding the prompt" if stage1 is None else "reading the embeddings")
     side, ends = openers.of("reference").open(spec_of(alone, "reference")), Ends()
-    for _ in counted(until_end(side.observe(Plan(ends=True)), ends), "the reference's latents", request.steps, say):
-        continue
+    exhaust(counted(until_end(side.observe(Plan(ends=True)), ends), "the reference's latents", request.steps, say))
     side.close()
     return ends.own
