@@ -21,6 +21,7 @@ import torchax
 from torchax import interop
 
 from parity.hooks.attach import attached
+from parity.hooks.methods import replaced
 from parity.hooks.modules import module_tree, named_tensors
 from parity.hooks.reduce.transfer import widen16
 from parity.hooks.reduce.transfer_jax import BatchingReducer, array_of, jax_records, split
@@ -90,7 +91,7 @@ class TorchaxStage(InTorchax):
     def _routed(self, outer: _Outer) -> Iterator[None]:
         """Within it, a call of the trunk, which holds all weights of the stage, runs its program."""
         trunk = self.root.get_submodule(self.stage.trunk)
-
+        own = trunk.forward
         if not self.jit:
             self.reached.mark("jit")
 
@@ -98,37 +99,34 @@ class TorchaxStage(InTorchax):
             given, shell = apart((args, kwargs))
             tensors = [jax.device_put(array_of(x), self.devices.replicated) for x in given]
             (out, reduced), rest = self.programs.run(
-                (outer.plan, shell.key), self._call(trunk, shell, outer.plan), self.params, tensors, outer.frames
+                (outer.plan, shell.key), self._call(trunk, own, shell, outer.plan), self.params, tensors, outer.frames
             )
             outer.add(rest, reduced)
             return rest.out.filled(interop.torch_view(out))
 
-        trunk.forward = routed
-        try:
+        with replaced(trunk, "forward", routed):
             yield
-        finally:
-            trunk.__dict__.pop("forward", None)
 
     def _call(
-        self, trunk: torch.nn.Module, shell: Shell, plan: SitePlan | None
+        self, trunk: torch.nn.Module, own: Callable[..., Any], shell: Shell, plan: SitePlan | None
     ) -> Callable[[Any, list[jax.Array], Any], tuple[tuple[list[jax.Array], Any], Rest]]:
-        """A call of the trunk on jax arrays, traced or not: (weights, tensors, row frames) -> (outputs, reductions)."""
+        """A call of the trunk on jax arrays, traced or not: (weights, tensors, row frames) -> (outputs, reductions).
+
+        Args:
+            own: the trunk's forward, in whose place its program stands.
+        """
 
         def run(weights: Any, tensors: list[jax.Array], frames: Any) -> tuple[tuple[list[jax.Array], Any], Rest]:
             args, kwargs = shell.filled(interop.torch_view(tensors))
             reducer = BatchingReducer()
             tap = None if plan is None else Tap(plan, reducer, self.stage.rule, ("",), {"": interop.torch_view(frames)})
-            routed = trunk.__dict__.pop("forward", None)
-            try:
-                with (
-                    holding(self.root, weights, self.env, self.devices),
-                    contextlib.nullcontext() if tap is None else attached(self.root, tap),
-                ):
-                    out, left = apart(trunk(*args, **kwargs))
-                    static, reduced = ((), ([], [])) if tap is None else split(tap, reducer)
-            finally:
-                if routed is not None:
-                    trunk.__dict__["forward"] = routed
+            with (
+                replaced(trunk, "forward", own),
+                holding(self.root, weights, self.env, self.devices),
+                contextlib.nullcontext() if tap is None else attached(self.root, tap),
+            ):
+                out, left = apart(trunk(*args, **kwargs))
+                static, reduced = ((), ([], [])) if tap is None else split(tap, reducer)
             rest = Rest(static, Counter({} if tap is None else tap.calls), left)
             return ([array_of(x) for x in out], reduced), rest
 
