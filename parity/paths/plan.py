@@ -4,9 +4,9 @@
 and a golden on disk are sides (`Side`); so is one whose work is done in another process
 (`parity.paths.worker.process`). What a comparison does is written against these protocols alone.
 
-    with worker.open(spec) as side:
-        for step in side.observe(Plan(sites=plan)):
-            ...
+    side = worker.open(spec)
+    for step in side.observe(Plan(sites=plan)):
+        ...
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
@@ -50,7 +51,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
         return subprocess.Popen(words, pass_fds=(read, write), stdin=subprocess.DEVNULL, stdout=out, stderr=out)
 
     monkeypatch.setitem(process.LAUNCHERS, "candidate", launch)
-    with Worker("candidate") as started:
+    with contextlib.closing(Worker("candidate")) as started:
         yield started
 
 

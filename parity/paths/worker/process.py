@@ -181,12 +181,6 @@ class Worker:
         self._let_go()
         self._process.wait()
 
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(self, *ended: object) -> None:
-        self.close()
-
     def _ended(self) -> UsageError:
         """Why the process is gone, with the last line of the side's own code."""
         try:
@@ -372,8 +366,8 @@ class _Stream(Iterator[StepRecords]):
             self.worker.forget(self.stream)
 
 
-class Workers:
-    """A process for each role, started when it is first asked for, ended with the context.
+class Workers(contextlib.ExitStack):
+    """A process for each role, started when it is first asked for, ended with the context, or by `close`.
 
     Args:
         torchax: whether the candidate runs in it, so that its process imports it while the reference loads. No other
@@ -381,6 +375,7 @@ class Workers:
     """
 
     def __init__(self, *, torchax: bool = False) -> None:
+        super().__init__()
         self.torchax = torchax
         self._started: dict[str, Worker] = {}
 
@@ -388,18 +383,7 @@ class Workers:
         """The opener of a role."""
         if role not in self._started:
             self._started[role] = worker = Worker(role)
+            self.callback(worker.close)
             if role == "candidate" and self.torchax:
                 worker.send("imports")
         return self._started[role]
-
-    def close(self) -> None:
-        """End both processes."""
-        for worker in self._started.values():
-            worker.close()
-        self._started = {}
-
-    def __enter__(self) -> Workers:
-        return self
-
-    def __exit__(self, *ended: object) -> None:
-        self.close()
