@@ -191,8 +191,7 @@ class _Run:
         """A call begins: its arguments, as far as they give way."""
         for name, x in named.items():
             for branch, piece in by_branch(self._branches, x) if isinstance(x, torch.Tensor) else ():
-                other = self.look.held.get(name_of(Key(STAGE, 0, branch, f"{path}:in.{name}", number)))
-                self._layouts[branch].see(path, name, piece, other)
+                self._layouts[branch].see(path, name, piece, self._other(branch, f"{path}:in.{name}", number))
         caller = self._open[-1] if self._open else None
         changed: dict[int, torch.Tensor] = {}
         fates = set[Fate]()
@@ -203,8 +202,10 @@ class _Run:
                     fate, new = self._value(f"{path}:{port}", number, x, judged)
                     changed |= {} if new is x else {id(x): new}
                     fates |= {fate}
-                elif x is None and any(self._given_more(branch, f"{path}:{port}", number) for branch in self._branches):
-                    fates |= {"left"}
+                elif x is None:
+                    others = (self._other(branch, f"{path}:{port}", number) for branch in self._branches)
+                    if any(other is not None and other.numel() > 0 for other in others):
+                        fates |= {"left"}
                 elif any(isinstance(held, torch.Tensor) for held in getattr(x, "__dict__", {}).values()):
                     fates |= {"absent"}  # an object that only its module can read
         inherited = caller is None or caller.known
@@ -212,10 +213,9 @@ class _Run:
         self._open.append(_Call(number, known))
         return (_swapped(args, changed), _swapped(kwargs, changed)) if changed else None
 
-    def _given_more(self, branch: str, site: str, number: int) -> bool:
-        """Whether the candidate is given a tensor here."""
-        other = self.look.held.get(name_of(Key(STAGE, 0, branch, site, number)))
-        return other is not None and other.numel() > 0
+    def _other(self, branch: str, site: str, number: int) -> torch.Tensor | None:
+        """The candidate's value."""
+        return self.look.held.get(name_of(Key(STAGE, 0, branch, site, number)))
 
     def _made(self, path: str, output: Any) -> Any:
         """A call has ended: its output, as far as it gives way; None to keep it."""
@@ -244,14 +244,13 @@ class _Run:
 
     def _piece(self, branch: str, site: str, number: int, x: torch.Tensor, judged: bool) -> tuple[Fate, torch.Tensor]:
         """The same of a branch."""
-        name = name_of(Key(STAGE, 0, branch, site, number))
-        other = self.look.held.get(name)
+        key, other = Key(STAGE, 0, branch, site, number), self._other(branch, site, number)
         if other is None:
             return "absent", x
+        name = name_of(key)
         layout, (module, _, port) = self._layouts[branch], site.partition(":")
         placed = layout.placed(module, port, x, other)
         if self.like is None:
-            key = Key(STAGE, 0, branch, site, number)
             self.fates[name] = self._fate(layout, key, x, other, placed, judged)
         fate = (self.like or self).fates.get(name, "left")
         if fate != "followed" or placed is None:

@@ -101,9 +101,6 @@ class TorchaxBackend(InTorchax, Base):
             records += jax_records(entries, reduced, calls.step)
         return predictions, records
 
-    def _place_input(self, x: jax.Array) -> jax.Array:
-        return self.devices.put(x, self.devices.batch(x.shape))
-
     def forward(self, names: tuple[str, ...], rule: PairedRule, plan: SitePlan | None) -> Forward:
         """One call of the model on jax arrays, traced or not; they may be abstract.
 
@@ -173,7 +170,8 @@ class TorchaxBackend(InTorchax, Base):
 
     def placed(self, arguments: Arguments) -> dict[str, jax.Array | None]:
         """A call's arguments where the program takes them."""
-        return {k: None if x is None else self._place_input(array_of(x)) for k, x in arguments.items()}
+        arrays = {k: None if x is None else array_of(x) for k, x in arguments.items()}
+        return {k: None if x is None else self.devices.put(x, self.devices.batch(x.shape)) for k, x in arrays.items()}
 
 
 def load_candidate(family: Family, case: Case, settings: Settings, inputs: Inputs) -> Loaded:

@@ -59,27 +59,12 @@ def known(spec: Spec) -> Known:
     return _STAGES[spec.source.stage](spec, case, family)
 
 
-def encoder_stage(case: Case, encoder: Encoder) -> Stage:
-    """The stage that runs one encoder; its records have the branch of the prompt."""
-    place = "text.byt5" if encoder.stream.byt5 else TEXT
-    load = partial(load_encoder, case, encoder)
-    return Stage(TEXT, encoder.part, load, encoder.rule, encoder.frames, encoder.divide, place)
-
-
-def vae_stage(case: Case) -> Stage:
-    """The stage that decodes.
-
-    Raises:
-        UsageError: the class of the checkpoint's VAE is not known.
-    """
-    vae_config(case.folder)
-    return Stage(VAE_STAGE, "decoder", partial(load_decoder, case), CacheRows(), pictures=True)
-
-
 def _text(spec: Spec, case: Case, family: Family) -> Known:
     text = family.text(case)
     encoder = next(e for e in text.encoders if e.part == spec.source.part)
-    stage, held = encoder_stage(case, encoder), None
+    place, held = "text.byt5" if encoder.stream.byt5 else TEXT, None
+    load = partial(load_encoder, case, encoder)
+    stage = Stage(TEXT, encoder.part, load, encoder.rule, encoder.frames, encoder.divide, place)
     modules = module_tree(encoder_skeleton(case, encoder))
     if spec.source.stage1 is not None and spec.role == "candidate":
         given = read_stage1(Path(spec.source.stage1), family.streams, case.config)
@@ -95,7 +80,8 @@ def _file_rows(encoder: Encoder, given: Conditions, branch: str, x: np.ndarray) 
 
 
 def _vae(spec: Spec, case: Case, family: Family) -> Known:
-    stage = vae_stage(case)
+    vae_config(case.folder)  # refuses a class that is not known
+    stage = Stage(VAE_STAGE, "decoder", partial(load_decoder, case), CacheRows(), pictures=True)
     if spec.start.inputs:
         latents: torch.Tensor = tensor(spec.start.inputs[VAE_INPUT])
     else:

@@ -100,7 +100,7 @@ def _judged(
         return dataclasses.replace(result, stages=(stage_diff(result, VAE_STAGE),))
     others = [_frames(x) for name, x in runs.items() if not name.startswith(BESIDE) and name != "float32"]
     floors = np.maximum(np.max([spread(frames_of(ours), frames_of(x)) for x in others], axis=0), _least(ours))
-    own = _errors(ours, theirs, floors)
+    own = frame_errors(*map(frames_of, as_shown(ours, theirs)), floors)
     if not chained:
         return dataclasses.replace(result, stages=(stage_diff(result, VAE_STAGE),), frames=frame_diffs(own, None))
     last = _frames(came.candidate.runs[f"{BESIDE}{CHAIN}"])
@@ -138,12 +138,6 @@ def _chain(
     return Distance(l2 / scale, floor / scale, ratio(l2, floor)), chain
 
 
-def _errors(ours: np.ndarray, theirs: np.ndarray, floors: np.ndarray) -> tuple[FrameError, ...]:
-    """The error of each frame, as shown where one side cut them."""
-    ours, theirs = as_shown(ours, theirs)
-    return frame_errors(frames_of(ours), frames_of(theirs), floors)
-
-
 def _least(frames: np.ndarray) -> np.ndarray:
     """Two half ulps of float32 of each frame: what no frame is judged below."""
     return np.array([2.0**-23 * float(np.linalg.norm(f.astype(np.float64))) for f in frames_of(frames)])
@@ -171,9 +165,13 @@ def latent_checks(config: Mapping[str, Any], reference: np.ndarray, candidate: n
     Args:
         config: of the VAE. reference, candidate: what each side's decode is to start from.
     """
-    factor = _factor(config)
-    scale = float(config["scaling_factor"]) if factor.verdict == "pass" else 1.0
-    return _layout(config, reference, candidate), factor, _statistics(scale, reference, candidate)
+    name, factor, scale = "scaling factor", config.get("scaling_factor"), 1.0
+    if not isinstance(factor, (int, float)) or not math.isfinite(factor) or factor <= 0:
+        check = Check(name, "fail", f"the VAE's config says {factor!r}, not a positive number")
+    else:
+        scale = float(factor)
+        check = Check(name, "pass", f"{factor} in the VAE's config; the latents are divided by it on both sides")
+    return _layout(config, reference, candidate), check, _statistics(scale, reference, candidate)
 
 
 def _layout(config: Mapping[str, Any], a: np.ndarray, b: np.ndarray) -> Check:
@@ -186,13 +184,6 @@ def _layout(config: Mapping[str, Any], a: np.ndarray, b: np.ndarray) -> Check:
     if a.shape != b.shape:
         return Check(name, "fail", f"{list(a.shape)} against {list(b.shape)}")
     return Check(name, "pass", f"[B, C, T, H, W] = {list(a.shape)} on both sides")
-
-
-def _factor(config: Mapping[str, Any]) -> Check:
-    name, factor = "scaling factor", config.get("scaling_factor")
-    if not isinstance(factor, (int, float)) or not math.isfinite(factor) or factor <= 0:
-        return Check(name, "fail", f"the VAE's config says {factor!r}, not a positive number")
-    return Check(name, "pass", f"{factor} in the VAE's config; the latents are divided by it on both sides")
 
 
 def _statistics(factor: float, a: np.ndarray, b: np.ndarray) -> Check:
