@@ -153,12 +153,9 @@ class Judged:
 
 def reached(pair: Ready) -> Check:
     """One line that says which settings proved that their code ran; a side whose code did not has refused to go on."""
-
-    def names(settings: Settings) -> str:
-        return ", ".join(Reached(settings).expected) or "none given"
-
-    detail = f"reference: {names(pair.settings.reference)}; candidate: {names(pair.settings.candidate)}"
-    return Check(REACHED, "pass", f"code replaced by settings ran ({detail})")
+    both = (("reference", pair.settings.reference), ("candidate", pair.settings.candidate))
+    said = [f"{side}: {', '.join(Reached(settings).expected) or 'none given'}" for side, settings in both]
+    return Check(REACHED, "pass", f"code replaced by settings ran ({'; '.join(said)})")
 
 
 def attention(reference: Ends, candidate: Ends) -> Iterator[str]:

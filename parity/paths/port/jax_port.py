@@ -50,7 +50,6 @@ class JaxPort(TorchaxBackend):
     """
 
     family: Ported
-    placement = ""
     safe_attention = False
 
     def __init__(self, port: Port, family: Ported, case: Case, inputs: Inputs, reached: Reached) -> None:

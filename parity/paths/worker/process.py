@@ -238,23 +238,20 @@ class _Replies:
 
     def read(self, pipe: IO[bytes]) -> None:
         """Take answers until the other end closes the pipe."""
-        broken: BaseException | None = None
-        while broken is None:
-            try:
+        try:
+            while True:
                 message = wire.receive(pipe)  # type: ignore[arg-type]
-            except BaseException as error:
-                broken = error
-                continue
-            if "ended" in message:
-                self.end = (message["ended"], message["trace"])
-            else:
-                self._awaited.pop(message["id"]).set_result(message)
-        with self._lock:
-            self.over.set()
-        pipe.close()
-        for future in self._awaited.values():
-            future.set_exception(broken)
-        self._awaited.clear()
+                if "ended" in message:
+                    self.end = (message["ended"], message["trace"])
+                else:
+                    self._awaited.pop(message["id"]).set_result(message)
+        except BaseException as error:
+            with self._lock:
+                self.over.set()
+            pipe.close()
+            for future in self._awaited.values():
+                future.set_exception(error)
+            self._awaited.clear()
 
 
 def _pass_on(lines: IO[bytes], role: Role, said: collections.deque[str]) -> None:
