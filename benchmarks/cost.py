@@ -39,10 +39,9 @@ from parity.hooks.sites import SitePlan, plan_sites
 from parity.hooks.tap import Tap
 from parity.models.hunyuan_video_15.family import HunyuanVideo15
 from parity.models.spec import Case, GenerationSpec
-from parity.paths.inputs import Inputs
 from parity.paths.jax.candidate import TorchaxBackend
 from parity.paths.jax.mesh import make_devices, use_compilation_cache
-from parity.paths.loaded import StepCalls, batched
+from parity.paths.loaded import Inputs, StepCalls, batched
 from parity.paths.reference import TorchBackend
 from parity.reached import Reached
 from parity.records import Floor, Key, Moments, Provenance, Record, StepRecords

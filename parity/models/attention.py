@@ -10,7 +10,7 @@ Written once in torch's functions, so that torchax runs the same code on JAX; fo
   out / (1 - n * exp(-lse)).
 - `segment_ids`: valid tokens see valid tokens, padded ones see padded ones. Equal to `exact` in every valid row.
 - `segment_ids_first_row`: the ids of the first row of the batch serve for all rows. A fault in itself, so it takes
-  effect however the model is called: the first row is that of the first guidance branch (`parity.paths.inputs.BRANCHES`
+  effect however the model is called: the first row is that of the first guidance branch (`parity.paths.loaded.BRANCHES`
   names it: `cond`), and where branches are called one by one the model's family hands each call that branch's mask.
 
 The other settings, in the order in which a port comes to them: padded keys and values are zeroed; `k_smooth` subtracts

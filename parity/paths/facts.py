@@ -16,8 +16,7 @@ import torch
 from parity.golden.fingerprint import fingerprint, narrow, weight_prints
 from parity.hooks.reduce.transfer import to_numpy
 from parity.models.stage_files import write_stage2
-from parity.paths.inputs import array
-from parity.paths.loaded import Loaded
+from parity.paths.loaded import Loaded, array
 from parity.paths.loop import Loop
 from parity.paths.plan import Ends
 from parity.records import PORT, Facts, Provenance

@@ -19,8 +19,7 @@ from parity.models.family import Family
 from parity.models.generic.family import Generic
 from parity.models.generic.inputs import LATENT, TIMESTEP, Made, Signature, read_inputs
 from parity.models.spec import Case, GenerationSpec
-from parity.paths.inputs import Inputs
-from parity.paths.loaded import Loaded
+from parity.paths.loaded import Inputs, Loaded
 from parity.paths.loop import Loop, call_model
 from parity.paths.plan import Role
 from parity.paths.port.load import Entry

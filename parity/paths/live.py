@@ -24,8 +24,7 @@ from parity.paths.facts import ends, facts_of, leave
 from parity.paths.families import from_tensors, load, reference_case, with_names, with_port
 from parity.paths.floors import Variant, make_variants, with_floors
 from parity.paths.follow import Look, follow, in_loop, stepwise
-from parity.paths.inputs import Conditions, Inputs, draw_noise, require_fit, require_place, tensor
-from parity.paths.loaded import Loaded
+from parity.paths.loaded import Conditions, Inputs, Loaded, draw_noise, require_fit, require_place, tensor
 from parity.paths.loop import Loop, denoise, prepare
 from parity.paths.plan import LOOP_STAGE, Array, Forced, Plan, Source, Spec, State, split_branches, state_of
 from parity.paths.port.load import DEFAULT_TIMEOUT, Entry, load_entry

@@ -28,8 +28,7 @@ from parity.models.family import Family
 from parity.models.feature_cache import calling, given_at
 from parity.models.patches import DTYPES, device_named, in_dtype
 from parity.models.spec import Case
-from parity.paths.inputs import BRANCHES, Inputs
-from parity.paths.loaded import STAGE, Base, Listen, Loaded, Predicted, StepCalls
+from parity.paths.loaded import BRANCHES, STAGE, Base, Inputs, Listen, Loaded, Predicted, StepCalls
 from parity.reached import Reached
 from parity.records import Record
 from parity.settings import Settings

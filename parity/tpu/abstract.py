@@ -40,11 +40,10 @@ from parity.models.folder import skeleton
 from parity.models.patches import DTYPES, as_loaded, setting_dtype
 from parity.models.spec import Case
 from parity.paths.families import load, with_names, with_port
-from parity.paths.inputs import Inputs
 from parity.paths.jax.candidate import TorchaxBackend, adapt
 from parity.paths.jax.mesh import Devices, make_mesh, rules_of
 from parity.paths.jax.tracing import scoped, to_jax
-from parity.paths.loaded import batched
+from parity.paths.loaded import Inputs, batched
 from parity.paths.loop import prepare
 from parity.paths.plan import LOOP_STAGE
 from parity.paths.port.load import Entry

@@ -17,8 +17,8 @@ from parity.hooks.sites import plan_sites
 from parity.models.registry import family_of
 from parity.models.spec import Case
 from parity.models.text import Encoder, TextStage
-from parity.paths.inputs import tensor
 from parity.paths.jax.stage import TorchaxStage
+from parity.paths.loaded import tensor
 from parity.paths.plan import Given
 from parity.runs.compare import Encodings
 from parity.runs.request import Request

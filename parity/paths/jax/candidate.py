@@ -34,12 +34,11 @@ from parity.models.family import Family
 from parity.models.feature_cache import Kept, calling, given_at
 from parity.models.patches import DTYPES, in_dtype
 from parity.models.spec import Case
-from parity.paths.inputs import BRANCHES, Inputs
 from parity.paths.jax.mended import attention_of, is_torchax_own
 from parity.paths.jax.mesh import Devices, make_devices, port_devices, use_compilation_cache
 from parity.paths.jax.program import InTorchax, Programs, holding
 from parity.paths.jax.tracing import InsideJitError, TracedTap, bounded, inlining, scoped, to_jax
-from parity.paths.loaded import Arguments, Base, Loaded, Predicted, StepCalls
+from parity.paths.loaded import BRANCHES, Arguments, Base, Inputs, Loaded, Predicted, StepCalls
 from parity.paths.reference import mark_text_settings, silenced
 from parity.reached import Reached
 from parity.records import Record

@@ -31,11 +31,10 @@ from parity.hooks.tap import Entry, Tap
 from parity.models.feature_cache import Kept, calling
 from parity.models.generic.inputs import LATENT
 from parity.models.spec import Case
-from parity.paths.inputs import Inputs
 from parity.paths.jax.candidate import Forward, Returned, TorchaxBackend
 from parity.paths.jax.mesh import port_devices, use_compilation_cache
 from parity.paths.jax.tracing import InsideJitError, TracedTap, inlining, to_jax, trace_state
-from parity.paths.loaded import Base, Loaded, Predicted, StepCalls
+from parity.paths.loaded import Base, Inputs, Loaded, Predicted, StepCalls
 from parity.paths.port.ported import Ported, guarded, moved, wrong_output
 from parity.port import Port, listening
 from parity.reached import Reached

@@ -25,7 +25,7 @@ from parity.models.stage_files import read_stage1, read_stage2
 from parity.models.text import TEXT, Encoder, divided, load_encoder
 from parity.models.text import skeleton as encoder_skeleton
 from parity.models.vae import CacheRows, LatentDecoder, load_decoder
-from parity.paths.inputs import Conditions, tensor
+from parity.paths.loaded import Conditions, tensor
 from parity.paths.plan import VAE_INPUT, VAE_STAGE, Spec
 from parity.paths.stages.stage import Inputs, Outputs, Stage
 from parity.reached import Reached

@@ -20,7 +20,7 @@ from parity.floors import Floors
 from parity.golden.fingerprint import weight_prints
 from parity.hooks.sites import SitePlan
 from parity.paths.follow import Look, Walk, follow, stepwise
-from parity.paths.inputs import array, tensor
+from parity.paths.loaded import array, tensor
 from parity.paths.plan import BESIDE, STAGES_STEP, VAE_STAGE, Array, Ends, Forced, Plan, Spec, State, split_branches
 from parity.paths.port.load import Entry, load_entry
 from parity.paths.port.settings import typed

@@ -34,8 +34,8 @@ from parity.models.patches import device_named
 from parity.models.spec import Case
 from parity.paths.floors import SEEDS
 from parity.paths.follow import Listen, Walk
-from parity.paths.inputs import array
 from parity.paths.layout import Watched
+from parity.paths.loaded import array
 from parity.paths.plan import STAGES_STEP, VAE_STAGE, Array, Given
 from parity.paths.port.load import Entry
 from parity.paths.port.ported import built, guarded, moved

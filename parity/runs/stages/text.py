@@ -24,7 +24,7 @@ from parity.models.patches import DTYPES
 from parity.models.spec import Case
 from parity.models.stage_files import read_stage1
 from parity.models.text import TEXT, Encoder, TextStage, skeleton
-from parity.paths.inputs import array
+from parity.paths.loaded import array
 from parity.paths.plan import Ends, Given, Openers, Outputs, Pair, Start, split_branches
 from parity.paths.stages.known import conditions_of
 from parity.paths.stages.stage import held_dtype
