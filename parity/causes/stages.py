@@ -36,11 +36,11 @@ from parity.models.registry import opened
 from parity.models.text import TEXT
 from parity.paths.plan import DEFAULT_KINDS, STAGES_STEP, VAE_INPUT, VAE_STAGE, Given, Openers, Plan, Role, Spec, Start
 from parity.records import LOOP, Floor, Key, Record, StepRecords
+from parity.runs.chain import reference_latents
 from parity.runs.checks import coarse_settings
 from parity.runs.compare import run
 from parity.runs.request import Request, RunSpec, Say
 from parity.runs.sides import source_of
-from parity.runs.stages.chain import reference_latents
 from parity.settings import BY_NAME, Settings, differences
 
 NOT_DIVIDED = "vae.scaling=none"

@@ -234,7 +234,7 @@ def load_encoder(
     dtype: torch.dtype | None = None,
     traced: bool = False,
 ) -> PromptEncoder:
-    """Load an encoder; see `parity.paths.stages.stage.Stage`.
+    """Load an encoder; see `parity.paths.stage.Stage`.
 
     Raises:
         UsageError: the folder lacks it, or it cannot be loaded.

@@ -29,7 +29,7 @@ from parity.paths.loop import Loop, denoise, prepare
 from parity.paths.plan import LOOP_STAGE, Array, Forced, Plan, Source, Spec, State, split_branches, state_of
 from parity.paths.port.load import DEFAULT_TIMEOUT, Entry, load_entry
 from parity.paths.port.settings import PortInfo, typed
-from parity.paths.stages.side import Runners, StageSide
+from parity.paths.stage_side import Runners, StageSide
 from parity.records import Facts, StepRecords
 from parity.settings import Backend, Settings
 

@@ -63,7 +63,7 @@ def run(request: Request, say: Say, sink: Sink | None = None, openers: Openers |
         openers = openers or request.ports.openers or stack.enter_context(workers(request))
         if request.stages == ("transformer",):
             return compare(request, openers, say, sink or Sink())
-        from parity.runs.stages.chain import run_chain
+        from parity.runs.chain import run_chain
 
         return run_chain(request, openers, say, sink or Sink())
 

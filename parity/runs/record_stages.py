@@ -17,6 +17,7 @@ from parity.hooks.sites import plan_sites, split_sites
 from parity.models.family import Family
 from parity.models.registry import opened
 from parity.models.spec import Case
+from parity.paths.known_stages import stage_modules
 from parity.paths.plan import (
     STAGES_STEP,
     VAE_INPUT,
@@ -31,12 +32,11 @@ from parity.paths.plan import (
     Spec,
     Start,
 )
-from parity.paths.stages.known import stage_modules
 from parity.records import LOOP, Facts, Floor, Key, Record, StepRecords
 from parity.runs.record import RecordRequest
 from parity.runs.request import Choice, Say
 from parity.runs.sides import modules_of, source_of, until_end
-from parity.runs.stages.text import embeddings, start_of, text_modules
+from parity.runs.text_stage import embeddings, start_of, text_modules
 from parity.settings import Settings
 
 

@@ -14,7 +14,7 @@ from parity.runs.sides import source_of
 from parity.settings import parse
 
 if TYPE_CHECKING:
-    from parity.paths.stages.side import Runner
+    from parity.paths.stage_side import Runner
 
 OPENERS = InProcess()
 _UNREAD = {VAE_INPUT: Array(np.zeros(1, np.float32), "float32")}

@@ -22,7 +22,7 @@ from parity.paths.loaded import tensor
 from parity.paths.plan import Given
 from parity.runs.compare import Encodings
 from parity.runs.request import Request
-from parity.runs.stages.text import compare_text
+from parity.runs.text_stage import compare_text
 from parity.settings import parse
 from tests.paths.sides import tiny
 from tests.paths.stages import OPENERS, loaded_stage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parity.runs.stages.vae import latent_checks
+from parity.runs.vae_stage import latent_checks
 
 CONFIG = {"latent_channels": 16, "scaling_factor": 1.15258426}
 LATENTS = np.random.default_rng(0).standard_normal((1, 16, 3, 4, 6)).astype(np.float32)

@@ -31,7 +31,7 @@ from parity.paths.jax.mesh import make_devices, use_compilation_cache
 from parity.paths.jax.program import InTorchax, Programs, Shell, apart, holding
 from parity.paths.jax.tracing import to_jax
 from parity.paths.plan import Array
-from parity.paths.stages.stage import STEP, Inputs, Seen, Stage
+from parity.paths.stage import STEP, Inputs, Seen, Stage
 from parity.reached import Reached
 from parity.records import Record
 from parity.settings import Settings
@@ -52,7 +52,7 @@ class Rest:
 
 
 class TorchaxStage(InTorchax):
-    """A stage through torchax; see `parity.paths.stages.stage.TorchStage`.
+    """A stage through torchax; see `parity.paths.stage.TorchStage`.
 
     Raises:
         UsageError: the mesh is larger than the devices.

@@ -27,7 +27,7 @@ from parity.paths.worker.extras import end_with_parent, quieten, require_extras
 if TYPE_CHECKING:
     from parity.paths.live import Host, LiveSide
     from parity.paths.plan import Plan, Spec, State
-    from parity.paths.stages.side import StageSide
+    from parity.paths.stage_side import StageSide
     from parity.records import StepRecords
 
 

@@ -20,12 +20,12 @@ from parity.floors import Floors
 from parity.golden.fingerprint import weight_prints
 from parity.hooks.sites import SitePlan
 from parity.paths.follow import Look, Walk, follow, stepwise
+from parity.paths.known_stages import Known, known
 from parity.paths.loaded import array, tensor
 from parity.paths.plan import BESIDE, STAGES_STEP, VAE_STAGE, Array, Ends, Forced, Plan, Spec, State, split_branches
 from parity.paths.port.load import Entry, load_entry
 from parity.paths.port.settings import typed
-from parity.paths.stages.known import Known, known
-from parity.paths.stages.stage import HeldStage, Inputs, PortDecoder, Rounded, Seen, TorchStage, decoder_of, rounded
+from parity.paths.stage import HeldStage, Inputs, PortDecoder, Rounded, Seen, TorchStage, decoder_of, rounded
 from parity.records import Facts, Floor, Key, Provenance, Record, StepRecords
 from parity.settings import BITS, Settings
 from parity.versions import versions

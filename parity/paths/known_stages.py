@@ -27,7 +27,7 @@ from parity.models.text import skeleton as encoder_skeleton
 from parity.models.vae import CacheRows, LatentDecoder, load_decoder
 from parity.paths.loaded import Conditions, tensor
 from parity.paths.plan import VAE_INPUT, VAE_STAGE, Spec
-from parity.paths.stages.stage import Inputs, Outputs, Stage
+from parity.paths.stage import Inputs, Outputs, Stage
 from parity.reached import Reached
 from parity.settings import parse
 

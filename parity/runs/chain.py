@@ -18,7 +18,7 @@ from parity.paths.plan import VAE_INPUT, Ends, Openers, Outputs, Plan
 from parity.runs.compare import Encodings, compare, merged
 from parity.runs.request import Choice, Request, Say
 from parity.runs.sides import Rounds, Sink, counted, exhaust, spec_of, until_end
-from parity.runs.stages.vae import decode_round
+from parity.runs.vae_stage import decode_round
 
 STAGES = ("text", "transformer", "vae")
 
@@ -37,7 +37,7 @@ def run_chain(request: Request, openers: Openers, say: Say, sink: Sink) -> Resul
     own: Encodings = {}
     notes: list[Note] = []
     if "text" in request.stages:
-        from parity.runs.stages.text import compare_text  # torch and transformers, only from here on
+        from parity.runs.text_stage import compare_text  # torch and transformers, only from here on
 
         family, case = opened(request.model, prompt=request.prompt)
         found["text"], own = compare_text(request, case, family, _rounds(request), choices["text"], openers, say)
@@ -57,7 +57,7 @@ def _choices(request: Request) -> dict[str, Choice]:
     """Stage -> its own sites and values: a glob goes to the stages that have a module it names."""
     if request.sites in ("blocks", "all", "none") and not request.values:
         return {name: (request.sites, ()) for name in request.stages}
-    from parity.paths.stages.known import stage_modules  # torch, to name what no config names
+    from parity.paths.known_stages import stage_modules  # torch, to name what no config names
 
     family, case = opened(request.model, prompt=request.prompt)
     return split_sites(stage_modules(case, family, request.stages), request.sites, request.values)

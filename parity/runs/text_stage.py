@@ -24,10 +24,10 @@ from parity.models.patches import DTYPES
 from parity.models.spec import Case
 from parity.models.stage_files import read_stage1
 from parity.models.text import TEXT, Encoder, TextStage, skeleton
+from parity.paths.known_stages import conditions_of
 from parity.paths.loaded import array
 from parity.paths.plan import Ends, Given, Openers, Outputs, Pair, Start, split_branches
-from parity.paths.stages.known import conditions_of
-from parity.paths.stages.stage import held_dtype
+from parity.paths.stage import held_dtype
 from parity.runs.checks import coarse_settings
 from parity.runs.compare import Encodings, compare_stage, merged, with_checks
 from parity.runs.request import Choice, Request, Say
