@@ -36,9 +36,9 @@ from parity.hooks.rows import JOINT, Part
 from parity.hooks.tap import by_branch, single_output
 from parity.hooks.torchtools import Intercept, callable_modules, leaves, mapped, named_arguments
 from parity.paths.layout import Apart, Layout, Watched, is_mask
-from parity.paths.loaded import STAGE
+from parity.paths.loaded import STAGE, tensor
 from parity.paths.loop import Loop, denoise
-from parity.paths.plan import module_of, name_of
+from parity.paths.plan import Plan, module_of, name_of
 from parity.records import Key, Record, StepRecords
 
 Fate = Literal["followed", "same", "absent", "left"]
@@ -77,8 +77,8 @@ _Before = Callable[[torch.nn.Module, Any, Any], tuple[Any, Any] | None]
 _After = Callable[[torch.nn.Module, Any, Any], Any]
 
 
-def follow(truth: Walk, variants: Sequence[Walk], look: Look, stage: str, step: int) -> StepRecords:
-    """One step of a reference that follows these values, with floors.
+def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: int) -> StepRecords:
+    """One step of a reference that follows the values of a plan, with floors.
 
     Args:
         truth: what is followed by; it may be walked twice. variants: those that round otherwise. stage, step: of it.
@@ -88,6 +88,7 @@ def follow(truth: Walk, variants: Sequence[Walk], look: Look, stage: str, step: 
         not the output but the norm of what the candidate's is apart, by row bin; floors likewise. Behind it a text of
         the same key that says what was done to it, where that is known; of modules that are alike of the first alone.
     """
+    look = Look({name: tensor(x) for name, x in plan.follow.items()}, plan.far, plan.own_order)
     own = _Run(look)
     truth(own.listen)
     if other := own.miscounted:

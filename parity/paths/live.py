@@ -23,7 +23,7 @@ from parity.models.spec import Case
 from parity.paths.facts import ends, facts_of, leave
 from parity.paths.families import from_tensors, load, reference_case, with_names, with_port
 from parity.paths.floors import Variant, make_variants, with_floors
-from parity.paths.follow import Look, follow, in_loop, stepwise
+from parity.paths.follow import follow, in_loop, stepwise
 from parity.paths.loaded import Conditions, Inputs, Loaded, draw_noise, require_fit, require_place, tensor
 from parity.paths.loop import Loop, denoise, prepare
 from parity.paths.plan import LOOP_STAGE, Array, Forced, Plan, Source, Spec, State, split_branches, state_of
@@ -186,17 +186,15 @@ class LiveSide:
 
     def _follow(self, plan: Plan, state: State | None, step: int) -> Iterator[StepRecords]:
         variants = self._made(plan.floors) if plan.floors else []
-        held = {name: tensor(x) for name, x in plan.follow.items()}
-        look = Look(held, plan.far, plan.own_order)
         truth = next((v for v in variants if v.is_truth), None)
         own = functools.partial(self._at, step, state)
         walks = [in_loop(functools.partial(self._again, v, step, state), step, v.around(step)) for v in variants]
         if truth is None:
-            yield follow(in_loop(own, step), walks, look, LOOP_STAGE, step)
+            yield follow(in_loop(own, step), walks, plan, LOOP_STAGE, step)
             return
         first = walks.pop(variants.index(truth))
         as_given = [in_loop(own, step), in_loop(own, step, stepwise())]
-        yield follow(first, [*as_given, *walks], look, LOOP_STAGE, step)
+        yield follow(first, [*as_given, *walks], plan, LOOP_STAGE, step)
 
     def _at(self, step: int, state: State | None) -> Loop:
         if state is None and self._first is not None:

@@ -19,7 +19,7 @@ from parity.errors import UsageError
 from parity.floors import Floors
 from parity.golden.fingerprint import weight_prints
 from parity.hooks.sites import SitePlan
-from parity.paths.follow import Look, Walk, follow, stepwise
+from parity.paths.follow import Walk, follow, stepwise
 from parity.paths.known_stages import Known, known
 from parity.paths.loaded import array, tensor
 from parity.paths.plan import BESIDE, STAGES_STEP, VAE_STAGE, Array, Ends, Forced, Plan, Spec, State, split_branches
@@ -168,8 +168,7 @@ class StageSide:
             walks += [truth.walk(inputs, contextlib.nullcontext), truth.walk(inputs, stepwise)]
             truth = TorchStage(self.known.stage, self.settings.neutral)
         walks += [stage.walk(inputs, around) for _, stage, around in rounded(truth, plan.floors)]
-        look = Look({name: tensor(x) for name, x in plan.follow.items()}, plan.far, plan.own_order)
-        yield follow(truth.walk(inputs, contextlib.nullcontext), walks, look, self.known.stage.name, STAGES_STEP)
+        yield follow(truth.walk(inputs, contextlib.nullcontext), walks, plan, self.known.stage.name, STAGES_STEP)
 
     def _floors(self, plan: Plan, own: tuple[Record, ...]) -> tuple[dict[str, Branches], dict[Key, Floor]]:
         """The runs that floors are measured from, and the floors of this side's records.

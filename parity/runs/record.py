@@ -94,22 +94,17 @@ def record(request: RecordRequest, say: Say, openers: Openers | None = None) -> 
     """
     with contextlib.ExitStack() as stack:
         openers = openers or request.run.ports.openers or stack.enter_context(workers(request.run))
-        chain = _chain(request, openers, say)
+        chain = None
+        if request.run.stages != (LOOP_STAGE,):
+            from parity.runs.record_stages import Chain  # torch and transformers, only from here on
+
+            say("preparing the checkpoint")
+            chain = Chain.of(request, openers)
         own = None if chain is None or "text" not in request.run.stages else chain.encode(say)
         say("encoding the prompt" if own is None and request.run.stage1 is None else f"loading the {request.side}")
         side = openers.of(request.side).open(_spec(request, openers, own))
         stack.callback(side.close)
         return _recorded(request, side, side.facts(), chain, say)
-
-
-def _chain(request: RecordRequest, openers: Openers, say: Say) -> Chain | None:
-    """The stages outside the loop; None where the loop alone is recorded."""
-    if request.run.stages == ("transformer",):
-        return None
-    from parity.runs.record_stages import Chain  # torch and transformers, only from here on
-
-    say("preparing the checkpoint")
-    return Chain.of(request, openers)
 
 
 def _spec(request: RecordRequest, openers: Openers, own: Start | None) -> Spec:

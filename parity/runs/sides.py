@@ -102,8 +102,7 @@ def ready(request: Request, openers: Openers, say: Say, own: Pair[Start] | None 
     differing = differences(request.reference, request.candidate)
     known = [d.setting for d in differing]
     notes = [Check(name, verdict, detail) for f in (first, second) for name, verdict, detail in f.checks]  # type: ignore[arg-type]
-    ports = [c for c in notes if c.check.endswith(" port")]
-    rest = [c for c in notes if not c.check.endswith(" port")]
+    notes.sort(key=lambda check: not check.check.endswith(" port"))
     try:
         yield Ready(
             request=request,
@@ -112,7 +111,7 @@ def ready(request: Request, openers: Openers, say: Say, own: Pair[Start] | None 
             sides=Pair(reference, candidate),
             facts=Pair(first, second),
             differing=differing,
-            checks=(*ports, *rest, *(preflight(first, second, known) if request.stage == LOOP_STAGE else ())),
+            checks=(*notes, *(preflight(first, second, known) if request.stage == LOOP_STAGE else ())),
         )
     finally:
         reference.close()

@@ -100,7 +100,8 @@ def _judged(
         return dataclasses.replace(result, stages=(stage_diff(result, VAE_STAGE),))
     others = [_frames(x) for name, x in runs.items() if not name.startswith(BESIDE) and name != "float32"]
     floors = np.maximum(np.max([spread(frames_of(ours), frames_of(x)) for x in others], axis=0), _least(ours))
-    own = frame_errors(*map(frames_of, as_shown(ours, theirs)), floors)
+    shown = as_shown(ours, theirs)
+    own = frame_errors(frames_of(shown[0]), frames_of(shown[1]), floors)
     if not chained:
         return dataclasses.replace(result, stages=(stage_diff(result, VAE_STAGE),), frames=frame_diffs(own, None))
     last = _frames(came.candidate.runs[f"{BESIDE}{CHAIN}"])
