@@ -7,11 +7,11 @@ open. Cost: the records of its runs are held (8 KB a site and step).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from parity.golden.fingerprint import fingerprint
-from parity.paths.plan import Forced, Given, Opener, Openers, Plan, Role, Side, Spec, State
+from parity.paths.plan import Forced, Opener, Openers, Plan, Role, Side, Spec, State
 from parity.paths.port.settings import PortInfo
 from parity.records import Facts, StepRecords
 
@@ -50,41 +50,33 @@ class Memo:
 
 @dataclass
 class Remembering:
-    """Openers whose sides of one role remember, where `keeps` says so of a spec.
+    """Openers whose references remember.
 
     Attributes:
-        inner: who opens. keeps: which sides are remembered; by default every reference.
+        inner: who opens.
     """
 
     inner: Openers
-    keeps: Callable[[Spec], bool] = lambda spec: spec.role == "reference"
     sides: dict[object, Memo] = field(default_factory=dict)
 
     def of(self, role: Role) -> Opener:
-        return _Remembering(self, self.inner.of(role))
-
-    def open(self, opener: Opener, spec: Spec) -> Side:
-        """A side of a spec, the one that was opened before where there is one."""
-        if not self.keeps(spec):
-            return opener.open(spec)
-        key = (spec.role, spec.source, spec.port, tuple(spec.settings.items()), _prints(spec.start.inputs))
-        if key not in self.sides:
-            self.sides[key] = Memo(opener.open(spec), spec)
-        return self.sides[key]
+        opener = self.inner.of(role)
+        return _Remembering(opener, self.sides) if role == "reference" else opener
 
 
 @dataclass(frozen=True)
 class _Remembering:
-    memory: Remembering
     inner: Opener
+    sides: dict[object, Memo]
 
     def port(self, option: str, text: str, timeout: float) -> PortInfo:
         return self.inner.port(option, text, timeout)
 
     def open(self, spec: Spec) -> Side:
-        return self.memory.open(self.inner, spec)
-
-
-def _prints(inputs: Given | None) -> tuple[tuple[str, str, str], ...] | None:
-    """What two specs with the same inputs have in common."""
-    return None if inputs is None else tuple((n, x.dtype, fingerprint(x.values)) for n, x in inputs.items())
+        """A side of a spec, the one that was opened before where there is one."""
+        given = spec.start.inputs
+        prints = None if given is None else tuple((n, x.dtype, fingerprint(x.values)) for n, x in given.items())
+        key = (spec.source, spec.port, tuple(spec.settings.items()), prints)
+        if key not in self.sides:
+            self.sides[key] = Memo(self.inner.open(spec), spec)
+        return self.sides[key]
