@@ -26,7 +26,7 @@ from parity.compare.result import Cause, Origin, Result
 from parity.errors import UsageError
 from parity.golden import Golden, GoldenWriter
 from parity.hooks.sites import plan_sites
-from parity.paths.plan import LOOP_STAGE, VAE_STAGE, Openers, Plan, Side, Spec, changed
+from parity.paths.plan import LOOP_STAGE, VAE_STAGE, Openers, Plan, Side, changed
 from parity.paths.port.settings import PortInfo, typed
 from parity.records import Facts, Provenance, StepRecords
 from parity.runs.given import Like, carried

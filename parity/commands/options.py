@@ -26,7 +26,7 @@ from parity.runs.request import NO_PORTS, Ports, Request
 from parity.settings import SETTINGS, Settings, paired, parse
 
 if TYPE_CHECKING:
-    from parity.paths.side import Openers
+    from parity.paths.plan import Openers
     from parity.report.comparison import Comparison
     from parity.report.document import Document
 
