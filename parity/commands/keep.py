@@ -130,17 +130,17 @@ class KeepLast(KeepRun):
     def _open(self, request: Request) -> None:
         runs = _last().parent
         runs.mkdir(parents=True, exist_ok=True)
-        _sweep(runs)
-        folder = Path(tempfile.mkdtemp(prefix="run-", dir=runs))
-        self._going_on = _lock_of(folder).open("w")
-        fcntl.flock(self._going_on, fcntl.LOCK_EX)
+        with _alone(runs):  # or another run takes the new folder for one that was left
+            _sweep(runs)
+            folder = Path(tempfile.mkdtemp(prefix="run-", dir=runs))
+            self._going_on = _lock_of(folder).open("w")
+            fcntl.flock(self._going_on, fcntl.LOCK_EX)
         super().__init__(folder, request)
 
     def result(self, result: Result) -> None:
         """Keep the result, and with it the run, in place of the last one."""
         super().result(result)
-        with (self.out.parent / "last.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with _alone(self.out.parent):
             before = self.out.with_suffix(".before")
             with contextlib.suppress(FileNotFoundError):
                 _last().rename(before)
@@ -175,6 +175,14 @@ def last_run() -> Path:
 
 def _last() -> Path:
     return cache_dir() / "runs" / "last"
+
+
+@contextlib.contextmanager
+def _alone(runs: Path) -> Iterator[None]:
+    """Within it, no other process changes which runs there are."""
+    with (runs / "last.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _lock_of(run: Path) -> Path:
