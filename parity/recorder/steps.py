@@ -258,7 +258,7 @@ class Branches:
     Attributes:
         guided: says whether a batch of several holds both branches; None where nobody knows.
         given: the names that the user gave for the branches of a batch, in order; empty for none. steps: of the
-            recording, which are told of each call.
+            recording, which take in each call.
     """
 
     def __init__(self, guided: Callable[[], bool | None], given: tuple[str, ...], steps: Steps) -> None:
