@@ -44,7 +44,7 @@ def comparable(
         *_shards(a, b),
         _model(a, b, weights, mapped=rename is not None),
         _number("seed", a.seed, b.seed, "the initial noise is another"),
-        _number("number of steps", a.steps, b.steps, "the schedule is another"),
+        _number("number of steps", a.steps, b.steps, "the schedule is another", NO_SCHEDULER),
         *_inputs(a.inputs, b.inputs, declared),
         weights,
         *_modules(a, b, mapped=rename is not None),
@@ -118,11 +118,18 @@ def _shards(a: Provenance, b: Provenance) -> list[Check]:
     return [Check("shards", "fail", detail)]
 
 
-def _number(what: str, a: int, b: int, means: str) -> Check:
+NO_SCHEDULER = "not known where no scheduler was recorded"
+
+
+def _number(what: str, a: int, b: int, means: str, unknown: str = "") -> Check:
+    """
+    Args:
+        unknown: what is said where a side has 0, which is then no number; empty where 0 is one.
+    """
     if a == b:
         return Check(what, "pass", f"{a}")
-    if what != "seed" and not (a and b):
-        return Check(what, "explained", "not known where no scheduler was recorded")
+    if unknown and not (a and b):
+        return Check(what, "explained", unknown)
     return Check(what, "fail", f"{a} against {b}: {means}")
 
 

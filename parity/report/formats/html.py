@@ -98,7 +98,7 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """A comparison and what is kept beside it.
+    """A comparison and what was kept of its run.
 
     Attributes:
         document: of `--format json`. causes: of `parity explain --format json`; None where it was not asked.
