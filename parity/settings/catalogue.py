@@ -41,8 +41,8 @@ ROUNDS = 0.1
 """Relative L2 distance by which an operation in bfloat16 moves what is behind it, at most: a softmax, a norm, a table.
 A timestep that is rounded moves its embedding by more."""
 SUMS = 1e-5
-"""The same of a mask that is undone behind the softmax, in float32: rescaling divides by the share of weight that is left,
-and its rounding with it, 1.2e-7 / 0.02 where that is 2 %. Measured 1.9e-6 behind `zero_kv_rescaled` (nano-hunyuan)."""
+"""The same of a mask that is undone behind the softmax, in float32: rescaling divides by the share of weight that is
+left, and its rounding with it, 1.2e-7 / 0.02 where that is 2 %. Measured 1.9e-6 behind `zero_kv_rescaled` (nano-hunyuan)."""
 SPLASH = "attention.kernel=splash"
 """What a setting of blocks needs on the candidate."""
 
