@@ -42,7 +42,7 @@ ROUNDS = 0.1
 A timestep that is rounded moves its embedding by more."""
 SUMS = 1e-5
 """The same of a mask that is undone behind the softmax, in float32: rescaling divides by the share of weight that is
-left, and its rounding with it, 1.2e-7 / 0.02 where that is 2 %. Measured 1.9e-6 behind `zero_kv_rescaled` (nano-hunyuan)."""
+left, and its rounding with it, 1.2e-7 / 0.02 where that is 2 %. Measured: 1.9e-6 (`zero_kv_rescaled`, nano-hunyuan)."""
 SPLASH = "attention.kernel=splash"
 """What a setting of blocks needs on the candidate."""
 
