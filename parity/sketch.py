@@ -204,10 +204,10 @@ def bin_norms(s: np.ndarray, g: Geometry) -> np.ndarray:
     if g.rows * g.channels == 0:
         return np.zeros((*s.shape[:-1], 0))
     if not g.exact:
-        bins = s[..., TOTAL:].astype(np.float64).reshape(*s.shape[:-1], BINS, PER_BIN)
-        return np.asarray(np.linalg.norm(bins, axis=-1)[..., : g.bins])
-    rows = np.square(s.astype(np.float64)).reshape(*s.shape[:-1], g.rows, g.channels).sum(axis=-1)
-    return np.sqrt(np.add.reduceat(rows, np.arange(0, g.rows, g.rows_per_bin), axis=-1))
+        bins = s[..., TOTAL : TOTAL + g.bins * PER_BIN].astype(np.float64).reshape(*s.shape[:-1], g.bins, PER_BIN)
+        return np.sqrt(np.vecdot(bins, bins))
+    rows = s.astype(np.float64, copy=False).reshape(*s.shape[:-1], g.rows, g.channels)
+    return np.sqrt(np.add.reduceat(np.vecdot(rows, rows), np.arange(0, g.rows, g.rows_per_bin), axis=-1))
 
 
 def distance(a: np.ndarray, b: np.ndarray, g: Geometry) -> float:

@@ -136,7 +136,7 @@ class _Step:
             if held.size:
                 limits[held] = _gathered(self.floors.bins, group.bins[part][held], group.view.bins)
             with np.errstate(all="ignore"):
-                self._block(group, part, x.astype(np.float64), y.astype(np.float64), limits)
+                self._block(group, part, x, y, limits)
 
     def _block(self, group: Group, part: slice, x: np.ndarray, y: np.ndarray, limits: np.ndarray) -> None:
         at = group.at[part]

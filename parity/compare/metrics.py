@@ -127,7 +127,7 @@ def one_shape(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
 def _from_sketches(reference: Record, candidate: Record) -> Measure | None:
     if reference.sketch is None or candidate.sketch is None:
         return None
-    x, y = (sketch.astype(np.float64)[None] for sketch in (reference.sketch, candidate.sketch))
+    x, y = reference.sketch[None], candidate.sketch[None]
     a, b = reference.moments, candidate.moments
     alike = a is not None and b is not None and (a.nan, a.inf) == (b.nan, b.inf)
     l2, own, cosine, bins = between(x, y, Geometry(*reference.frame), np.array([alike]))
@@ -140,7 +140,7 @@ def between(
     """Compare many sketches at once.
 
     Args:
-        x, y: float64 [pairs, size], the reference's and the candidate's. view: of their tensors.
+        x, y: float32 [pairs, size], the reference's and the candidate's. view: of their tensors.
         alike: bool [pairs], whether both sides hold as many NaNs and as many infinities: counters that are nonfinite
             alike then count as equal, as of an additive mask that holds -inf on both sides.
 
@@ -148,12 +148,13 @@ def between(
         l2, scale and cosine as of `Measure`, float64 [pairs]; of bins [pairs, bins].
     """
     with np.errstate(all="ignore"):
+        x, y = x.astype(np.float64), y.astype(np.float64)
         apart = y - x
         if not np.isfinite(apart.sum()):
             same = (np.isnan(x) & np.isnan(y)) | (np.isinf(x) & (x == y))
             apart[same & alike[:, None]] = 0.0
         whole = slice(None) if view.exact else slice(TOTAL)
-        l2, own, other = (np.sqrt(np.einsum("ij,ij->i", v[:, whole], v[:, whole])) for v in (apart, x, y))
+        l2, own, other = (np.sqrt(np.vecdot(v[:, whole], v[:, whole])) for v in (apart, x, y))
         # |x - y|^2 = |x|^2 + |y|^2 - 2 xy, all three from the same counters
         cosine = np.where((own > 0) & (other > 0), (own**2 + other**2 - l2**2) / 2 / (own * other), NAN)
         return l2, own, cosine, bin_norms(apart, view)

@@ -31,7 +31,7 @@ from parity.compare.births import SCHEDULE
 from parity.compare.comparable import of_script
 from parity.compare.metrics import comparable_shapes
 from parity.compare.result import UNKNOWN, SiteDiff
-from parity.golden.disk.part import Layout, Table
+from parity.golden.disk.part import Layout, where
 from parity.records import LOOP, Key, Provenance, Record, StepRecords
 from parity.sketch import Geometry
 
@@ -313,8 +313,7 @@ def _counts(r: Record | None) -> bool:
 
 def lean(step: StepRecords) -> StepRecords:
     """The step with those records alone that causes and the loop's figures are read from: values, and 8-bit frames."""
-    records = step.records
-    return replace(step, records=tuple(records.where(_wanted))) if isinstance(records, Table) else step
+    return replace(step, records=tuple(where(step.records, _wanted)))
 
 
 def _wanted(r: Record) -> bool:
@@ -345,7 +344,7 @@ def _inputs(step: StepRecords) -> dict[str, dict[tuple[str, int], Record]]:
     found: dict[str, dict[tuple[str, int], Record]] = {}
     guided = False
     records = step.records
-    for r in records.where(_tells) if isinstance(records, Table) else filter(_tells, records):
+    for r in where(records, _tells):
         if not r.key.branch:
             guided = True
         elif r.sketch is not None:

@@ -22,6 +22,7 @@ import numpy as np
 from parity.compare.births import L2_LIMIT
 from parity.compare.result import Cause, measured
 from parity.compare.values import GIVEN, LATENTS, PREDICTED, SAME, Both, Seen, Values, apart, held, number
+from parity.golden.disk.part import where
 from parity.records import LOOP, Floor, Record, StepRecords
 from parity.settings import BITS
 from parity.sketch import value_record
@@ -77,7 +78,7 @@ def judged_by_own_branches(reference: StepRecords, candidate: StepRecords) -> St
 
     A factor over both branches is left alone: guidance_rescale and CFG-Zero* fit one to the values themselves.
     """
-    record = next((r for r in reference.records if (r.key.branch, r.key.site, r.key.call) == ("", PREDICTED, 0)), None)
+    record = next(where(reference.records, _guided), None)
     if record is None or record.key not in reference.floors:
         return reference
     ours, theirs = held(reference), held(candidate)
@@ -91,6 +92,10 @@ def judged_by_own_branches(reference: StepRecords, candidate: StepRecords) -> St
     cond, uncond = _like(cond, guided), _like(uncond, guided)
     made = uncond + first.scale * (cond - uncond)
     return _judged_by(reference, record, guided, made, near * float(np.linalg.norm(cond - uncond)))
+
+
+def _guided(r: Record) -> bool:
+    return (r.key.branch, r.key.site, r.key.call) == ("", PREDICTED, 0)
 
 
 def _judged_by(

@@ -127,7 +127,7 @@ class Columns(_Made):
     @property
     def loop(self) -> tuple[SiteDiff, ...]:
         """The sites of the loop's own values."""
-        return tuple(self[i] for i, place in enumerate(self.places) if place.key.module == LOOP)
+        return tuple(self[i] for i, place in enumerate(self.places) if place.key.site.startswith(f"{LOOP}:"))
 
 
 class Sites(_Made):
@@ -182,13 +182,16 @@ def among(
         verdicts, births: any of these. step: of this step. which: what holds at every step.
         worse: with more NaN and Inf on the candidate. apart: whose distance is not 0, or unknown.
     """
+    chosen: dict[int, np.ndarray] = {}  # by their places, which steps share
     for part in Sites.of(sites).parts:
         if step in (None, part.step):
             mask = part.where(verdicts, births)
             mask &= (part.nonfinite[:, 1] > part.nonfinite[:, 0]) | (not worse)
             mask &= (part.numbers[:, 0] != 0.0) | (not apart)
-            at = np.flatnonzero(mask).tolist()
-            yield from (part.at(i) for i in at if which is None or which(part.places[i]))
+            if which is not None and id(part.places) not in chosen:
+                chosen[id(part.places)] = np.fromiter(map(which, part.places), bool, len(part))
+            mask &= True if which is None else chosen[id(part.places)]
+            yield from map(part.at, np.flatnonzero(mask).tolist())
 
 
 def count(sites: Iterable[SiteDiff], verdicts: frozenset[str], births: frozenset[str | None] | None = None) -> int:

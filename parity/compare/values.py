@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from parity.compare.result import Cause, measured
-from parity.records import LOOP, StepRecords
+from parity.golden.disk.part import where
+from parity.records import LOOP, Record, StepRecords
 from parity.transforms import Done, bfloat16, done, laid_out
 
 SAME = 1e-4
@@ -66,12 +67,14 @@ class Seen:
 
 def held(step: StepRecords) -> dict[tuple[str, str], np.ndarray]:
     """A step's values that are held whole."""
-    wanted = (f"{LOOP}:", "schedule:", "decode:in.")
+    records = where(step.records, _may_be_held)
     return {
-        (r.key.branch, r.key.site): np.asarray(r.value, np.float64)
-        for r in step.records
-        if isinstance(r.value, np.ndarray) and r.key.site.startswith(wanted) and r.key.call == 0
+        (r.key.branch, r.key.site): np.asarray(r.value, np.float64) for r in records if isinstance(r.value, np.ndarray)
     }
+
+
+def _may_be_held(r: Record) -> bool:
+    return r.key.site.startswith((f"{LOOP}:", "schedule:", "decode:in.")) and r.key.call == 0
 
 
 def apart(a: np.ndarray, b: np.ndarray) -> float:

@@ -132,9 +132,21 @@ class Table(Sequence[Record]):
     def __len__(self) -> int:
         return len(self.layout.records)
 
-    def where(self, which: Callable[[Record], bool]) -> Iterator[Record]:
-        """The records whose layout is asked for."""
-        return (self[i] for i, base in enumerate(self.layout.records) if which(base))
+
+def where(records: Sequence[Record], which: Callable[[Record], bool]) -> Iterator[Record]:
+    """The records that are asked for by what they are at every step; of a table only those are made.
+
+    Args:
+        which: a function of a module, of which steps that share a layout are asked once.
+    """
+    if isinstance(records, Table):
+        return (records[i] for i in _places(records.layout, which))
+    return filter(which, records)
+
+
+@functools.lru_cache(maxsize=8)
+def _places(layout: Layout, which: Callable[[Record], bool]) -> tuple[int, ...]:
+    return tuple(i for i, base in enumerate(layout.records) if which(base))
 
 
 class FloorTable(Mapping[Key, Floor]):
