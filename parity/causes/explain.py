@@ -31,6 +31,7 @@ from parity.causes.swaps import counterfactuals
 from parity.causes.values import arguments_alone, dtype, schedule, values, values_reordered
 from parity.compare.attention import count_phantoms, mask_causes, phantom_cause
 from parity.compare.births import excuses
+from parity.compare.comparable import layouts
 from parity.compare.conclude import divergence
 from parity.compare.diff import TO_COUNT, diff
 from parity.compare.judge import Judge
@@ -274,7 +275,8 @@ def looked_closer(
     is_port = other.provenance.backend == PORT
     near, far = inside.read_step(ours.step), other.read_step(ours.step)
     far = met(near, far) if is_port else far
-    judge = Judge(excuses(found.differing_settings), port=is_port)
+    lies = layouts(inside.provenance, other.provenance, None)
+    judge = Judge(excuses(found.differing_settings), port=is_port, laid_out=lies)
     sites = tuple(d for d in judge.step(near, far) if d.key.module != LOOP)
     at = next((d for d in sites if d.key == told), None)
     if at is None:

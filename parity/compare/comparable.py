@@ -15,7 +15,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast, get_args
 
-from parity.compare.preflight import ABSENT, compare_tensors, compare_weights, few, unknown
+from parity.compare.preflight import (
+    ABSENT,
+    Factors,
+    Weights,
+    compare_tensors,
+    compare_weights,
+    few,
+    laid_out,
+    unknown,
+)
 from parity.compare.result import Check
 from parity.errors import shown
 from parity.golden import Golden
@@ -180,9 +189,18 @@ def _inputs(ours: Mapping[str, str], theirs: Mapping[str, str], declared: set[st
 
 
 def _weights(a: Provenance, b: Provenance, declared: set[str], rename: Callable[[str], str] | None) -> Check:
+    return compare_weights(*_parameters(a, b, rename), declared, mapped=rename is not None, own=b.backend == PORT)
+
+
+def layouts(a: Provenance, b: Provenance, rename: Callable[[str], str] | None) -> Factors:
+    """The modules whose parameters a port holds otherwise; see `parity.compare.preflight.laid_out`."""
+    return laid_out(*_parameters(a, b, rename)) if b.backend == PORT else {}
+
+
+def _parameters(a: Provenance, b: Provenance, rename: Callable[[str], str] | None) -> tuple[Weights, Weights]:
+    """Both sides' parameters under the reference's names."""
     ours = {n: ((), w) for n, w in a.weights.items()}
-    theirs = {n if rename is None else _parameter(n, rename): ((), w) for n, w in b.weights.items()}
-    return compare_weights(ours, theirs, declared, mapped=rename is not None, own=b.backend == PORT)
+    return ours, {n if rename is None else _parameter(n, rename): ((), w) for n, w in b.weights.items()}
 
 
 def _modules(a: Provenance, b: Provenance, *, mapped: bool) -> list[Check]:

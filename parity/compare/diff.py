@@ -25,7 +25,7 @@ from typing import Protocol
 from parity.compare.attention import count_phantoms, phantom_cause
 from parity.compare.automap import Proposal, propose
 from parity.compare.births import excuses
-from parity.compare.comparable import common_steps, comparable, settings_differences
+from parity.compare.comparable import common_steps, comparable, layouts, settings_differences
 from parity.compare.conclude import Collected, conclude, recorded_stages, widest_of
 from parity.compare.detectors import Detectors, config_cause
 from parity.compare.judge import Judge
@@ -187,7 +187,8 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     # Implementations that are mapped onto each other, or a user's own, are built otherwise: one may have more.
     port = b.backend == PORT
     renamer = Renamer(rename)
-    judge = Judge(excuses(differing), port=port, mapped=renamer.mapped if rename else None)
+    lies = layouts(a, b, rename.module if rename else None)
+    judge = Judge(excuses(differing), port=port, mapped=renamer.mapped if rename else None, laid_out=lies)
     detectors, branches = Detectors((a.settings, b.settings)), Branches.of(a, b)
     collected = judge_streams(_steps(sides, renamer, branches, say, strict=not (rename or port)), judge, detectors)
     held = (f.detail for f in findings if f.check == "steps held" and f.verdict == "explained")

@@ -32,6 +32,7 @@ from parity.compare.births import (
 )
 from parity.compare.metrics import between, ratios
 from parity.compare.pairs import Group, Meeting, Pair, meet
+from parity.compare.preflight import Factors
 from parity.compare.result import NAN, SiteDiff
 from parity.compare.single import compared, unread
 from parity.compare.sites import BIRTHS, VERDICTS, Columns
@@ -75,12 +76,14 @@ class Judge:
         excuses: the sites that a declared differing setting changes by design.
         port: whether the candidate's modules are a user's own. mapped: modules of the reference that other names of the
             candidate are mapped onto; None without a mapping. Inside both, what does not line up is not compared.
+        laid_out: the modules whose parameters a port holds in another order or times a factor, with the factors.
         seen: what both sides had in common so far.
     """
 
     excuses: tuple[Excuse, ...] = ()
     port: bool = False
     mapped: Collection[str] | None = None
+    laid_out: Factors = field(default_factory=dict)
     births: Births = field(init=False)
     seen: Common = field(default_factory=Common)
     _meeting: Meeting | None = None
@@ -93,7 +96,9 @@ class Judge:
         (ours, floors), (theirs, _) = tabled(reference), tabled(candidate)
         meeting = self._meeting
         if meeting is None or meeting.layouts != (ours.layout, theirs.layout):
-            meeting = self._meeting = meet(ours.layout, theirs.layout, port=self.port, mapped=self.mapped)
+            meeting = self._meeting = meet(
+                ours.layout, theirs.layout, port=self.port, mapped=self.mapped, laid_out=self.laid_out
+            )
         made = _Step(self, meeting, ours, theirs, floors).judged()
         self.seen.add(meeting, made, len(floors))
         return made
@@ -167,6 +172,7 @@ class _Step:
         """Verdicts and births of what is beyond its floor."""
         self._read()
         self._tell_apart()
+        self._lie_otherwise()
         rel, ratios = self.made.numbers[:, 0], self.made.numbers[:, 2]
         unknown, far = np.isnan(ratios), self._far()
         far &= ~self.meeting.padding & (self.made.verdicts != VERDICTS.index("not compared"))
@@ -213,6 +219,35 @@ class _Step:
                 called = self.meeting.places[i].called
                 self.made.verdicts[i] = VERDICTS.index("not compared")
                 self.made.notes[i] = f"{called} in the candidate, which may be another thing"
+
+
+    def _lie_otherwise(self) -> None:
+        """What is made of parameters that lie otherwise is not compared where it lies so too: it holds the reference's
+        values in another order, or times the parameters' factor, and what is made of it shows whether that is right."""
+        far = self._far()
+        for i, factors in self.meeting.laid_out.items():
+            a, b = self.meeting.moments[i].tolist()
+            floor = self.floors.get(replace(self.meeting.places[i].key, step=self.ours.step)) if far[i] else None
+            if a < 0 or b < 0 or floor is None or self.ours.counts[a, 0] != self.theirs.counts[b, 0]:
+                continue
+            numbers, near = (self.ours.numbers[a], self.theirs.numbers[b]), L2_LIMIT * floor.l2
+            same = [factor for factor in factors if _same_values(*numbers, factor, near, int(self.ours.counts[a, 0]))]
+            if same:
+                how = "in another order" if same[0] == 1.0 else f"times {same[0]:.4g}"
+                self.made.verdicts[i] = VERDICTS.index("not compared")
+                self.made.notes[i] = f"the reference's values {how}, as its parameters are"
+
+
+def _same_values(x: np.ndarray, y: np.ndarray, factor: float, near: float, count: int) -> bool:
+    """Whether one tensor may hold the other's values times a factor, in any order.
+
+    Args:
+        x, y: min, max, mean and l2 of each. near: how far they may be apart in L2; no extremum is moved by more, and
+            the mean by that over the root of the count. count: of their elements.
+    """
+    ends = np.sort(factor * x[:2])
+    apart = np.abs(np.array([*(y[:2] - ends), (y[2] - factor * x[2]) * math.sqrt(count), y[3] - abs(factor) * x[3]]))
+    return bool((apart <= max(abs(factor), 1.0) * near).all())
 
 
 def _gathered(column: np.ndarray, starts: np.ndarray, size: int) -> np.ndarray:

@@ -27,9 +27,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from parity.compare.births import SCHEDULE
+from parity.compare.births import SCHEDULE, above
 from parity.compare.comparable import of_script
 from parity.compare.metrics import comparable_shapes
+from parity.compare.preflight import Factors
 from parity.compare.result import UNKNOWN, SiteDiff
 from parity.golden.disk.part import Layout, where
 from parity.records import LOOP, Key, Provenance, Record, StepRecords
@@ -194,6 +195,7 @@ class Meeting:
         lone: positions of what the sides name differently: of an output with that of the prediction that tells whether
             it is one, else with -1.
         own: whether the module is a port's own, or one that is mapped. modules: of the reference, with a tensor.
+        laid_out: positions beside parameters that lie otherwise, with their factors.
         alone: tensors that only the reference has, and only the candidate.
     """
 
@@ -207,15 +209,23 @@ class Meeting:
     read: np.ndarray
     lone: tuple[tuple[int, int], ...]
     own: tuple[bool, ...]
+    laid_out: Mapping[int, frozenset[float]]
     modules: frozenset[str]
     alone: tuple[int, int]
 
 
-def meet(ours: Layout, theirs: Layout, *, port: bool = False, mapped: Collection[str] | None = None) -> Meeting:
+def meet(
+    ours: Layout,
+    theirs: Layout,
+    *,
+    port: bool = False,
+    mapped: Collection[str] | None = None,
+    laid_out: Factors | None = None,
+) -> Meeting:
     """How two layouts meet.
 
     Args:
-        port, mapped: as of `parity.compare.judge.Judge`.
+        port, mapped, laid_out: as of `parity.compare.judge.Judge`.
     """
     at = [{r.key: i for i, r in enumerate(layout.records)} for layout in (ours, theirs)]
     modules = [{r.key.module for r in layout.records} for layout in (ours, theirs)]
@@ -251,6 +261,7 @@ def meet(ours: Layout, theirs: Layout, *, port: bool = False, mapped: Collection
         read=np.array(_read(places), np.int64).reshape(-1, 2),
         lone=tuple(_lone(places)),
         own=tuple(own(p.key.module) for p in places),
+        laid_out=dict(_laid_out(places, laid_out or {})),
         modules=frozenset(r.key.module for r in ours.records if _counts(r) and r.key.module not in ("", LOOP)),
         alone=(
             sum(_counts(p.reference) for p in every if p.candidate is None),
@@ -273,6 +284,18 @@ def _lone(places: Sequence[SiteDiff]) -> Iterator[tuple[int, int]]:
     for i, p in enumerate(places):
         if p.called:
             yield i, -1 if p.key.is_input else predicted.get(p.key.branch, -1)
+
+
+def _laid_out(places: Sequence[SiteDiff], factors: Factors) -> Iterator[tuple[int, frozenset[float]]]:
+    """The sites of modules whose parameters lie otherwise, and of those beside them, which are given what they make."""
+    around: dict[str, frozenset[float]] = {}
+    for module, own in factors.items():
+        if parent := module.rpartition(".")[0]:
+            around[parent] = around.get(parent, frozenset({1.0})) | own
+    for i, p in enumerate(places):
+        scopes = [around[module] for module in above(p.key.module) if module in around]
+        if within := factors.get(p.key.module, frozenset()).union(*scopes):
+            yield i, within
 
 
 def _place(pair: Pair) -> SiteDiff:

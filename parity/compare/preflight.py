@@ -163,6 +163,23 @@ def _judged_weights(
     return Check(WEIGHTS, "fail", detail, computed=True)
 
 
+Factors = Mapping[str, frozenset[float]]
+"""Module -> what its parameters are multiplied by, 1 where they stand in another order."""
+
+
+def laid_out(a: Weights, b: Weights) -> Factors:
+    """The modules whose parameters a port holds in another order, or times a factor: what they make is so too."""
+    found: dict[str, set[float]] = {}
+    for name in a.keys() & b.keys():
+        ours, theirs = WeightPrint.parse(a[name][1]), WeightPrint.parse(b[name][1])
+        if ours.digits == theirs.digits or (a[name][0] == b[name][0] and not ours.apart(theirs) > ROUNDING_LIMIT):
+            continue
+        factor = 1.0 if ours.same_values(theirs) else ours.gain(theirs)
+        if not math.isnan(factor):
+            found.setdefault(name.rpartition(".")[0], set()).add(factor)
+    return {module: frozenset(factors) for module, factors in found.items()}
+
+
 def compare_tensors(
     check: str,
     a: Mapping[str, Known],

@@ -93,7 +93,7 @@ class Judged:
     def __post_init__(self) -> None:
         self.leave = self.sink.begin(self.pair.facts, self.name)
         self.plan = self.pair.plan()
-        self.judge = Judge(excuses(self.pair.differing), port=self.pair.port)
+        self.judge = Judge(excuses(self.pair.differing), port=self.pair.port, laid_out=self.pair.laid_out)
         self.following = Following(self.pair)
 
     def begin(self, reference: StepRecords) -> None:

@@ -284,7 +284,7 @@ def descend(result: Result, pair: Ready, state: State, sink: Sink, unseen: Colle
     second = pair.sides.candidate.observe(Plan(sites=plan), start=state, steps=steps)
     ours, theirs = next(first), next(second)
     sink.closer(ours, theirs)
-    judge = Judge(excuses(pair.differing), port=pair.port)
+    judge = Judge(excuses(pair.differing), port=pair.port, laid_out=pair.laid_out)
     sites = tuple(d for d in judge.step(ours, theirs) if d.key.module != LOOP)
     born = ("module", "input")
     branch = result.origin.key.branch

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.compare.preflight import preflight
+from parity.compare.preflight import Factors, laid_out, preflight
 from parity.compare.result import Check
 from parity.errors import UsageError
 from parity.hooks.sites import SitePlan, plan_sites
@@ -57,6 +57,11 @@ class Ready:
     def port(self) -> bool:
         """Whether the candidate runs a port's code as it is."""
         return self.facts.candidate.own
+
+    @property
+    def laid_out(self) -> Factors:
+        """See `parity.compare.judge.Judge`."""
+        return laid_out(self.facts.reference.weights, self.facts.candidate.weights) if self.port else {}
 
     @property
     def modules(self) -> tuple[str, ...]:

@@ -457,3 +457,31 @@ def test_row_bins_of_what_passes_are_kept_for_a_run_that_follows(lean: bool) -> 
     assert len(passes.bins) > 1
     assert kept.bins == (() if lean else pytest.approx(passes.bins, rel=1e-6))
     assert (failed.bins, kept.distance) == (fails.bins, passes.distance)
+
+
+@pytest.mark.parametrize(
+    ("site", "theirs", "verdict"),
+    [  # the port's `b.0.attn.to_q` holds its parameters in another order, `b.0.attn.norm` a quarter of them
+        ("b.0.attn.to_q:out", X[..., ::-1], "not compared"),
+        ("b.0.attn.attention:in.query", X[..., ::-1], "not compared"),  # beside it
+        ("b.0.attn.norm:out", 0.25 * X, "not compared"),
+        ("b.0.attn.norm:out", 0.25 * X[..., ::-1], "not compared"),
+        ("b.0.attn.to_q:out", 0.5 * X, "fail"),
+        ("b.0.attn.to_q:out", X + np.float32(0.01), "fail"),
+        ("b.0.attn.to_q:out", noise(7), "fail"),
+        ("b.0.attn.to_q:out", np.clip(X[..., ::-1], -2, 2), "fail"),
+        ("b.0.attn:out", X[..., ::-1], "fail"),  # what is made of it decides
+        ("b.0.ffn:out", X[..., ::-1], "fail"),
+        ("proj:out", X[..., ::-1], "fail"),
+    ],
+)
+def test_what_parameters_in_another_order_make_is_not_compared_where_it_is_so_too(
+    site: str, theirs: np.ndarray, verdict: str
+) -> None:
+    walk = Walk()
+    walk.pair(tensor(site, X), tensor(site, np.ascontiguousarray(theirs)))
+    walk.site("b.1:out", 0.5)
+    factors = {"b.0.attn.to_q": frozenset({1.0}), "b.0.attn.norm": frozenset({0.25})}
+    found = walk.judge(Judge(port=True, laid_out=factors))
+    assert [d.verdict for d in found.values()] == [verdict, "pass"]
+    assert [d.verdict for d in walk.judge(Judge(port=True)).values()] == ["fail", "pass"]

@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.compare.preflight import SCHEDULE_LIMIT, Weights, compare_weights, failed, preflight, shared_weights
+from parity.compare.preflight import (
+    SCHEDULE_LIMIT,
+    Weights,
+    compare_weights,
+    failed,
+    laid_out,
+    preflight,
+    shared_weights,
+)
 from parity.compare.result import Check
 from parity.golden import fingerprint
 from parity.golden.fingerprint import weight_print
@@ -215,6 +223,20 @@ def test_weights_that_are_not_equal_are_told_by_how(theirs: Weights, own: bool, 
     found = compare_weights(held(A, B), theirs, (), own=own)
     assert (found.verdict, words in found.detail) == (verdict, True), found
     assert found.computed == (verdict == "fail" and "shape" not in words)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "factors"),
+    [
+        (held(A * np.float32(1 + 1e-6), B), {}),  # rounded
+        (held(A + B, 8 * B), {"b": {8.0}}),
+        (held(A.T, B[::-1]), {"a": {1.0}, "b": {1.0}}),
+        (held(A[:, None], 0.125 * B), {"a": {1.0}, "b": {0.125}}),
+    ],
+)
+def test_parameters_that_lie_otherwise_are_known_by_module(theirs: Weights, factors: dict[str, set[float]]) -> None:
+    found = laid_out(held(A, B), theirs)
+    assert {module: {round(x, 4) for x in own} for module, own in found.items()} == factors
 
 
 @pytest.mark.parametrize(
