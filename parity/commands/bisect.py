@@ -13,11 +13,12 @@ from typing import Annotated
 import typer
 
 from parity.commands import command
-from parity.commands.options import CHECKS, ISOLATIONS, Generation, Output, Sides, Start, one_of
+from parity.commands.options import Generation, Output, Sides, Start, one_of
 from parity.errors import UsageError
 from parity.paths.worker.extras import check_extras, quieten, require_one_process
 from parity.report.document import Facts, Listing
 from parity.report.output import console, progress, tell
+from parity.runs.request import CHECKS, ISOLATIONS
 
 CANNOT_BE_TOLD = 125
 

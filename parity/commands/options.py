@@ -35,9 +35,7 @@ _PORT = re.compile(r".+\.py:\w+")
 MOST_STEPS = 100_000
 """Denoising steps, at most: schedules are made whole."""
 
-ISOLATIONS = ("none", "steps")
 STAGES = ("text", "transformer", "vae")
-CHECKS = ("both", "logic", "precision")
 SIDES = ("reference", "candidate")
 SITES = ("blocks", "all")
 

@@ -11,8 +11,6 @@ from msgspec.structs import replace
 
 from parity.commands import command
 from parity.commands.options import (
-    CHECKS,
-    ISOLATIONS,
     STAGES,
     Generation,
     Judgement,
@@ -24,7 +22,7 @@ from parity.commands.options import (
 from parity.compare.result import Result
 from parity.redact import typed_command
 from parity.report.comparison import Comparison
-from parity.runs.request import Request, RunSpec
+from parity.runs.request import CHECKS, ISOLATIONS, Request, RunSpec
 
 
 @command

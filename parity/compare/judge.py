@@ -220,7 +220,6 @@ class _Step:
                 self.made.verdicts[i] = VERDICTS.index("not compared")
                 self.made.notes[i] = f"{called} in the candidate, which may be another thing"
 
-
     def _lie_otherwise(self) -> None:
         """What is made of parameters that lie otherwise is not compared where it lies so too: it holds the reference's
         values in another order, or times the parameters' factor, and what is made of it shows whether that is right."""

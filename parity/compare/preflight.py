@@ -388,11 +388,13 @@ def _tables(a: Facts, b: Facts, declared: frozenset[str]) -> Check:
 
 
 def relative(a: np.ndarray, b: np.ndarray) -> float:
-    """||b - a|| / ||a||, inf where shapes differ or a NaN is met, 0 for equal arrays (zeros included)."""
+    """||b - a|| / ||a||, inf where shapes differ or one is not finite where the other is, 0 for equal arrays (zeros
+    and NaNs included)."""
     if a.shape != b.shape:
         return float("inf")
     x, y = a.astype(np.float64), b.astype(np.float64)
-    apart = float(np.linalg.norm(y - x))
+    with np.errstate(invalid="ignore"):
+        apart = float(np.linalg.norm(np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, y - x)))
     if apart == 0:
         return 0.0
     scale = float(np.linalg.norm(x))

@@ -29,6 +29,7 @@ from parity.compare.metrics import (
 from parity.compare.pairs import Pair
 from parity.compare.result import NAN, UNKNOWN, Distance, SiteDiff
 from parity.records import AFTER, Floor, Key, Record
+from parity.settings import BITS
 from parity.sketch import Geometry
 
 _UNLIKE = Distance(NAN, NAN, math.inf)
@@ -46,10 +47,20 @@ def compared(pair: Pair, floor: Floor | None, *, own: bool) -> SiteDiff:
     if a.kind == b.kind == "tensor":
         return _tensors(a, b, floor, own=own)
     equal = a.kind == b.kind and (a.value == b.value or (a.value != a.value and b.value != b.value))  # NaN is NaN
-    if equal or (nothing(a) and nothing(b)):
+    if equal or (nothing(a) and nothing(b)) or _same_number(a, b):
         return SiteDiff(pair.key, Distance(0.0, 0.0, 0.0))
     inside = own and (_is_zero_for_none(a, b) if pair.key.module == "" else not (is_mask(a) or is_mask(b)))
     return _unlike(SiteDiff(pair.key, UNKNOWN, note=f"{what(a)} against {what(b)}"), inside)
+
+
+def _same_number(a: Record, b: Record) -> bool:
+    """Whether a number and a tensor that holds one are the same in the tensor's dtype: a compiled function returns its
+    numbers as arrays."""
+    scalar, tensor = (a, b) if a.kind == "scalar" else (b, a)
+    m = tensor.moments
+    if scalar.kind != "scalar" or isinstance(scalar.value, str) or m is None or tensor.shape != () or m.nan + m.inf:
+        return False
+    return abs(float(scalar.value) - m.mean) <= 2.0 ** -BITS.get(tensor.dtype, 24) * abs(m.mean)
 
 
 def _unlike(diff: SiteDiff, inside: bool) -> SiteDiff:

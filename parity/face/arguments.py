@@ -68,7 +68,7 @@ def split(inputs: object) -> tuple[Nest, dict[str, torch.Tensor]]:
 
 def leaves(output: object, path: str = "") -> Iterator[tuple[str, object]]:
     """The arrays of what a function returned, with their paths: nests of tuples, lists, dicts and dataclasses."""
-    return ((name, x) for name, x in torchtools.leaves(output, path) if _is_array(x))
+    return ((name, x) for name, x in torchtools.leaves(output, path) if is_array(x))
 
 
 def to_torch(x: object) -> torch.Tensor:
@@ -83,7 +83,8 @@ def to_torch(x: object) -> torch.Tensor:
     return torch.from_numpy(values)
 
 
-def _is_array(x: object) -> bool:
+def is_array(x: object) -> bool:
+    """Whether it is an array of any library's."""
     return isinstance(x, (torch.Tensor, np.ndarray)) or (hasattr(x, "dtype") and hasattr(x, "shape"))
 
 
@@ -92,7 +93,7 @@ def _split(path: str, x: object, tensors: dict[str, torch.Tensor]) -> object:
         return {name: _split(f"{path}.{name}", item, tensors) for name, item in x.items()}
     if isinstance(x, (tuple, list)):
         return _like(x, [_split(f"{path}.{i}", item, tensors) for i, item in enumerate(x)])
-    if not _is_array(x):
+    if not is_array(x):
         return x
     tensor = to_torch(x)
     place = _Place(path, tensor.is_complex())

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from parity.errors import UsageError
 from parity.face.arguments import Nest, leaves, to_torch
 from parity.face.functions import Function, JaxFunction
 from parity.hooks.modules import named_tensors
+from parity.hooks.tap import single_output
 from parity.models.generic.inputs import LATENT
 from parity.paths.port.load import Entry
 from parity.paths.port.ported import moved, uncompiled
@@ -69,6 +70,11 @@ class Callee:
             return {"model": module}
         return {} if self.runs == "jax" else held_modules(self.port.call)
 
+    @property
+    def _is_function(self) -> bool:
+        """Whether a function of torch's is called: of a module that it holds it would not call a copy."""
+        return self.invoke is not None or self.port.module is None
+
     def entry(self, role: str) -> Entry:
         """As a port of this role."""
         function = self._reference if role == "reference" else self._candidate
@@ -81,7 +87,7 @@ class Callee:
         if self.runs == "jax":
             invoke, weights = self._invoked(), self.port.weights
             module = JaxFunction(lambda *a, **k: invoke(weights, a, k))
-        elif self.port.module is None:
+        elif self._is_function:
             module = self._function()
         else:
             # The first time it is asked for its inputs alone.
@@ -91,16 +97,13 @@ class Callee:
     def _candidate(self, case: Case) -> Port:
         if self.runs == "jax":
             return self._in_jax()
-        module = self._function() if self.port.module is None else _copied(self.port.module, plain=False)
+        module = self._function() if self._is_function else _copied(self.port.module, plain=False)
         return replace(self._as_torch(module), runs=self.runs)
 
     def _as_torch(self, module: torch.nn.Module) -> Port:
-        invoke = None if self.port.module is None or self.runs == "jax" else self.invoke
-
         def call(given: Mapping[str, torch.Tensor]) -> torch.Tensor:
             args, kwargs = self.nest.fill(_own(given))
-            out = module(*args, **kwargs) if invoke is None else invoke(None, args, kwargs)
-            return _prediction(self, out, given[LATENT].ndim)
+            return _prediction(self, module(*args, **kwargs), given[LATENT].ndim)
 
         return replace(self.port, module=module, call=call)
 
@@ -112,8 +115,7 @@ class Callee:
             args, kwargs = self.nest.fill(_own(given))
             out = invoke(weights, args, kwargs)
             if self.port.module is None:  # observed as a module's output would be
-                found = [x for _, x in leaves(out)]
-                tap(":out", found[0] if len(found) == 1 else found)
+                tap(":out", single_output(out))
             return _prediction(self, out, given[LATENT].ndim)
 
         return replace(self.port, call=call, runs="jax")
@@ -146,6 +148,8 @@ def callee(given: object, nest: Nest, tensors: Mapping[str, torch.Tensor], runs:
     Raises:
         UsageError: it cannot be called, or nobody knows which library's arrays it takes.
     """
+    if runs not in (None, *get_args(Runs)):
+        raise UsageError(f"runs takes {', '.join(get_args(Runs))}, found '{runs}'")
     invoke: Invoke | None = None
     if isinstance(given, Port):
         port, invoke = given, _of_port(given)
@@ -200,7 +204,7 @@ def _own(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _prediction(side: Callee, output: Any, rank: int) -> Any:
     """The output that is compared as the prediction, as one item of a batch: the first array, of any shape."""
-    first = next((x for _, x in leaves(output)), None)
+    first = next((x for _, x in leaves(single_output(output))), None)
     if first is None:
         raise UsageError(f"{side.name} returned {type(output).__name__}, which holds no array to compare")
     if isinstance(first, np.ndarray):

@@ -36,6 +36,7 @@ from parity.port import Layout, Runs
 from parity.records import LOOP, Key, Record, StepRecords
 from parity.report.output import silent
 from parity.runs import compare as runs_compare
+from parity.runs.checks import ENDS_ALONE
 from parity.runs.request import Ports, Request
 from parity.runs.sides import Sink
 
@@ -117,13 +118,17 @@ class _Kept(Sink):
         self.ours, self.theirs = (*self.ours, *reference.records), (*self.theirs, *candidate.records)
 
     def with_outputs(self, found: results.Result) -> results.Result:
-        """A pass that says something about all arrays that the reference returns: one of them may be lost, or empty."""
+        """A pass that says something about all that the reference returns: some of it may be lost, nested otherwise, or
+        empty."""
         ours, theirs = ({r.key.site: r for r in held if _is_output(r)} for held in (self.ours, self.theirs))
         if found.verdict != "pass" or not theirs:
             return found
         if len(theirs) < len(ours):
-            detail = f"the reference returns {len(ours)} arrays, the candidate {len(theirs)}"
+            detail = f"the reference returns {len(ours)} values, the candidate {len(theirs)}"
             return replace(found, verdict="fail", failed="logic", why=Reason(kind="output", detail=detail))
+        if alone := [site for site in [*ours][1:] if site not in theirs]:  # the first is compared by any name
+            detail = f"what they return is nested otherwise: the candidate's has no {alone[0].partition(':')[2]}"
+            return found.unjudged(detail=detail)
         if not any(math.prod(record.shape) for record in ours.values()):
             return found.unjudged(detail="what the reference returns is empty: nothing was compared")
         return found
@@ -138,8 +143,8 @@ class _Kept(Sink):
 
 
 def _is_output(record: Record) -> bool:
-    """Whether it is an array that the function returns."""
-    return record.key.module == "" and record.kind == "tensor" and not record.key.is_input
+    """Whether it is an array, or a number or text beside one, that the function returns."""
+    return record.key.module == "" and record.kind != "none" and not record.key.is_input
 
 
 # --- without the loop that it was run in: no step, no branch, no noise_pred
@@ -161,7 +166,8 @@ def without_loop(result: results.Result) -> results.Result:
         key = output.key if own is None else own.key
         modules = [*(site for site in modules if site is not own), replace(output, key=key)]
     beyond = output is not None and output.verdict == "fail" and not output.distance.ratio <= L2_LIMIT
-    bits = [Note(f"the output agrees in {s.bits:.1f} of {s.bits_of} bits") for s in result.steps[:1] if s.bits_of]
+    known = [s for s in result.steps[:1] if s.bits_of and not math.isnan(s.bits)]
+    bits = [Note(f"the output agrees in {s.bits:.1f} of {s.bits_of} bits") for s in known]
     return replace(
         result,
         why=_reason(result.why),
@@ -170,7 +176,7 @@ def without_loop(result: results.Result) -> results.Result:
         closer=tuple(map(_site, result.closer)),
         checks=tuple(replace(c, why=_reason(c.why), origin=_origin(c.origin), steps=()) for c in result.checks),
         steps=(),
-        notes=(*result.notes, *(bits if beyond else ())),
+        notes=(*(note for note in result.notes if ENDS_ALONE not in note.text), *(bits if beyond else ())),
     )
 
 
@@ -188,8 +194,8 @@ def _origin(origin: Origin | None) -> Origin | None:
 
 def _reason(why: Reason) -> Reason:
     first = None if why.first is None else _key(why.first)
-    # Both sides are given the same inputs.
-    after = (GIVEN,) if why.first is not None and why.first.site == OUTPUT else tuple(map(_key, why.after))
+    returned = first is not None and not first.module and not first.is_input
+    after = (GIVEN,) if returned else tuple(map(_key, why.after))  # both sides are given the same
     return replace(
         why,
         first=first,

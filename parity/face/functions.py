@@ -18,7 +18,7 @@ import torch
 from torch.nn.utils import stateless
 
 from parity.errors import UsageError
-from parity.face.arguments import leaves, to_torch
+from parity.face.arguments import is_array, to_torch
 from parity.hooks.modules import named_tensors
 from parity.hooks.torchtools import Intercept, mapped
 
@@ -110,15 +110,14 @@ class JaxFunction(torch.nn.Module):
         self.call, self.wanted = call, torch.float32
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Its arrays as torch tensors on the CPU, a tuple where there are several."""
+        """What it returns, its arrays as torch tensors on the CPU."""
         import jax
 
         from parity.hooks.reduce.transfer_jax import array_of
 
         with jax.enable_x64(True) if self.wanted == torch.float64 else contextlib.nullcontext():
             out = self.call(*mapped(array_of, args), **mapped(array_of, kwargs))
-            found = tuple(to_torch(x) for _, x in leaves(out))
-        return found[0] if len(found) == 1 else found
+            return mapped(to_torch, out, lambda x: to_torch(x) if is_array(x) else x)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
         self.wanted = fn(torch.zeros(1)).dtype

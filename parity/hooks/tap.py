@@ -271,8 +271,10 @@ def by_branch(branches: Sequence[str], x: torch.Tensor) -> list[tuple[str, torch
 
 
 def single_output(output: Any) -> Any:
-    """A module's output as it is observed: the values of a ModelOutput or dataclass in field order, the item of a tuple
-    of one."""
+    """A module's output as it is observed: the values of a ModelOutput or dataclass in field order, those of a dict in
+    the order of its keys, as a function that JAX compiled returns it, the item of a tuple of one."""
+    if type(output) is dict:
+        output = dict(sorted(output.items(), key=lambda item: str(item[0])))
     parts = None if isinstance(output, (tuple, list)) else parts_of(output)
     value = output if parts is None else tuple(item for _, item in parts)
     return value[0] if isinstance(value, (tuple, list)) and len(value) == 1 else value

@@ -179,6 +179,10 @@ def _unmatched(pair: Ready, names: Sequence[str]) -> tuple[str, ...]:
     return (f"{text}; nothing was compared there",)
 
 
+ENDS_ALONE = "only noise_pred and latents were compared"
+"""Said where no module was."""
+
+
 def _require_common(result: Result, pair: Ready, ends: Ends, *, chosen: bool) -> Result:
     """A port's result, inconclusive where it passed although none of what it named is a site of the reference's.
 
@@ -190,7 +194,7 @@ def _require_common(result: Result, pair: Ready, ends: Ends, *, chosen: bool) ->
     if not ends.names or not chosen:
         names = "the port names no site" if chosen else "--sites none"
         how = " (parity.port.tap names more)" if chosen else ""
-        note = f"{names}: only noise_pred and latents were compared{how}"
+        note = f"{names}: {ENDS_ALONE}{how}"
         return result.noted(note)
     detail = f"it names {', '.join(ends.names[:4])}, the reference {', '.join(pair.modules[:4])}"
     return result.unjudged("no_site", detail)

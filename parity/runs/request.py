@@ -66,6 +66,8 @@ class Ports:
 
 
 NO_PORTS = Ports()
+CHECKS = ("both", "logic", "precision")
+ISOLATIONS = ("none", "steps")
 
 Choice = tuple[str, tuple[str, ...]]
 """Sites and values of a stage."""
@@ -85,6 +87,9 @@ class Request:
         stages: parts of the generation (`parity.runs.compare`); `compare` runs one. part: which encoder of the text
             stage it is. stage2: a port's latents, for the VAE alone.
         like: embeddings and noise of a golden, in place of the prompt's and the seed's.
+
+    Raises:
+        UsageError: no such check or isolation.
     """
 
     model: str
@@ -104,6 +109,11 @@ class Request:
     part: str = ""
     stage2: Path | None = None
     like: Like | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, values in (("checks", self.checks, CHECKS), ("isolate", self.isolate, ISOLATIONS)):
+            if value not in values:
+                raise UsageError(f"{name} takes {', '.join(values)}, found '{value}'")
 
     @property
     def alone(self) -> bool:

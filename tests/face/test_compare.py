@@ -17,6 +17,7 @@ from parity.compare.reason import Reason
 from parity.compare.result import Result
 from parity.errors import UsageError
 from parity.face.verbs import Result as Shown
+from parity.port import Port
 from parity.report.comparison import Comparison
 from parity.report.formats import render
 from tests.report.test_text import FAILING
@@ -104,6 +105,11 @@ def lost(x: torch.Tensor) -> Any:
     return {"first": NET(x)[0]}
 
 
+def returns(sign: float = 1.0, number: int = 3) -> Callable[[Any], Any]:
+    """A function of any library's that returns a nest, its keys in another order than they have when sorted."""
+    return lambda x: {"b": [2 * x, (x, {"c": sign * x})], "a": 1 + x, "n": (number,)}
+
+
 def boom(x: Any) -> Any:
     raise ValueError("no such thing")
 
@@ -149,21 +155,34 @@ def test_faults_are_placed(reference: Any, candidate: Callable[[], Any], site: s
     assert result.origin is not None
     assert site in (result.origin.key.site, *(d.key.site for d in result.sites if d.verdict == "fail"))
     text = render(Comparison(result, details=True), "text")
-    assert ("the output agrees in" in text) == (site != ":out.1")
+    assert ("the output agrees in" in text) == (site != ":out.1" and "differs (shape" not in text)
     assert not re.search(r"noise_pred|latents|step 0|cond\b", text), text
 
 
 @pytest.mark.parametrize(
     ("reference", "candidate", "verdict", "reason"),
     [
-        (NET, lost, "fail", "the reference returns 2 arrays, the candidate 1"),
+        (NET, lost, "fail", "the reference returns 2 values, the candidate 1"),
         (lost, NET, "pass", "agree"),
         (lambda x: x[:0], lambda x: x[:0], "inconclusive", "what the reference returns is empty: nothing was compared"),
+        (returns(), returns(), "pass", "agree"),
+        (returns(), jax.jit(returns()), "pass", "agree"),
+        (jax.jit(returns()), returns(), "pass", "agree"),
+        (returns(), jax.jit(returns(-1.0)), "fail", "model output 1.1.1.c: inputs match, output differs by 2.00"),
+        (returns(), returns(number=4), "fail", "model output 2.0: inputs match, output differs (3 against 4)"),
+        (returns(), jax.jit(returns(number=4)), "fail", "model output 2.0: inputs match, output differs (3 against"),
+        (returns(), lambda x: (1 + x, [2 * x, (x, (x,))], 3), "inconclusive", "what they return is nested otherwise"),
+        (lambda x: (x, "a"), lambda x: (x, "b"), "fail", "model output 1: inputs match, output differs ('a' against"),
+        (lambda x: (x, None), lambda x: (x, None), "pass", "agree"),
+        (NET, Port(call=lambda given: NET(**given), module=NET), "pass", "agree"),
+        (NET, Port(call=lambda given: WRONG(**given), module=WRONG), "fail", "blocks.1 output: inputs match"),
+        (Port(call=lambda given: NET(**given), module=NET), WRONG, "fail", "blocks.1 output: inputs match"),
     ],
 )
 def test_all_that_the_reference_returns_is_compared(reference: Any, candidate: Any, verdict: str, reason: str) -> None:
-    result = parity.compare(reference, candidate, X)
+    result = parity.compare(reference, candidate, {"x": X})
     assert (result.verdict, reason in result.reason) == (verdict, True), result.reason
+    assert not re.search(r"noise_pred|latents", str(result))
 
 
 def test_a_function_that_writes_to_what_it_is_given_leaves_the_caller_s_tensors() -> None:
@@ -286,11 +305,21 @@ def test_assert_parity_raises_the_card() -> None:
         (NET, {"y": X}, "unexpected keyword argument 'y'"),
         (NET, {"x": 1}, "the inputs hold no array"),
         (lambda x: None, X, "returned NoneType, which holds no array"),
+        (NET, {"x": X, "checks": "logics"}, "checks takes both, logic, precision, found 'logics'"),
+        (NET, {"x": X, "runs": "tpu"}, "runs takes torch, torchax, jax, found 'tpu'"),
     ],
 )
 def test_what_cannot_be_compared_is_said(candidate: Any, inputs: Any, message: str) -> None:
+    options = {n: inputs.pop(n) for n in ("checks", "runs") if isinstance(inputs, dict) and n in inputs}
     with pytest.raises(UsageError, match=message):
-        parity.compare(NET, candidate, inputs)
+        parity.compare(NET, candidate, inputs, **options)
+
+
+def test_inputs_that_are_not_finite_on_both_sides_are_the_same() -> None:
+    holed = X.clone()
+    holed[0, 0, 0] = math.nan
+    assert parity.compare(lambda x: torch.nan_to_num(x) * 2, lambda x: jnp.nan_to_num(x) * 2, holed).passed
+    assert parity.compare(softmax, lambda x: jax.nn.softmax(x), holed).verdict == "inconclusive"
 
 
 # --- A result as `print` and a notebook show it

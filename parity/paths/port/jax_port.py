@@ -28,6 +28,7 @@ from parity.hooks.reduce.transfer_jax import BatchingReducer, split
 from parity.hooks.rows import PairedRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Tap
+from parity.hooks.torchtools import mapped
 from parity.models.feature_cache import Kept, calling
 from parity.models.generic.inputs import LATENT
 from parity.models.spec import Case
@@ -159,7 +160,7 @@ class _Heard:
         self.backend.heard.add(path)
         call = self.calls[path, port]
         self.calls[path, port] += 1
-        arrays = interop.torch_view(jax.tree.map(self._given, value))
+        arrays = mapped(_same, value, self._given)
         with self.backend.env:
             if port.startswith("in."):
                 self.tap.masked(path, {port.removeprefix("in."): arrays})
@@ -195,7 +196,11 @@ class _Heard:
     def _given(self, x: Any) -> Any:
         if isinstance(x, np.ndarray):
             x = jax.numpy.asarray(x)
-        return moved(x, self.backend.port, self.rank, -1, 1) if isinstance(x, jax.Array) else x
+        return interop.torch_view(moved(x, self.backend.port, self.rank, -1, 1)) if isinstance(x, jax.Array) else x
+
+
+def _same(x: torch.Tensor) -> torch.Tensor:
+    return x
 
 
 def load_jax_port(family: Ported, case: Case, settings: Settings, inputs: Inputs, port: Port) -> Loaded:

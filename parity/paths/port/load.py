@@ -264,4 +264,6 @@ def _fault(port: Port, runs: str, is_torch: bool) -> str | None:
 
 
 def _a(value: Any) -> str:
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
     return "None" if value is None else f"of type {type(value).__name__}"
