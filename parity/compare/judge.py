@@ -34,7 +34,7 @@ from parity.compare.metrics import between, ratios
 from parity.compare.pairs import Group, Meeting, Pair, meet
 from parity.compare.preflight import Factors
 from parity.compare.result import NAN, SiteDiff
-from parity.compare.single import compared, unread
+from parity.compare.single import compared, keys_through, unread
 from parity.compare.sites import BIRTHS, VERDICTS, Columns
 from parity.golden.disk.part import FloorTable, Table, tabled
 from parity.records import LOOP, StepRecords
@@ -173,6 +173,7 @@ class _Step:
         self._read()
         self._tell_apart()
         self._lie_otherwise()
+        self._move_masks()
         rel, ratios = self.made.numbers[:, 0], self.made.numbers[:, 2]
         unknown, far = np.isnan(ratios), self._far()
         far &= ~self.meeting.padding & (self.made.verdicts != VERDICTS.index("not compared"))
@@ -235,6 +236,20 @@ class _Step:
                 how = "in another order" if same[0] == 1.0 else f"times {same[0]:.4g}"
                 self.made.verdicts[i] = VERDICTS.index("not compared")
                 self.made.notes[i] = f"the reference's values {how}, as its parameters are"
+
+    def _move_masks(self) -> None:
+        """A port's mask may let as many keys through in other places: its text lies there, where the rows that the mask
+        says are read are the reference's."""
+        far, places = self._far(), self.meeting.places
+        for i in self.meeting.others:
+            if not far[i] or not self.meeting.own[i] or "mask" not in places[i].key.port:
+                continue
+            call, (a, b) = call_of(places[i].key), self.meeting.pairs[i]
+            read = [j for j, p in enumerate(places) if p.rows and call_of(p.key) == call and not p.key.is_apart]
+            as_many = a >= 0 and b >= 0 and keys_through(self.ours[a]) & keys_through(self.theirs[b])
+            if as_many and read and not far[read].any():
+                self.made.verdicts[i] = VERDICTS.index("not compared")
+                self.made.notes[i] = "it lets as many keys through, and the rows that it reads are the reference's"
 
 
 def _same_values(x: np.ndarray, y: np.ndarray, factor: float, near: float, count: int) -> bool:

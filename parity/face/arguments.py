@@ -97,7 +97,7 @@ def _split(path: str, x: object, tensors: dict[str, torch.Tensor]) -> object:
         return x
     tensor = to_torch(x)
     place = _Place(path, tensor.is_complex())
-    tensors[path] = torch.view_as_real(tensor) if place.is_complex else tensor
+    tensors[path] = torch.view_as_real(tensor.resolve_conj()) if place.is_complex else tensor
     return place
 
 

@@ -23,7 +23,7 @@ from parity.errors import InconclusiveError
 from parity.hooks.implementations import Seen
 from parity.hooks.rows import JOINT, Masks, Part, RowRule, kept, take
 from parity.hooks.sites import WHOLE, SitePlan, matches
-from parity.hooks.torchtools import leaves, parts_of
+from parity.hooks.torchtools import leaves, parts_of, real
 from parity.records import PADDING, Kind, Scalar
 from parity.sketch import geometry
 
@@ -180,8 +180,7 @@ class Tap:
         memo = self._memo(x)
         keep = self.plan.wants_value(module, port)
         dtype = str(x.dtype).removeprefix("torch.")
-        if x.is_complex():  # a rotary table; its real view is what can be sketched and stored
-            x = torch.view_as_real(x).flatten(-2) if x.ndim else torch.view_as_real(x)
+        x = real(x)  # of a complex rotary table, what can be sketched and stored
         for i, (branch, piece) in enumerate(by_branch(self.branches, x)):
             item = None if piece is x else Item(x, i, len(self.branches))
             for part in (self.masks or self.rule).parts(module, port, tuple(piece.shape)):

@@ -150,6 +150,15 @@ def mapped(change: Callable[[torch.Tensor], Any], x: Any, rest: Callable[[Any], 
     return new
 
 
+def real(x: torch.Tensor) -> torch.Tensor:
+    """A complex tensor's real view, [..., channels] as [..., 2 * channels]; any other as it is."""
+    x = x.resolve_neg() if x.is_neg() else x
+    if not x.is_complex():
+        return x
+    pairs = torch.view_as_real(x.resolve_conj() if x.is_conj() else x)
+    return pairs.flatten(-2) if x.ndim else pairs
+
+
 def prediction_of(output: Any) -> Any:
     """The prediction in what a transformer returns: itself, the first of a tuple or list, or `sample` of an object."""
     if isinstance(output, (tuple, list)) and output:

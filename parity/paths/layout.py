@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from parity.hooks.rows import JOINT, Masks, NoRows, PairedRule, Part, RowRule, all_through, take, valid_rows
+from parity.hooks.torchtools import real
 from parity.records import Floor, Key, Moments, Record
 from parity.sketch import geometry
 from parity.transforms import done
@@ -126,13 +127,6 @@ class Layout:
         elif part.frame:
             rows = take(rows, *frames[part.frame])[0]
         return rows.detach().clone()
-
-
-def real(x: torch.Tensor) -> torch.Tensor:
-    """A complex tensor's real view, as the tap has it."""
-    if not x.is_complex():
-        return x
-    return torch.view_as_real(x).flatten(-2) if x.ndim else torch.view_as_real(x)
 
 
 CLOSE = 1e-2

@@ -485,3 +485,22 @@ def test_what_parameters_in_another_order_make_is_not_compared_where_it_is_so_to
     found = walk.judge(Judge(port=True, laid_out=factors))
     assert [d.verdict for d in found.values()] == [verdict, "pass"]
     assert [d.verdict for d in walk.judge(Judge(port=True)).values()] == ["fail", "pass"]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "text", "port", "verdict"),
+    [
+        (np.roll(np.arange(12) < 6, 3), 0.0, True, "not compared"),  # its text lies there
+        (np.roll(np.arange(12) < 6, 3), 1e4, True, "fail"),
+        (np.arange(12) < 7, 0.0, True, "fail"),
+        (np.roll(np.arange(12) < 6, 3), 0.0, False, "fail"),
+    ],
+)
+def test_a_port_s_mask_may_lie_elsewhere_with_the_text_that_it_reads(
+    theirs: np.ndarray, text: float, port: bool, verdict: str
+) -> None:
+    walk = Walk()
+    walk.pair(mask(6, 12), tensor("blocks.0:in.attention_mask", theirs.astype(np.float32)[None]))
+    rows = [tensor("blocks.0:in.text", x.astype(np.float32), rows="text") for x in (X, moved(X, text))]
+    walk.pair(*rows)
+    assert next(iter(walk.judge(Judge(port=port)).values())).verdict == verdict

@@ -83,6 +83,10 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
     return torch.softmax(x, dim=-1)
 
 
+def biased(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x + y, dim=-1)
+
+
 class Masked(torch.nn.Module):
     """Attention with a mask of its own, and a complex table."""
 
@@ -94,6 +98,22 @@ class Masked(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         turned = torch.view_as_real(torch.view_as_complex(x.reshape(3, 5, 4, 2)) * self.table).reshape(x.shape)
         return torch.nn.functional.scaled_dot_product_attention(turned, turned, x, attn_mask=self.causal(x))
+
+
+class Conjugated(torch.nn.Module):
+    """Hands a table on that is conjugated when it is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = Table()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.view_as_real(torch.view_as_complex(x.reshape(3, 5, 4, 2)) * self.table(x)).flatten(2)
+
+
+class Table(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.polar(torch.ones(5, 4), torch.arange(20.0).reshape(5, 4)).conj()
 
 
 class Causal(torch.nn.Module):
@@ -125,6 +145,8 @@ def boom(x: Any) -> Any:
         (softmax, lambda: lambda x: jax.nn.softmax(x, axis=-1), {"inputs": X.numpy()}),
         (NET, lambda: NET, {"inputs": {"x": X, "scale": 2.0, "mask": None}}),
         (Masked(), Masked, {}),
+        (Conjugated(), Conjugated, {}),
+        (biased, lambda: lambda x, y: jax.nn.softmax(x + y), {"inputs": (X, torch.full((5, 8), -math.inf).triu(1))}),
         (torch.nn.SiLU(inplace=True), lambda: torch.nn.SiLU(inplace=True), {}),
     ],
 )
@@ -252,6 +274,34 @@ def test_a_flax_module_is_observed_by_its_names() -> None:
     result = parity.compare(NET, Flax(1.01), X, rename=rename)
     assert result.origin is not None
     assert result.origin.key.site == "blocks.1:out"
+
+
+class Texted(torch.nn.Module):
+    """Reads the text rows that its mask lets through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.to_k = torch.nn.Linear(8, 8)
+
+    def forward(
+        self, x: torch.Tensor, encoder_hidden_states: torch.Tensor, encoder_attention_mask: torch.Tensor
+    ) -> torch.Tensor:
+        keys = self.to_k(encoder_hidden_states)
+        scores = (x @ keys.mT).masked_fill(encoder_attention_mask[:, None] == 0, -math.inf)
+        return torch.softmax(scores, dim=-1) @ keys
+
+
+@pytest.mark.parametrize(("first", "verdict"), [(6, "pass"), (5, "fail")])
+def test_text_rows_that_the_mask_leaves_out_decide_nothing(first: int, verdict: str) -> None:
+    model, text = Texted(), torch.randn(1, 8, 8)
+    mask = (torch.arange(8) < 6).long()[None]
+
+    def other(x: torch.Tensor, encoder_hidden_states: torch.Tensor, encoder_attention_mask: torch.Tensor) -> Any:
+        read = torch.arange(8)[None, :, None] < first
+        return model(x, encoder_hidden_states * read, encoder_attention_mask)
+
+    given = {"x": X[:1], "encoder_hidden_states": text, "encoder_attention_mask": mask}
+    assert parity.compare(model, other, given).verdict == verdict
 
 
 def test_channels_last() -> None:

@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from torch.nn.functional import pad
 
+from parity.hooks.torchtools import real
 from parity.records import Moments
 from parity.sketch import BINS, PER_BIN, TILE, TOTAL, Geometry, geometry, tile_signs
 
@@ -84,7 +85,7 @@ def reduce(x: torch.Tensor) -> Reduced:
 def _reduce(x: torch.Tensor) -> Reduced:
     if x.layout is not torch.strided or x.is_quantized or x.is_meta or x.is_nested:
         raise TypeError(f"cannot reduce a tensor of layout {x.layout}, dtype {x.dtype} on {x.device}: pass a dense one")
-    x = _real(x.detach())
+    x = real(x.detach())
     x = x.float() if x.is_floating_point() and x.itemsize == 1 else x  # nothing can be computed in 8 bits
     shape = tuple(x.shape)
     g = geometry(shape)
@@ -133,14 +134,6 @@ def has_float64(device: torch.device) -> bool:
         return torch.zeros(1, dtype=torch.float64, device=device).dtype == torch.float64
     except Exception:  # each backend has its own
         return False
-
-
-def _real(x: torch.Tensor) -> torch.Tensor:
-    """`x` itself, or the real view of a complex tensor, [..., channels] as [..., 2 * channels]."""
-    if not x.is_complex():
-        return x.resolve_neg()
-    pairs = torch.view_as_real(x.resolve_conj().resolve_neg())
-    return pairs if x.ndim == 0 else pairs.flatten(-2)
 
 
 def _walk(x: torch.Tensor, g: Geometry, dtype: torch.dtype) -> tuple[torch.Tensor, list[torch.Tensor | list[float]]]:

@@ -158,8 +158,15 @@ class Generic(Family):
 
     def row_rule(self, case: Case, settings: Settings, condition: Condition) -> PairedRule:
         mask = text_mask(condition)
-        image = () if LATENT in self.given else (math.prod(GRID), math.prod(GRID[1:]))
-        return NoRows() if mask is None else TextRows(mask.size, image)
+        return NoRows() if mask is None else TextRows(mask.size, self._image_tokens(mask.size))
+
+    def _image_tokens(self, text: int) -> tuple[int, ...]:
+        """What the number of image tokens may be; empty where a video is given, of which nobody knows the patches."""
+        if LATENT not in self.given:
+            return math.prod(GRID), math.prod(GRID[1:])
+        if any(x.ndim > 3 and x.numel() > 1 and x.is_floating_point() for x in self.given.values()):
+            return ()
+        return tuple(x.shape[1] for x in self.given.values() if x.ndim == 3 and x.shape[1] != text)
 
     def frames(self, case: Case, settings: Settings, condition: Condition) -> dict[str, RowFrame]:
         mask = text_mask(condition)
@@ -206,7 +213,8 @@ class TextRows:
 
 def text_mask(condition: Mapping[str, torch.Tensor]) -> np.ndarray | None:
     """bool [tokens], True where a token is valid; None where there is no mask, or none that leaves a token out."""
-    given = next((condition[name] for name in MASKS if name in condition), None)
+    named = {name.removeprefix("in."): x for name, x in condition.items()}  # of a function's arguments, see `face`
+    given = next((named[name] for name in MASKS if name in named), None)
     if given is None or given.ndim != 2:
         return None
     valid: np.ndarray = given[0].detach().cpu().to(torch.float32).numpy() > 0
