@@ -145,6 +145,11 @@ class Record:
     sketch: np.ndarray | None = None
     value: np.ndarray | Scalar | None = None
 
+    @property
+    def nonfinite(self) -> int:
+        """How many NaNs and infinities it holds, as far as they were counted."""
+        return 0 if self.moments is None else self.moments.nan + self.moments.inf
+
 
 @dataclass(frozen=True, slots=True)
 class Floor:

@@ -116,7 +116,7 @@ def _absent(names: list[str], count: int, told: Mapping[str, str]) -> Cause:
 def _too_small(theirs: StepRecords, keys: Sequence[Key], step: int) -> str:
     """Why there is no error to look for."""
     asked = set(keys)
-    broken = [r for r in theirs.records if r.key in asked and r.moments is not None and r.moments.nan + r.moments.inf]
+    broken = [r for r in theirs.records if r.key in asked and r.nonfinite]
     if broken:
         return (
             f"unknown: {len(broken)} of the candidate's outputs are NaN or infinite, first {broken[0].key}, and the "

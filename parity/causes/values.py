@@ -215,7 +215,7 @@ def _overflow(evidence: Evidence) -> str:
     """Where float16 ends before the reference's values do, so that the candidate has Inf or NaN; empty for nowhere."""
     largest = {r.key: max(abs(r.moments.min), abs(r.moments.max)) for r in evidence.ours.records if r.moments}
     for r in evidence.theirs.records:
-        broken = r.dtype == "float16" and r.moments is not None and r.moments.nan + r.moments.inf > 0
+        broken = r.dtype == "float16" and r.nonfinite > 0
         if broken and largest.get(r.key, 0.0) > LARGEST:
             return f"; float16 holds at most {LARGEST:.0f}, the reference has {largest[r.key]:.0f} at {r.key.site}"
     return ""

@@ -105,6 +105,10 @@ def compare_weights(
     if shapes and not (own and all(x.same_values(y) for x, y in map(prints.__getitem__, shapes))):
         return Check(WEIGHTS, "fail", f"'{shapes[0]}' has shape {a[shapes[0]][0]} against {b[shapes[0]][0]}")
     other = [n for n in both if prints[n][0].digits != prints[n][1].digits]
+    broken = [n for n in other if prints[n][1].broken and not prints[n][0].broken]
+    if broken:
+        detail = f"{len(broken)} of {len(a)} parameters hold NaN or infinities in the candidate alone: {few(broken)}"
+        return Check(WEIGHTS, "fail", detail, computed=True)
     if not one_sided and not other:
         return Check(WEIGHTS, "pass", f"{len(a)} parameters equal")
     digits = [Counter((shape, WeightPrint.parse(text).digits) for shape, text in side.values()) for side in (a, b)]
@@ -256,7 +260,12 @@ def shared_weights(a: Weights, b: Weights) -> Check:
     rest = f"{len(a.keys() ^ b.keys())} on one side only"
     if found.verdict == "fail" and not found.computed:
         return replace(found, verdict="explained", detail=f"{found.detail}; {rest}, of what nobody knows how far")
-    said = f"{len(both)} parameters of the same names equal" if found.verdict == "pass" else found.detail
+    if found.verdict != "pass":
+        return replace(found, detail=f"{found.detail}; {rest}")
+    said = f"{len(both)} parameters of the same names equal"
+    missing = a.keys() - b.keys()
+    if missing and b.keys() <= a.keys():  # it names them as the reference does, and not all
+        return Check(WEIGHTS, "explained", f"{said}; the port lacks {len(missing)}: {few(missing)}")
     return replace(found, detail=f"{said}; {rest}")
 
 

@@ -262,7 +262,8 @@ def worst_of(reason: Reason) -> str:
         return ""
     far = reason.output.distance
     most = "" if reason.stage else " at most"
-    return f"; {reason.output.port} relative L2 {far.rel_l2:.2e}{most}, floor {far.floor:.2e}"
+    floor = "no floor" if math.isnan(far.floor) else f"floor {far.floor:.2e}"
+    return f"; {reason.output.port} relative L2 {far.rel_l2:.2e}{most}, {floor}"
 
 
 def _inconclusive(reason: Reason) -> str:
@@ -288,7 +289,8 @@ def _wide_floor(reason: Reason) -> str:
     # A float32 floor is never so wide but by its inputs; a 16-bit one is, where the model multiplies what was rounded.
     coarse = reason.problem == "wide_floor" and float(reason.detail) > WIDE
     output = "noise_pred" if reason.output is None else reason.output.port
-    advice = "record both sides in float32 too" if coarse else "are the inputs of the scale that the model takes?"
+    scale = "are the inputs of the scale that the model takes, and does the reference compute the same each time?"
+    advice = "record both sides in float32 too" if coarse else scale
     return (
         f"rounding alone moves {output} by {reason.distance.floor:.1e} of its size, more than {reason.detail}: no "
         f"floor to judge by{begins}: {advice}"

@@ -58,7 +58,7 @@ def _same_number(a: Record, b: Record) -> bool:
     numbers as arrays."""
     scalar, tensor = (a, b) if a.kind == "scalar" else (b, a)
     m = tensor.moments
-    if not isinstance(scalar.value, (bool, int, float)) or m is None or tensor.shape != () or m.nan + m.inf:
+    if not isinstance(scalar.value, (bool, int, float)) or m is None or tensor.shape != () or tensor.nonfinite:
         return False
     return abs(float(scalar.value) - m.mean) <= 2.0 ** -BITS.get(tensor.dtype, 24) * abs(m.mean)
 
@@ -80,7 +80,7 @@ def _tensors(a: Record, b: Record, floor: Floor | None, *, own: bool) -> SiteDif
         UNKNOWN,
         shapes=(a.shape, b.shape),
         dtypes=(a.dtype, b.dtype),
-        nonfinite=(_nonfinite(a), _nonfinite(b)),
+        nonfinite=(a.nonfinite, b.nonfinite),
         frame=a.frame,
         rows=a.rows,
     )
@@ -106,10 +106,6 @@ def _tensors(a: Record, b: Record, floor: Floor | None, *, own: bool) -> SiteDif
         return _unlike(replace(diff, note=note), not far)
     note = unlike(a, b)
     return _unlike(replace(diff, note=note), note == PICTURES or (own and not is_contract(a.key)))
-
-
-def _nonfinite(record: Record) -> int:
-    return 0 if record.moments is None else record.moments.nan + record.moments.inf
 
 
 # --- records that do not line up

@@ -71,11 +71,13 @@ class WeightPrint:
 
     Attributes:
         digits: its fingerprint. numbers: float64: l2, mean, minimum and maximum, then linear counters, which depend on
-            where each value stands; empty where nobody measured them, or they are not finite.
+            where each value stands; empty where nobody measured them, or they are not finite. broken: whether it holds
+            NaN or infinities.
     """
 
     digits: str
     numbers: np.ndarray
+    broken: bool = False
 
     @classmethod
     def parse(cls, text: str) -> WeightPrint:
@@ -85,8 +87,9 @@ class WeightPrint:
             numbers = np.frombuffer(base64.b85decode(rest), "<f4").astype(np.float64)
         except ValueError:
             numbers = np.zeros(0)
-        known = numbers.size == _ORDER_BLIND + COUNTERS and bool(np.isfinite(numbers).all())
-        return cls(digits, numbers if known else np.zeros(0))
+        measured = numbers.size == _ORDER_BLIND + COUNTERS
+        finite = measured and bool(np.isfinite(numbers).all())
+        return cls(digits, numbers if finite else np.zeros(0), measured and not finite)
 
     @property
     def counters(self) -> np.ndarray:

@@ -20,7 +20,7 @@ from parity.golden.disk.read import read_manifest
 from parity.golden.disk.store import open_store
 from parity.hooks.modules import is_compiled as is_torch_compiled
 from parity.port import Layout
-from parity.recorder.loop import Loop
+from parity.recorder.loop import NOT_CALLED, Loop
 from parity.recorder.parts import Parts, one_of, provenance_of
 from parity.recorder.rerun import RUNS, Draws, Memory, calls_of, measured, modules_of, write_floors
 from parity.recorder.steps import Branches, Steps
@@ -129,6 +129,8 @@ def record(
         UsageError: nothing to record, a golden is there already, no module matches, or one of several processes is
             asked for what it cannot give (`parity.recorder.parts`). What the script raises.
     """
+    if runs < 0:
+        raise UsageError(f"parity.record: runs must be at least 0, found {runs}")
     parts = Parts.found(pipe, transformer=transformer, vae=vae, scheduler=scheduler)
     asked = Asked(parts, like, sites, tuple(values), runs, causes, tuple(branches), layout, stop_after, overwrite)
     return Recorder(os.fspath(where), asked)
@@ -310,7 +312,7 @@ def _recording(where: str, asked: Asked, *, quiet: bool = False, wrong: Wrong | 
     Args:
         quiet: see `Recording`. wrong: takes what known faults make of it; None for none.
     """
-    parts, like = asked.parts, asked.like
+    parts = asked.parts
     process = one_of(parts.models, asked.stop_after)
     wanted = Recording(process.folder(where), asked.stop_after, together=process.together, quiet=quiet)
     if process.rank and not process.split and not process.together:
@@ -339,9 +341,9 @@ def _recording(where: str, asked: Asked, *, quiet: bool = False, wrong: Wrong | 
         except _StoppedError:
             pass
         except BaseException:
-            _finish(wanted, False, like)
+            _finish(wanted, False, asked)
             raise
-    _finish(wanted, True, like)
+    _finish(wanted, True, asked)
     if process.split and not process.rank and not wanted.failed:
         say(f"each of {process.count} processes recorded its share: {where} is the golden that they make up")
 
@@ -377,8 +379,9 @@ def _watched(asked: Asked, wanted: Recording, wrong: Wrong | None) -> list[conte
     return [*found, *map(loop.finishing, parts.processors()), loop.naming()]
 
 
-def _finish(recording: Recording, complete: bool, like: str | os.PathLike[str] | None) -> None:
+def _finish(recording: Recording, complete: bool, asked: Asked) -> None:
     """Write what is left, and say what there is."""
+    like, called = asked.like, bool(asked.parts.models)
     try:
         recording.steps.finish(complete and not recording.failed)
     except Exception as error:
@@ -405,6 +408,12 @@ def _finish(recording: Recording, complete: bool, like: str | os.PathLike[str] |
     if recording.steps.repeated:
         at = ", ".join(map(str, recording.steps.repeated))
         say(f"in step {at} a branch was called more than once: the last call of each is recorded")
+    if recording.steps.stepped is False and count:
+        say(
+            "the scheduler that was given made no step; steps end where the timestep changes. Give the one that is used"
+        )
+    if called and not recording.steps.called:
+        say(NOT_CALLED)
     if recording.steps.before:
         calls = f"{recording.steps.before} call{'s' if recording.steps.before > 1 else ''}"
         say(f"left out: {calls} before the first step's, on other latents")

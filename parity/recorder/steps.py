@@ -97,7 +97,8 @@ class Steps:
         partial: whether the last step ended before the script's did.
         stepped: whether a step of the scheduler was seen; None where none is recorded. calls: of the step that is
             being seen. before: calls that were made before those of the first step, on other latents.
-        repeated: steps in which a branch was called more than once: the last call of each is kept.
+        repeated: steps in which a branch was called more than once: the last call of each is kept. called: whether a
+            call of a transformer was seen.
     """
 
     where: str
@@ -110,9 +111,11 @@ class Steps:
     calls: list[Called] = field(default_factory=list)
     before: int = 0
     repeated: list[int] = field(default_factory=list)
+    called: bool = False
     part: list[Record] = field(default_factory=list)
     outside: list[Record] = field(default_factory=list)
     _writer: GoldenWriter | None = None
+    _provenance: Provenance | None = None
 
     def value(self, port: str, value: np.ndarray, dtype: str, branch: str = "") -> Record:
         """A record of one of the loop's own values, held whole."""
@@ -134,7 +137,8 @@ class Steps:
         Raises:
             UsageError: there is one already.
         """
-        self._writer = GoldenWriter(self.where, self.provenance(), overwrite=self.overwrite)
+        self._provenance = self.provenance()
+        self._writer = GoldenWriter(self.where, self._provenance, overwrite=self.overwrite)
 
     def turn(self, timestep: float | None) -> None:
         """A call with this timestep begins: in a loop that has no scheduler's, it may begin a step."""
@@ -213,8 +217,9 @@ class Steps:
             return
         if self.outside:
             self._writer.write_step(_step(OUTSIDE, self.outside))
-        if complete:
-            self._writer.finish()
+        if complete:  # a scheduler that made no step says nothing of how many there are
+            idle = self.stepped is False and self.number and self._provenance is not None
+            self._writer.finish(replace(self._provenance, steps=0) if idle else None)
 
 
 # --- branches
@@ -276,6 +281,7 @@ class Branches:
         timestep, latents = _timestep(args, kwargs), _latents(args, kwargs)
         self.steps.turn(timestep)
         names, by_order = self._named(args, kwargs, latents)
+        self.steps.called = True
         self.steps.calls.append(Called(self, len(self.steps.part), names, by_order, timestep, latents))
         return names
 

@@ -236,9 +236,10 @@ def precision(pair: Ready, truth: Truth, sink: Sink) -> Result:
         say("reference in its working dtype", true.step, request.steps)
         given = [next(run) for run in runs]
         check.begin(given[0])
-        judged = _three_ways(true, given)
         say(request.candidate_at(true.step), true.step, request.steps)
-        check.add(given[0], judged, next(candidate))
+        theirs = next(candidate)
+        judged = _three_ways(true, given, theirs)
+        check.add(given[0], judged, theirs)
         begun = begun or judged
     for run in (*runs, candidate):
         exhaust(run)
@@ -259,15 +260,20 @@ def precision(pair: Ready, truth: Truth, sink: Sink) -> Result:
     return replace(result, differing_settings=pair.differing)
 
 
-def _three_ways(true: StepRecords, references: Sequence[StepRecords]) -> StepRecords:
-    """The truth's numbers with the floors of this check, under the dtypes that the reference has as given."""
+def _three_ways(true: StepRecords, references: Sequence[StepRecords], candidate: StepRecords) -> StepRecords:
+    """The truth's numbers with the floors of this check, under the dtypes that the reference has as given.
+
+    What overflows in the reference as given and in the candidate alike stands as the reference has it, without a floor:
+    nobody can say how far apart the two may be.
+    """
     floors = Floors(true.records, true.floors)
     for other in references:
         floors.add(other.records)
-    dtypes = {r.key: r.dtype for r in references[0].records}
-    return StepRecords(
-        true.step, tuple(replace(r, dtype=dtypes.get(r.key, r.dtype)) for r in true.records), floors.done()
-    )
+    given = {r.key: r for r in references[0].records}
+    theirs = {r.key for r in candidate.records if r.nonfinite}
+    over = {r.key for r in true.records if r.key in theirs and not r.nonfinite and given.get(r.key, r).nonfinite}
+    records = (given[r.key] if r.key in over else replace(r, dtype=given.get(r.key, r).dtype) for r in true.records)
+    return StepRecords(true.step, tuple(records), {k: floor for k, floor in floors.done().items() if k not in over})
 
 
 def _coarse(pair: Ready) -> Side | None:

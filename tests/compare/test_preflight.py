@@ -215,6 +215,7 @@ def held(a: np.ndarray, b: np.ndarray) -> Weights:
         (held(A.T, B), False, "fail", "1 of 2 parameters hold the reference's values in another order: 'a.weight'"),
         (held(A.T, B), True, "explained", "hold the reference's values in another layout: 'a.weight'"),
         (held(A[:, None], B), True, "explained", "in another layout"),
+        (held(A + np.float32(np.nan) * ONE, B), True, "fail", "1 of 2 parameters hold NaN or infinities"),
         (held(0.125 * A, B), True, "explained", "1 of 2 parameters are the reference's times 0.125"),  # perhaps folded
         (held(A[:20], B), True, "fail", "'a.weight' has shape (40, 40) against (20, 40)"),
     ],
@@ -245,6 +246,7 @@ def test_parameters_that_lie_otherwise_are_known_by_module(theirs: Weights, fact
         ({"a.weight": ((2, 2), "1"), "b.weight": ((2,), "2"), "fused": ((4,), "3")}, "pass", "1 on one side only"),
         ({"a.weight": ((2, 2), "9"), "c": ((1,), "3")}, "explained", "1 of 1 parameters"),
         ({"a.weight": ((4,), "1")}, "pass", "not compared"),
+        ({"a.weight": ((2, 2), "1")}, "explained", "equal; the port lacks 1: 'b.weight'"),  # a block that was dropped
     ],
 )
 def test_port_is_compared_where_both_have_the_name(theirs: dict[str, Any], verdict: str, words: str) -> None:

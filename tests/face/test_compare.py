@@ -276,6 +276,26 @@ def test_a_flax_module_is_observed_by_its_names() -> None:
     assert result.origin.key.site == "blocks.1:out"
 
 
+class Large(torch.nn.Module):
+    """Overflows in float16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = torch.nn.Linear(8, 8)
+        torch.nn.init.constant_(self.up.weight, 300.0)
+        torch.nn.init.zeros_(self.up.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.up(x).square()
+
+
+def test_what_overflows_on_both_sides_is_inconclusive() -> None:
+    half: dict[str, Any] = {"dtype": "float16"}
+    result = parity.compare(Large(), Large(), X.abs(), reference_settings=half, candidate_settings=half)
+    assert (result.verdict, "the reference itself is not finite" in result.reason) == ("inconclusive", True)
+    assert parity.compare(Large(), Large(), X.abs(), candidate_settings=half).verdict == "fail"
+
+
 class Texted(torch.nn.Module):
     """Reads the text rows that its mask lets through."""
 

@@ -33,6 +33,8 @@ class Model(torch.nn.Module):
 
 
 class Scheduler:
+    timesteps: Any = None
+
     def step(self, model_output: torch.Tensor, timestep: int, sample: torch.Tensor) -> torch.Tensor:
         return sample - 0.1 * model_output
 
@@ -207,3 +209,26 @@ def test_what_is_called_to_compile_is_no_step(tmp_path: Path) -> None:
     where = golden(tmp_path / "tpu", lambda s: own_loop(model, 0, warm=True, scheduler=s), model)
     assert {r.key.branch for r in Golden.open(where).read_step(0).records} == {"", "cond", "uncond"}
     assert diff(tmp_path / "gpu", where).verdict == "pass"
+
+
+def test_a_scheduler_that_is_not_the_loop_s_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, scheduler = Timed(), Scheduler()
+    scheduler.timesteps = torch.arange(1000)
+    recorded(tmp_path / "g", lambda: own_loop(model, 0), transformer=model, scheduler=scheduler)
+    assert "the scheduler that was given made no step" in capsys.readouterr().err
+    golden(tmp_path / "gpu", lambda s: own_loop(model, 0), model, once=False)
+    assert diff(tmp_path / "gpu", tmp_path / "g").verdict == "pass"
+
+
+def test_a_transformer_that_was_not_called_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recorded(tmp_path / "g", lambda: parity.tap("x:out", X), transformer=Timed())
+    assert "no call of the transformer was seen" in capsys.readouterr().err
+
+
+def test_a_weight_that_is_not_finite_is_other_weights(tmp_path: Path) -> None:
+    model, broken = Timed(), Timed()
+    with torch.no_grad():
+        broken.blocks[1].weight[3, 5] = torch.nan
+    golden(tmp_path / "gpu", lambda s: own_loop(model, 0, scheduler=s), model, once=False)
+    found = diff(tmp_path / "gpu", golden(tmp_path / "tpu", lambda s: own_loop(broken, 0, scheduler=s), broken))
+    assert (found.verdict, "hold NaN or infinities in the candidate alone" in found.reason) == ("fail", True)

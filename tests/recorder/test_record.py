@@ -219,6 +219,7 @@ def test_wrong_usage_is_refused_before_anything_runs(parts: Parts, reference: Pa
         ("transformer= of your own loop, or a vae=", {"where": "x", "vae": object()}),
         ("transformer= of your own loop, or a vae=", {"where": "x", "scheduler": object()}),
         ("must be a torch.nn.Module", {"where": "x", "transformer": 3}),
+        ("runs must be at least 0, found -1", {"where": "x", "transformer": model, "runs": -1}),
         ("no module matches the site 'blocks.7'", {"where": "x", "transformer": model, "sites": "blocks.7"}),
         ("causes=True is for a reference", {"where": "x", "transformer": model, "like": "y", "causes": True}),
         ("causes=True is for a reference", {"where": "x", "transformer": model, "causes": True}),

@@ -255,7 +255,7 @@ class EulerSampler(Sampler):
 
     def set_schedule(self, steps: int, device: Any, place: Place, dtype: torch.dtype | None) -> None:
         if self.given is not None and len(self.given) != steps:
-            raise UsageError(f"--inputs gives {len(self.given)} timesteps for --steps {steps}")
+            raise UsageError(f"the inputs hold {len(self.given)} timesteps for --steps {steps}")
         if self.given is None:
             sigmas = torch.linspace(1.0, 0.0, steps + 1, dtype=torch.float64)
         else:
