@@ -209,6 +209,8 @@ def diff(
             failed = f" ({result.failed})" if result.failed else ""
             annotate(candidate, f"parity: {result.verdict}{failed}", f"{result.reason} (golden: {reference})")
         following = _following(reference, candidate, ported)
+    elif candidate.endswith(".py"):
+        raise UsageError(f"'{candidate}' is a file; name its function that makes the port, as in {candidate}:build")
     elif ported != Ported():
         raise UsageError("a golden is compared as it was recorded: the options of a port are for FILE.py:FUNCTION")
     else:

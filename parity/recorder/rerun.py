@@ -349,5 +349,6 @@ def _distance(a: Record, b: Record) -> float:
     """Relative distance of two records by their sketches; 0 where there are none."""
     if a.sketch is None or b.sketch is None or a.moments is None or a.frame != b.frame:
         return 0.0
-    apart = norm(b.sketch.astype(np.float64) - a.sketch.astype(np.float64), Geometry(*a.frame))
+    with np.errstate(invalid="ignore"):  # of an added mask both hold -inf
+        apart = norm(b.sketch.astype(np.float64) - a.sketch.astype(np.float64), Geometry(*a.frame))
     return apart / max(a.moments.l2, 1e-30)

@@ -168,7 +168,8 @@ def _with_both(result: Result, checks: tuple[Check, ...], last: str, first: Resu
     if first is None:
         return replace(result, preflight=preflight, checks=judged)
     why = replace(result.why, precision=True)
-    return replace(result, preflight=preflight, checks=judged, why=why, notes=(*first.notes, *result.notes))
+    notes = tuple(dict.fromkeys((*first.notes, *result.notes)))
+    return replace(result, preflight=preflight, checks=judged, why=why, notes=notes)
 
 
 def compare_stage(
