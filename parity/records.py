@@ -211,6 +211,7 @@ class Provenance:
         modules: module path -> parent's path, the module tree (the root is `""`).
         shard: (index, count) of the process that recorded it: where count > 1, sketches and moments are of the
             shard's own elements, and reading `WHERE`, the folder above, adds the shards up.
+        idle: why a pass would not rest on what a port installed, a sentence each.
     """
 
     side: str
@@ -227,6 +228,7 @@ class Provenance:
     commit: str = ""
     modules: Mapping[str, str] = field(default_factory=dict)
     shard: tuple[int, int] = (0, 1)
+    idle: tuple[str, ...] = ()
 
 
 # --- a side before its first forward

@@ -130,9 +130,8 @@ class Ported(Observed):
         return [word for option, value in given if value is not None for word in (option, value)]
 
     @contextlib.contextmanager
-    def recorded(self, port: str, golden: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """The folder of the port's golden, without `--out` there until the block ends; and why a comparison would not
-        rest on what the port installed.
+    def recorded(self, port: str, golden: str) -> Iterator[str]:
+        """The folder of the port's golden, without `--out` there until the block ends.
 
         Raises:
             ParityError: the port cannot be recorded as the golden was.
@@ -145,8 +144,8 @@ class Ported(Observed):
             kept = self.out
             if kept is None:
                 kept = str(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="parity-")), "candidate"))
-            made = recorded(kept, start, sides, "candidate", self, overwrite=self.overwrite)
-            yield kept, made.idle
+            recorded(kept, start, sides, "candidate", self, overwrite=self.overwrite)
+            yield kept
 
     def _generation(self, golden: str) -> Generation:
         """What the golden's run generated, from what it carries unless it is of a port that has its own inputs.
@@ -199,9 +198,8 @@ def diff(
     """
     if is_port(candidate):
         try:
-            with ported.recorded(candidate, reference) as (recorded, idle):
+            with ported.recorded(candidate, reference) as recorded:
                 result, proposed = compared(reference, recorded, renames, output, steps)
-                result = result.resting_on(idle)
         except ParityError as error:
             annotate(candidate, "parity: inconclusive", str(error))
             raise

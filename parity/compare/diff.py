@@ -208,7 +208,7 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     result = result if judge.seen.floors else without_floors(result)
     if result.verdict == "pass" and not sides.all_there:
         return result.unjudged("not_comparable", next(f.detail for f in findings if f.check == "steps held"))
-    result = replace(result, stages=recorded_stages(result))
+    result = replace(result.resting_on((*a.idle, *b.idle)), stages=recorded_stages(result))
     if result.verdict != "fail" or result.origin is None:
         return result
     shown = (*_phantoms(sides, renamer, result), *detectors.found)

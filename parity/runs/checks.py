@@ -66,7 +66,7 @@ def logic(pair: Ready, sink: Sink) -> tuple[Result, Truth]:
     result = judged.conclude(pair.differing, widest)
     result = result.noted(*(_unmatched(pair, ends.names) if pair.port else ()), *attention(truth.ends, ends))
     result = _require_common(result, pair, ends, chosen=request.sites != "none")
-    result = result.resting_on(ends.idle)
+    result = result.resting_on((*truth.ends.idle, *ends.idle))
     result = judged.closer(result, ends.names)
     failing = judged.failing if result.verdict == "fail" else None
     if failing is not None:
@@ -249,7 +249,7 @@ def precision(pair: Ready, truth: Truth, sink: Sink) -> Result:
         beside = {**truth.ends.beside, **({} if extra is None else ends[1].beside), **beside}
     sink.finish("precision", Pair(replace(ends[0], runs={**ends[0].runs, **beside}), ends[2]))
     only = tuple(d for d in pair.differing if d.setting in NEUTRAL)
-    result = check.conclude(only).resting_on(ends[2].idle)
+    result = check.conclude(only).resting_on((*ends[0].idle, *ends[2].idle))
     if check.following.failed is None and result.verdict == "fail" and result.origin is not None:
         state = check.states[result.origin.key.step]
         result = placed(behind(result, pair, references[-1], state))

@@ -143,6 +143,8 @@ def _recorded(request: RecordRequest, side: Side, facts: Facts, chain: Chain | N
             chain.decode(ends, say)
         if chain is not None and chain.records:
             writer.write_step(chain.step())
+        if ends.idle:
+            writer.finish(replace(provenance, idle=ends.idle))
     return Recorded(written, ends.idle)
 
 

@@ -52,6 +52,14 @@ def test_a_fault_is_judged_as_in_a_live_run(tmp_path: Path, dtype: str, failed: 
     ]
 
 
+@pytest.mark.parametrize("fault", [0.0, FAR])
+def test_a_pass_that_does_not_rest_on_what_a_port_installed_is_none(fault: float, tmp_path: Path) -> None:
+    idle = "the function that it put in torch.nn.functional.gelu's place was never called"
+    result = diff(*pair(tmp_path, fault=fault, candidate=replace(CANDIDATE, idle=(idle,))))
+    assert result.verdict == ("fail" if fault else "inconclusive")
+    assert any(idle in text for text in (result.reason, *(note.text for note in result.notes)))
+
+
 def test_what_is_not_comparable_is_inconclusive_and_not_read(tmp_path: Path) -> None:
     reference, candidate = pair(tmp_path, candidate=replace(CANDIDATE, seed=8))
     for part in Path(candidate).glob("*.safetensors"):
