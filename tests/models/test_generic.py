@@ -11,7 +11,7 @@ import torch
 from benchmarks.tiny_families import make
 from parity.hooks.rows import SEQUENCE, WHOLE, Part
 from parity.models.folder import class_of, read_config, skeleton
-from parity.models.generic.family import TextRows, frame_of_mask, text_mask
+from parity.models.generic.family import EulerSampler, TextRows, frame_of_mask, text_mask
 from parity.models.generic.inputs import TEXT, Signature, fitting, make_arguments, signature_of
 
 
@@ -111,3 +111,12 @@ def test_the_mask_among_the_inputs_says_which_are_valid() -> None:
     assert (frame.index.tolist(), frame.weight.tolist()) == ([0, 2, 3, 1], [1.0, 1.0, 1.0, 0.0])
     assert text_mask({"encoder_attention_mask": torch.ones(1, 4)}) is None, "nothing is padded"
     assert text_mask({"encoder_hidden_states": torch.ones(1, 4)}) is None
+
+
+@pytest.mark.parametrize("scale", [1.0, 1000.0])
+@pytest.mark.parametrize("steps", [1, 2, 4])
+def test_no_timestep_that_is_made_is_one_that_bfloat16_holds(steps: int, scale: float) -> None:
+    """A port that rounds its timesteps would pass."""
+    sampler = EulerSampler(scale)
+    sampler.set_schedule(steps, "cpu", lambda x: x, None)
+    assert not (sampler.timesteps.bfloat16().float() == sampler.timesteps).any()

@@ -227,10 +227,14 @@ def frame_of_mask(valid: np.ndarray) -> RowFrame:
     return RowFrame(order.astype(np.int32), valid[order].astype(np.float32))
 
 
+FIRST = 0.9973
+"""The first sigma: 997.3, and what it is halved to, bfloat16 does not hold, so a port that rounds timesteps is seen."""
+
+
 class EulerSampler(Sampler):
     """See `parity.models.family.Sampler`.
 
-    Sigmas fall evenly from one to zero. A prediction of another shape than the latents' leaves them as they are.
+    Sigmas fall evenly from `FIRST` to zero. A prediction of another shape than the latents' leaves them as they are.
 
     Args:
         scale: of the timesteps. start_at: latents in place of the noise. timesteps: in place of the even ones.
@@ -257,7 +261,7 @@ class EulerSampler(Sampler):
         if self.given is not None and len(self.given) != steps:
             raise UsageError(f"the inputs hold {len(self.given)} timesteps for --steps {steps}")
         if self.given is None:
-            sigmas = torch.linspace(1.0, 0.0, steps + 1, dtype=torch.float64)
+            sigmas = torch.linspace(FIRST, 0.0, steps + 1, dtype=torch.float64)
         else:
             sigmas = torch.cat([self.given.double() / self.scale, torch.zeros(1, dtype=torch.float64)])
         sigmas = sigmas.float() if dtype is None else sigmas.to(dtype)

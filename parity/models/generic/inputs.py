@@ -263,7 +263,7 @@ ARGUMENTS: Mapping[str, Callable[[Signature], torch.Tensor | Static | None]] = {
     "num_frames": lambda s: s.grid[0],
     "height": lambda s: s.grid[1],
     "width": lambda s: s.grid[2],
-    "guidance": lambda s: torch.tensor([4.0]) if s.config.get("guidance_embeds") or "guidance" in s.required else None,
+    "guidance": lambda s: torch.tensor([3.7]) if s.config.get("guidance_embeds") or "guidance" in s.required else None,
     # The time that a step leads to, of models that take two (AnyFlow, ACE-Step): the end.
     "r_timestep": lambda s: torch.zeros(1),
     "timestep_r": lambda s: torch.zeros(1),
