@@ -15,7 +15,7 @@ from parity.paths.port.settings import typed
 from parity.records import Key, Provenance
 from parity.redact import typed_command
 from parity.runs.given import carried
-from parity.runs.request import NO_PORTS, Ports, Request, RunSpec, ports_of, replaced, texts_of
+from parity.runs.request import NO_PORTS, RESULT, Ports, Request, RunSpec, no_run, ports_of, replaced, texts_of
 from parity.settings import BY_NAME, NEUTRAL, Backend, Settings
 
 FOLDER = "closer"
@@ -84,7 +84,7 @@ class ExplainRequest:
         if self.kept is None:
             return None
         try:
-            document = json.loads(read_text(self.kept / "result.json", _MOST_BYTES))
+            document = json.loads(read_text(self.kept / RESULT, _MOST_BYTES))
             told, reason = document["origin"], str(document.get("reason", ""))
             found = str(told["site"]), int(told["call"]), reason
             return found if int(told["step"]) == origin.step else None
@@ -105,13 +105,11 @@ def of_run(where: Path, openers: Openers, named: Mapping[Role, str | None] | Non
     named = named or {}
     try:
         spec = RunSpec.read(where)
-        result = json.loads(read_text(where / "result.json", _MOST_BYTES))
+        result = json.loads(read_text(where / RESULT, _MOST_BYTES))
         differing, failed = result["differing_settings"], _failed_outside(result)
         rounding = tuple((str(d["setting"]), str(d["candidate"])) for d in differing if d["setting"] in NEUTRAL)
     except _NOT_TOLD:
-        raise UsageError(
-            f"'{where}' is not a run folder. Create one with `parity run --out DIR`, or give two goldens"
-        ) from None
+        raise no_run(where) from None
     if failed:
         pair = _outside(where, spec, failed, ports_of(spec, openers, named))
         return ExplainRequest(str(where / "reference"), str(where / "candidate"), where, outside=pair)

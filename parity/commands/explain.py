@@ -10,11 +10,11 @@ import typer
 from parity.commands import command
 from parity.commands.keep import last_run
 from parity.commands.options import GoldensModel, Judgement, Port, Prompt, ReferencePort, unwritten
-from parity.errors import UsageError
 from parity.paths.worker.process import Workers
 from parity.redact import typed_command
 from parity.report.comparison import Comparison
 from parity.report.formats import render
+from parity.runs.request import no_run
 
 if TYPE_CHECKING:
     from parity.compare.result import Result
@@ -38,7 +38,7 @@ def explain(
     """
     where = last_run() if first is None else Path(first)
     if second is None and not where.is_dir():
-        raise UsageError(f"'{where}' is not a run folder. Create one with `parity run --out DIR`, or give two goldens")
+        raise no_run(where)
     # Two goldens are explained as far as this machine can: without torch by what they show themselves.
     with output.sides(extras=second is None) as say, Workers() as openers:
         from parity.causes.explain import ExplainRequest, of_run

@@ -38,7 +38,7 @@ from parity.report.comparison import Comparison
 from parity.report.formats import render
 from parity.report.output import tell, write
 from parity.runs.given import carry
-from parity.runs.request import FILE, Request, RunSpec
+from parity.runs.request import FILE, RESULT, Request, RunSpec
 from parity.runs.sides import Sink
 
 T = TypeVar("T")
@@ -107,7 +107,7 @@ class KeepRun(Sink):
         """Write result.json; a run that ended in preflight has no records to keep."""
         with self._told():
             self._make(self.out)
-            write(self.out / "result.json", render(Comparison(result), "json"), "--out")
+            write(self.out / RESULT, render(Comparison(result), "json"), "--out")
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:

@@ -23,6 +23,7 @@ from parity.golden import Golden
 from parity.records import Provenance
 from parity.report.formats.html import DocumentError, Picture, Shown, Side, build
 from parity.report.output import show, write
+from parity.runs.request import RESULT, no_run
 from parity.versions import installed
 
 MOST_BYTES = 1 << 30
@@ -68,12 +69,9 @@ def report(
 def _shown(run: Path) -> Shown:
     """A kept run, or a document alone."""
     alone = run.is_file()
-    document = read_document(run if alone else run / "result.json")
+    document = read_document(run if alone else run / RESULT)
     if document is None:
-        raise UsageError(
-            f"'{run}' is not a run folder: it has no result.json. Create one with `parity run --out {run}`, or name a "
-            "file that `parity diff --format json` wrote"
-        )
+        raise no_run(run, "a file that `parity diff --format json` wrote")
     if "verdict" not in document:
         raise UsageError(f"'{run}' cannot be shown: it is no comparison; --format markdown writes others")
     if alone:

@@ -36,6 +36,13 @@ class Say(Protocol):
     def __call__(self, text: str, done: int | None = None, total: int | None = None) -> None: ...
 
 
+def no_run(where: Path, instead: str = "two goldens") -> UsageError:
+    """The error for a folder in which no run that ended is kept; `instead`: what else could be named."""
+    if (where / FILE).is_file() and not (where / RESULT).exists():
+        return UsageError(f"'{where}' holds a run that did not end: run it again, with --out {where} to keep it there")
+    return UsageError(f"'{where}' is not a run folder. Create one with `parity run --out DIR`, or name {instead}")
+
+
 @dataclass(frozen=True, slots=True)
 class Ports:
     """The ports of a run.
@@ -145,6 +152,8 @@ class Request:
 
 FILE = "request.json"
 """In the folder of a kept run."""
+RESULT = "result.json"
+"""Beside it, once the run has ended."""
 _KEPT_BYTES = 1 << 20
 _AS_ASKED = ("steps", "seed", "prompt", "stages", "sites", "values", "checks", "isolate")
 """What a request holds under the same names."""
