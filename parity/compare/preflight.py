@@ -153,7 +153,13 @@ def _judged_weights(
     differing, gains = len(wrong), {n: other[n][0].gain(other[n][1]) for n in wrong}
     scaled = not any(map(math.isnan, gains.values()))
     worst = max(wrong, key=lambda n: apart[n])
-    if set(wrong) <= laid_out:
+    named = {WeightPrint.parse(text).digits: n for n, (_, text) in a.items()}
+    taken = {n: named[other[n][1].digits] for n in wrong if other[n][1].digits in named}
+    if 2 * len(taken) > differing:
+        first = min(taken)
+        how = f"hold others of the reference's, '{first}' those of '{taken[first]}'"
+        wrong = [n for n in wrong if n != first]
+    elif set(wrong) <= laid_out:
         how = "hold the reference's values in another order"
     elif scaled:
         how = f"are the reference's times {', '.join(dict.fromkeys(f'{gain:.4g}' for gain in gains.values()))}"

@@ -271,7 +271,7 @@ def _inconclusive(reason: Reason) -> str:
     return {
         "other": reason.detail,
         "no_tensor": f"the two {reason.detail} have no tensor in common: nothing was compared",
-        "not_finite": f"the reference itself is not finite at {reason.first}",
+        "not_finite": f"the reference itself is not finite at {'' if reason.first is None else place(reason.first)}",
         "not_comparable": f"not comparable: {reason.detail}",
         "no_floors": f"the reference golden holds no floors, and the two differ, first at {reason.first}{differs}: "
         f"whether that is rounding is unknown; record the reference with floors: {FLOORS}",
