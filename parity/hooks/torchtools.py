@@ -16,7 +16,8 @@ from torch.utils._pytree import tree_leaves
 
 SDPA: Callable[..., torch.Tensor] = torch._C._nn.scaled_dot_product_attention
 """torch's own attention, whatever stands in `torch.nn.functional` by now."""
-_SDPA_NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+SDPA_NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+"""Of its arguments."""
 
 Handler = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
@@ -44,7 +45,7 @@ class Intercept(TorchFunctionMode):
 
 def of_attention(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a call of `SDPA` by name."""
-    return {**dict(zip(_SDPA_NAMES, args, strict=False)), **kwargs}
+    return {**dict(zip(SDPA_NAMES, args, strict=False)), **kwargs}
 
 
 # --- modules

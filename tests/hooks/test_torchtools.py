@@ -9,7 +9,7 @@ import pytest
 import torch
 from diffusers.utils import BaseOutput
 
-from parity.hooks.faults import DecoderFaults
+from parity.hooks.faults import Faulty, Video
 from parity.hooks.torchtools import SDPA, leaves, mapped
 
 
@@ -51,9 +51,10 @@ def test_an_argument_that_is_a_list_of_one_class_stays_one() -> None:
 def test_a_fault_of_a_decoders_attention_takes_arguments_by_name_too(keywords: bool) -> None:
     q, k, v = torch.randn(3, 1, 2, 8, 4, generator=torch.Generator().manual_seed(0))
     marks: list[str] = []
-    with DecoderFaults({"vae.attention": "by_frame"}, (2, 4, 2, 2, 2), marks.append):
+    video = Video(batch=2, frames=2)
+    with Faulty([video.faults()["vae.attention=by_frame"]], marks.append):
         attend = torch.nn.functional.scaled_dot_product_attention
         out = attend(query=q, key=k, value=v) if keywords else attend(q, k, v)
-    assert marks == ["vae.attention"]
+    assert marks == ["vae.attention=by_frame"]
     frames = [SDPA(*(x[:, :, i : i + 4] for x in (q, k, v))) for i in (0, 4)]
     assert torch.allclose(out, torch.cat(frames, dim=2), atol=1e-6)
