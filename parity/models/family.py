@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol
 import torch
 
 from parity.errors import UsageError
-from parity.hooks.rows import PairedRule, RowFrame
+from parity.hooks.rows import RowFrame, RowRule
 from parity.models.folder import load_part
 from parity.models.patches import DTYPES
 from parity.models.spec import Case, GenerationSpec
@@ -279,7 +279,7 @@ class Family(Protocol):
         """The model's rotary tables for these latents, for preflight; empty where it has none of its own."""
         return {}
 
-    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> PairedRule:
+    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
         """Which rows of which tensors are tokens that can be padded or reordered."""
         ...
 

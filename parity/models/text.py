@@ -7,7 +7,7 @@ the encoder itself is the checkpoint's, of its own class. A family says which en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -266,7 +266,7 @@ class TokenRows:
     skip: int
     layers: int
 
-    def parts(self, module: str, port: str, shape: Sequence[int]) -> tuple[Part, ...]:
+    def parts(self, module: str, port: str, shape: Sequence[int], masked: Collection[int] = ()) -> tuple[Part, ...]:
         if self._unread(module, port):
             return ()
         if len(shape) < 2 or shape[0] != 1:

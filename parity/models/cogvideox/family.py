@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from parity.errors import UsageError
-from parity.hooks.rows import PairedRule
+from parity.hooks.rows import RowRule
 from parity.models import feature_cache
 from parity.models.attention import AttentionSettings
 from parity.models.cogvideox import transformer as cogvideox
@@ -153,7 +153,7 @@ class CogVideoX(Family):
         patch, patch_t = int(case.config["patch_size"]), int(case.config.get("patch_size_t") or 1)
         return frames // patch_t, height // patch, width // patch
 
-    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> PairedRule:
+    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
         image = math.prod(self.token_grid(case))
         return cogvideox.CogVideoXRows(condition["encoder_hidden_states"].shape[1], image)
 

@@ -29,13 +29,10 @@ class CogVideoXRows:
     text: int
     image: int
 
-    def parts(self, module: str, port: str, shape: Sequence[int]) -> tuple[Part, ...]:
+    def parts(self, module: str, port: str, shape: Sequence[int], masked: Collection[int] = ()) -> tuple[Part, ...]:
         if len(shape) < 3 or module == "" or shape[1] != self.text + self.image:
             return WHOLE
         return (Part("image", self.text), Part("text", 0, self.text))
-
-    def paired(self, module: str, port: str, shape: Sequence[int], masked: Collection[int]) -> tuple[Part, ...]:
-        return self.parts(module, port, shape)
 
 
 class Rotary(torch.nn.Module):

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from diffusers.models.attention_dispatch import AttentionBackendName
 
-from parity.hooks.rows import PairedRule, RowFrame
+from parity.hooks.rows import RowFrame, RowRule
 from parity.models import feature_cache
 from parity.models.attention import AttentionSettings
 from parity.models.family import Condition, Constrain, Family, Place, Sampler
@@ -149,7 +149,7 @@ class HunyuanVideo15(Family):
         cos, sin = model.rope(latents)
         return {"cos": cos, "sin": sin}
 
-    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> PairedRule:
+    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
         return hunyuan.HunyuanRows(self._lengths(case, settings, condition))
 
     def frames(self, case: Case, settings: Settings, condition: Condition) -> dict[str, RowFrame]:
