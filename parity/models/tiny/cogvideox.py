@@ -7,30 +7,7 @@ import pathlib
 from typing import Any
 
 from parity.models.tiny import text
-from parity.models.tiny.make import Rule, fill, save, t5_rules
-
-_TRANSFORMER_RULES = (
-    # Logits of normed queries and keys have standard deviation mean(norm_q) * mean(norm_k): 1.3 * 1.3 = 1.7.
-    Rule(r"norm_[qk]\.weight$", mean=1.3, std=0.2),
-    Rule(r"norm[^.]*\.linear\.weight$", std=0.8, fan_in=True),
-    Rule(r"norm[^.]*\.linear\.bias$", std=0.5),
-    Rule(r"norm[^.]*(\.norm)?\.weight$", mean=1.0, std=0.2),
-    Rule(r"norm[^.]*(\.norm)?\.bias$", std=0.2),
-    # As in HunyuanVideo's: two exact backends' sines of a timestep near 1000 differ by some 3e-6.
-    Rule(r"time_embedding\.linear_2\.weight$", std=0.8, fan_in=True),
-    Rule(r"time_embedding\.linear_2\.bias$", std=0.6),
-    Rule(r"net\.2\.weight$", std=1.6, fan_in=True),  # behind an activation that shrinks
-    Rule(r"\.weight$", std=1.0, fan_in=True),
-    Rule(r"\.bias$", std=0.2),
-)
-
-_VAE_RULES = (
-    Rule(r"norm[^.]*(\.norm_layer)?\.weight$", mean=1.0, std=0.2),
-    Rule(r"conv_y\.conv\.bias$", mean=1.0, std=0.1),
-    Rule(r"decoder\.conv_out\.conv\.weight$", std=0.5, fan_in=True),
-    Rule(r"\.weight$", std=1.0, fan_in=True),
-    Rule(r"\.bias$", std=0.1),
-)
+from parity.models.tiny.make import TRANSFORMER_RULES, VAE_RULES, fill, save, text_rules
 
 _SCHEDULE: dict[str, Any] = {
     "beta_start": 0.00085,
@@ -72,7 +49,7 @@ def _make(folder: pathlib.Path, scheduler: Any, options: dict[str, Any]) -> None
 
     tokenizer = text.make_t5_tokenizer()
     encoder = text.make_t5(len(tokenizer))
-    fill(encoder, "text_encoder", t5_rules(0.65))  # 0.65 * 0.65 * sqrt(16) = 1.7
+    fill(encoder, "text_encoder", text_rules(0.65))  # 0.65 * 0.65 * sqrt(16) = 1.7
     transformer = diffusers.CogVideoXTransformer3DModel(
         num_attention_heads=4,
         attention_head_dim=32,
@@ -85,7 +62,7 @@ def _make(folder: pathlib.Path, scheduler: Any, options: dict[str, Any]) -> None
         max_text_seq_length=_TEXT,
         **options,
     )
-    fill(transformer, "transformer", _TRANSFORMER_RULES)
+    fill(transformer, "transformer", TRANSFORMER_RULES)
     vae = diffusers.AutoencoderKLCogVideoX(
         down_block_types=("CogVideoXDownBlock3D",) * 4,
         up_block_types=("CogVideoXUpBlock3D",) * 4,
@@ -95,7 +72,7 @@ def _make(folder: pathlib.Path, scheduler: Any, options: dict[str, Any]) -> None
         sample_height=_HEIGHT,
         sample_width=_WIDTH,
     )
-    fill(vae, "vae", _VAE_RULES)
+    fill(vae, "vae", VAE_RULES)
     defaults = {
         "tokenizer_max_length": _TEXT,
         "height": _HEIGHT,

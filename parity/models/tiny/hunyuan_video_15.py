@@ -7,43 +7,7 @@ import pathlib
 import transformers
 
 from parity.models.tiny import text
-from parity.models.tiny.make import Rule, fill, save, t5_rules
-
-# Logits of unit-rms queries and keys over the square root of the head dimension have standard deviation
-# mean(norm_q) * mean(norm_k): 1.3 * 1.3 = 1.7, attention that is neither uniform nor one-hot.
-_TRANSFORMER_RULES = (
-    Rule(r"norm_(added_)?[qk]\.weight$", mean=1.3, std=0.2),
-    Rule(r"norm[^.]*\.linear\.weight$", std=0.8, fan_in=True),
-    Rule(r"norm[^.]*\.linear\.bias$", std=0.5),
-    Rule(r"norm[^.]*\.weight$", mean=1.0, std=0.2),
-    Rule(r"norm[^.]*\.bias$", std=0.2),
-    Rule(r"refiner_blocks\.\d+\.attn\.to_[qk]\.weight$", std=1.3, fan_in=True),
-    Rule(r"x_embedder\.proj\.weight$", std=1.4, fan_in=True),  # half of the 65 input channels are zero
-    # Half of what others get: two exact backends' sines of a timestep near 1000 differ by some 3e-6, which guidance
-    # amplifies, and float32 paths have to stay well below 1e-5. What the timestep loses in size the bias makes up for.
-    Rule(r"timestep_embedder\.linear_2\.weight$", std=0.8, fan_in=True),
-    Rule(r"timestep_embedder\.linear_2\.bias$", std=0.6),
-    Rule(r"(linear_2|linear_3|net\.2)\.weight$", std=1.6, fan_in=True),  # behind an activation that shrinks
-    Rule(r"cond_type_embed\.weight$", std=0.7),
-    Rule(r"\.weight$", std=1.0, fan_in=True),
-    Rule(r"\.bias$", std=0.2),
-)
-
-_VAE_RULES = (
-    Rule(r"\.gamma$", mean=1.0, std=0.2),
-    Rule(r"decoder\.conv_out\.conv\.weight$", std=0.5, fan_in=True),
-    Rule(r"\.weight$", std=1.0, fan_in=True),
-    Rule(r"\.bias$", std=0.1),
-)
-
-_QWEN_RULES = (
-    Rule(r"embed_tokens\.weight$", std=1.0),
-    Rule(r"norm[^.]*\.weight$", mean=1.0, std=0.2),
-    Rule(r"[qk]_proj\.weight$", std=1.3, fan_in=True),
-    Rule(r"down_proj\.weight$", std=1.6, fan_in=True),
-    Rule(r"\.weight$", std=1.0, fan_in=True),
-    Rule(r"\.bias$", std=0.2),
-)
+from parity.models.tiny.make import TRANSFORMER_RULES, VAE_RULES, fill, save, text_rules
 
 
 def make(folder: pathlib.Path) -> None:
@@ -52,8 +16,8 @@ def make(folder: pathlib.Path) -> None:
 
     tokenizer = text.make_qwen_tokenizer()
     encoder, encoder_2 = text.make_qwen(len(tokenizer)), text.make_t5(384, width=48, head=12)
-    fill(encoder, "text_encoder", _QWEN_RULES)
-    fill(encoder_2, "text_encoder_2", t5_rules(0.7))  # 0.7 * 0.7 * sqrt(12) = 1.7
+    fill(encoder, "text_encoder", text_rules(1.3))
+    fill(encoder_2, "text_encoder_2", text_rules(0.7))  # 0.7 * 0.7 * sqrt(12) = 1.7
     transformer = diffusers.HunyuanVideo15Transformer3DModel(
         in_channels=65,
         out_channels=32,
@@ -71,11 +35,11 @@ def make(folder: pathlib.Path) -> None:
         target_size=640,
         task_type="t2v",
     )
-    fill(transformer, "transformer", _TRANSFORMER_RULES)
+    fill(transformer, "transformer", TRANSFORMER_RULES)
     vae = diffusers.AutoencoderKLHunyuanVideo15(
         latent_channels=32, block_out_channels=(16, 16, 32, 32, 64), layers_per_block=1
     )
-    fill(vae, "vae", _VAE_RULES)
+    fill(vae, "vae", VAE_RULES)
     pipeline = diffusers.HunyuanVideo15Pipeline(
         text_encoder=encoder,
         tokenizer=tokenizer,
