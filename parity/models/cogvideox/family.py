@@ -33,7 +33,7 @@ from parity.models.folder import load_component, load_part, read_config
 from parity.models.patches import patch_norms, patch_rope
 from parity.models.spec import Case, GenerationSpec, frames_of
 from parity.models.stage_files import Stream
-from parity.models.text import TextStage, encoder_of
+from parity.models.text import Listener, TextStage, encoder_of
 from parity.reached import Reached
 from parity.settings import Capability, Settings
 
@@ -98,11 +98,9 @@ class CogVideoX(Family):
         tokenizer = load_component(transformers.T5Tokenizer, case.folder, "tokenizer")
         length = case.spec.tokenizer_max_length
 
-        def t5(encoder: Any, prompt: str, device: torch.device) -> Any:
+        def t5(encoder: Listener, prompt: str) -> None:
             pipeline.__dict__.update(tokenizer=tokenizer, text_encoder=encoder)
-            return pipeline._get_t5_prompt_embeds(
-                prompt, max_sequence_length=length, device=device, dtype=encoder.dtype
-            )
+            pipeline._get_t5_prompt_embeds(prompt, max_sequence_length=length, device=torch.device("cpu"))
 
         return TextStage((encoder_of(case, "text_encoder", transformers.T5EncoderModel, T5, t5, length),))
 

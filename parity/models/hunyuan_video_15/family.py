@@ -24,7 +24,7 @@ from parity.models.hunyuan_video_15 import transformer as hunyuan
 from parity.models.patches import patch_norms, patch_rope, patch_timestep_embedding
 from parity.models.spec import Case, GenerationSpec, frames_of
 from parity.models.stage_files import Stream
-from parity.models.text import TextStage, encoder_of
+from parity.models.text import Listener, TextStage, encoder_of
 from parity.reached import Reached
 from parity.settings import Settings
 
@@ -74,23 +74,23 @@ class HunyuanVideo15(Family):
         tokenizer = load_component(transformers.Qwen2Tokenizer, case.folder, "tokenizer")
         glyphs = load_component(transformers.ByT5Tokenizer, case.folder, "tokenizer_2")
 
-        def qwen(encoder: Any, prompt: str, device: torch.device) -> Any:
-            return pipeline._get_mllm_prompt_embeds(
+        def qwen(encoder: Listener, prompt: str) -> None:
+            pipeline._get_mllm_prompt_embeds(
                 text_encoder=encoder,
                 tokenizer=tokenizer,
                 prompt=prompt,
-                device=device,
+                device=torch.device("cpu"),
                 tokenizer_max_length=spec.tokenizer_max_length,
                 num_hidden_layers_to_skip=_SKIPPED,
                 crop_start=spec.crop_start,
             )
 
-        def byt5(encoder: Any, prompt: str, device: torch.device) -> Any:
-            return pipeline._get_byt5_prompt_embeds(
+        def byt5(encoder: Listener, prompt: str) -> None:
+            pipeline._get_byt5_prompt_embeds(
                 tokenizer=glyphs,
                 text_encoder=encoder,
                 prompt=prompt,
-                device=device,
+                device=torch.device("cpu"),
                 tokenizer_max_length=spec.tokenizer_2_max_length,
             )
 
