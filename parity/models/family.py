@@ -14,7 +14,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 import torch
 
@@ -107,24 +107,32 @@ class Family(Protocol):
     """Whether modules may stay uncalled without it being an error."""
     is_own: bool = False
     """Whether its transformer is somebody's own code: a port."""
+    runs_as_it_is: bool = False
+    """Whether nothing of it may be replaced by parity: somebody's own port."""
+    pairs_rows: bool = False
+    """Whether the masks that its code is given say which rows count, and not the family alone."""
+    shard: Mapping[str, tuple[Any, ...]] = {}
+    """Rules of its own that place its weights on a mesh: pattern over a parameter's name -> mesh axes by dimension;
+    empty where a named rule set does."""
 
     @property
     def batches(self) -> tuple[tuple[str, ...], ...]: ...
 
-    @property
-    def runs_as_it_is(self) -> bool:
-        """Whether nothing of it may be replaced by parity: somebody's own port."""
-        return False
+    @classmethod
+    def of(cls, folder: Path, inputs: Path | None) -> Self:
+        """The family of a checkpoint.
 
-    @property
+        Args:
+            inputs: the user's tensors by argument name, of a family that takes them.
+
+        Raises:
+            UsageError: it has no place for the checkpoint or the inputs.
+        """
+        return cls()
+
     def idle(self) -> tuple[str, ...]:
         """Why a pass would not rest on what its code installed in the place of others', one sentence each."""
         return ()
-
-    @property
-    def pairs_rows(self) -> bool:
-        """Whether the masks that its code is given say which rows count, and not the family alone."""
-        return self.runs_as_it_is
 
     def compiling(self) -> contextlib.AbstractContextManager[None]:
         """Around the compilation of its program: an error there counts as its code's, where that is not parity's."""
@@ -156,12 +164,6 @@ class Family(Protocol):
 
     def tensors(self) -> Mapping[str, torch.Tensor]:
         """Inputs by argument name that were given, not made."""
-        return {}
-
-    @property
-    def shard(self) -> Mapping[str, tuple[Any, ...]]:
-        """Rules of its own that place its weights on a mesh: pattern over a parameter's name -> mesh axes by dimension;
-        empty where a named rule set does."""
         return {}
 
     def named(self, module: str) -> str:

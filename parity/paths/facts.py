@@ -163,7 +163,7 @@ def ends(runs: Mapping[str, Loop]) -> Ends:
         name: {"latents": array(loop.side.family.stage2(loop.side.case, loop.side.backend.to_torch(loop.latents)))}
         for name, loop in runs.items()
     }
-    return Ends(came, tuple(filter(None, named)), own.backend.ran, own.family.idle)
+    return Ends(came, tuple(filter(None, named)), own.backend.ran, own.family.idle())
 
 
 def leave(folder: Path, loop: Loop) -> None:

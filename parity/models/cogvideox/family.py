@@ -67,10 +67,6 @@ class CogVideoX(Family):
     def lacks(self, config: Mapping[str, Any]) -> Mapping[Capability, str]:
         return _LACKS if _is_rotary(config) else {**_LACKS, "rotary tables": _NO_ROTARY}
 
-    @classmethod
-    def of(cls, folder: Path, inputs: Path | None) -> CogVideoX:
-        return cls()
-
     def latent_shape(self, folder: Path, spec: GenerationSpec) -> tuple[int, ...]:
         """[1, T, C, H, W], T filled up to a multiple of `patch_size_t` as the pipeline does."""
         config, vae = read_config(folder, "transformer"), read_config(folder, "vae")

@@ -48,10 +48,6 @@ class HunyuanVideo15(Family):
     streams: tuple[Stream, ...] = (QWEN, BYT5)
     recipe: str = "parity.models.hunyuan_video_15.traced:traceable"
 
-    @classmethod
-    def of(cls, folder: Path, inputs: Path | None) -> HunyuanVideo15:
-        return cls()
-
     def latent_shape(self, folder: Path, spec: GenerationSpec) -> tuple[int, ...]:
         vae = read_config(folder, "vae")
         space, time = int(vae["spatial_compression_ratio"]), int(vae["temporal_compression_ratio"])
