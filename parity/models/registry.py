@@ -59,7 +59,7 @@ FAMILIES = (
     Registered(
         title="CogVideoX",
         transformer="CogVideoXTransformer3DModel",
-        family="parity.models.cogvideox.family:CogVideoX.of",
+        family="parity.models.cogvideox:CogVideoX.of",
         tiny={
             "tiny-cogvideox-1.0": "parity.models.tiny.cogvideox:make_10",
             "tiny-cogvideox-1.5": "parity.models.tiny.cogvideox:make_15",
