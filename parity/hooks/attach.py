@@ -42,6 +42,37 @@ class _Active:
         self.stack: list[tuple[str, int, str]] = []
         self.inside: list[str] | None = None
 
+    def before(
+        self, path: str, attention: str, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Hook of a module that is about to be called: its inputs are seen."""
+        if self.tap is None:
+            return
+        call = self.tap.begin(path)
+        self.stack.append((path, call, attention))
+        wanted = self.tap.plan.wants_module(path)
+        if wanted or self.tap.plan.whole or self.tap.masks is not None:
+            named = named_arguments(module, args, kwargs)
+            self.tap.masked(path, named)
+            for name, value in named.items():
+                if wanted:
+                    self.tap.see(path, call, f"in.{name}", value)
+                self.tap.hold(path, call, f"in.{name}", value)
+
+    def after(self, path: str, module: torch.nn.Module, args: Any, output: Any) -> None:
+        """Hook of a module that was called: its output is seen."""
+        if self.tap is None or not self.stack:
+            return
+        call, observed = self.stack[-1][1], single_output(output)
+        if self.tap.plan.wants_module(path):
+            self.tap.see(path, call, "out", observed)
+        self.tap.hold(path, call, "out", observed)
+
+    def leave(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        """Hook of a module whose call has ended, also of one that raised, which another may catch."""
+        if self.tap is not None and self.stack:
+            self.stack.pop()
+
 
 _ACTIVE: ContextVar[_Active | None] = ContextVar("parity_active_tap", default=None)
 
@@ -151,45 +182,10 @@ def _hooked(active: _Active, model: torch.nn.Module, named: Callable[[str], str]
     """Hooks on the modules of a model, for the begin and the end of each one's calls."""
     for own, module in callable_modules(model).items():
         path, attention = named(own), named(f"{own}.{ATTENTION}" if own else ATTENTION)
-        yield module.register_forward_pre_hook(_before(active, path, attention), with_kwargs=True)
-        yield from _ended(active, module, path)
-
-
-def _before(active: _Active, path: str, attention: str) -> Callable[..., None]:
-    def hook(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        if active.tap is None:
-            return
-        call = active.tap.begin(path)
-        active.stack.append((path, call, attention))
-        wanted = active.tap.plan.wants_module(path)
-        if wanted or active.tap.plan.whole or active.tap.masks is not None:
-            named = named_arguments(module, args, kwargs)
-            active.tap.masked(path, named)
-            for name, value in named.items():
-                if wanted:
-                    active.tap.see(path, call, f"in.{name}", value)
-                active.tap.hold(path, call, f"in.{name}", value)
-
-    return hook
-
-
-def _ended(active: _Active, module: torch.nn.Module, path: str) -> Iterator[RemovableHandle]:
-    """Hooks for the end of a module's call: its output is seen; one that raised, which another may catch, is left."""
-
-    def after(module: torch.nn.Module, args: Any, output: Any) -> None:
-        if active.tap is None or not active.stack:
-            return
-        call, observed = active.stack[-1][1], single_output(output)
-        if active.tap.plan.wants_module(path):
-            active.tap.see(path, call, "out", observed)
-        active.tap.hold(path, call, "out", observed)
-
-    def leave(module: torch.nn.Module, args: Any, output: Any) -> None:
-        if active.tap is not None and active.stack:
-            active.stack.pop()
-
-    yield module.register_forward_hook(after)
-    yield module.register_forward_hook(leave, always_call=True)
+        before = functools.partial(active.before, path, attention)
+        yield module.register_forward_pre_hook(before, with_kwargs=True)
+        yield module.register_forward_hook(functools.partial(active.after, path))
+        yield module.register_forward_hook(active.leave, always_call=True)
 
 
 @contextlib.contextmanager

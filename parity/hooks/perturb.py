@@ -75,9 +75,9 @@ def perturbed(
         for module in callable_modules(model).values():
             leaf = next(module.children(), None) is None
             own = leaf and next(module.parameters(recurse=False), None) is None
-            stack.enter_context(module.register_forward_pre_hook(_before(run, own), with_kwargs=True))
+            before, after = functools.partial(run.before, own), functools.partial(run.after, own)
+            stack.enter_context(module.register_forward_pre_hook(before, with_kwargs=True))
             # First of its hooks: an observer that began before sees what rounding made of the output.
-            after = _after(run, own)
             stack.enter_context(module.register_forward_hook(after, prepend=True, with_kwargs=True, always_call=True))
         if run.bounds:
             # Around whatever looks at functions within: that is to see what the chip gives.
@@ -138,6 +138,23 @@ class _Run:
         if device not in self.generators:
             self.generators[device] = torch.Generator(device).manual_seed(self.seed)
         return self.generators[device]
+
+    def before(self, own: bool, module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Hook of a module that is about to be called.
+
+        Args:
+            own: whether all of its elementary functions move, not those of vectors alone.
+        """
+        moved = self.begin(module, args, kwargs)
+        self.swap(module)
+        self.enter(own)
+        return moved
+
+    def after(self, own: bool, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        """Hook of a module that was called; see `before`."""
+        self.leave(own)
+        self.restore(module)
+        return self.end(module, output)
 
     def begin(self, module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The arguments of a module, moved; those of the model's own call stay, and so wherever it hands them on."""
@@ -305,25 +322,6 @@ class _Run:
         while self.modes:
             self.modes.pop().__exit__(None, None, None)
         self.around.close()
-
-
-def _before(run: _Run, own: bool) -> Callable[..., Any]:
-    def hook(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        moved = run.begin(module, args, kwargs)
-        run.swap(module)
-        run.enter(own)
-        return moved
-
-    return hook
-
-
-def _after(run: _Run, own: bool) -> Callable[..., Any]:
-    def hook(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
-        run.leave(own)
-        run.restore(module)
-        return run.end(module, output)
-
-    return hook
 
 
 _ELEMENTARY = frozenset(

@@ -162,7 +162,9 @@ def split_sites(
     """
     globs = [*values, *([] if choice in ("blocks", "all", "none") else [choice])]
     held = {name: list(modules) for name, modules in stages.items()}
-    takes = {glob: {name for name, modules in held.items() if any(_named(glob, modules))} or set(held) for glob in globs}
+    takes = {
+        glob: {name for name, modules in held.items() if any(_named(glob, modules))} or set(held) for glob in globs
+    }
     return {
         name: (
             choice if choice not in takes or name in takes[choice] else "none",

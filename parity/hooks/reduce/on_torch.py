@@ -97,9 +97,9 @@ def _reduce(x: torch.Tensor) -> Reduced:
     if g.exact:
         values = x.to(dtype).reshape(-1)
         sketch = values.to(torch.float32, copy=True)
-        return Reduced(shape, sketch, _stack([_moments(values)], x.device))
+        return Reduced(shape, sketch, _moments(values)[None])
     sketch, moments = _walk(x, g, dtype)
-    return Reduced(shape, sketch, _stack(moments, x.device))
+    return Reduced(shape, sketch, torch.stack(moments))
 
 
 def to_host_many(reduced: Sequence[Reduced]) -> list[tuple[Moments, np.ndarray]]:
@@ -143,13 +143,13 @@ def _real(x: torch.Tensor) -> torch.Tensor:
     return pairs if x.ndim == 0 else pairs.flatten(-2)
 
 
-def _walk(x: torch.Tensor, g: Geometry, dtype: torch.dtype) -> tuple[torch.Tensor, list[torch.Tensor | list[float]]]:
+def _walk(x: torch.Tensor, g: Geometry, dtype: torch.dtype) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """The sketch of a tensor too large to be its own, float32 [EXACT], and the moments of each run."""
     run = g.rows_per_slot
     on_cpu = min(_CPU_RUN * torch.get_num_threads(), _CPU_RUN_MOST)
     least = math.lcm(TILE, g.slots_per_bin)  # slots from one place that begins a bin and the sign tile to the next
     each = least * max(1, (on_cpu if x.device.type == "cpu" else _CUDA_RUN) // (least * run * g.channels))
-    moments: list[torch.Tensor | list[float]] = []
+    moments: list[torch.Tensor] = []
     folded = []
     for first in range(0, g.slots, each):
         start, stop = first * run, min((first + each) * run, g.rows)
@@ -209,10 +209,12 @@ def _folded(values: torch.Tensor, signs: torch.Tensor, g: Geometry) -> torch.Ten
     return folded
 
 
-def _moments(values: torch.Tensor) -> torch.Tensor | list[float]:
-    """The moments of a contiguous run: a row of `Reduced.moments`, as numbers on a CPU, as a tensor elsewhere."""
+def _moments(values: torch.Tensor) -> torch.Tensor:
+    """The moments of a contiguous run: a row of `Reduced.moments`."""
     flat = values.view(-1)
-    return _cpu_moments(flat) if values.device.type == "cpu" else _device_moments(flat)
+    if values.device.type == "cpu":
+        return torch.tensor(_cpu_moments(flat), dtype=torch.float64, device="cpu")
+    return _device_moments(flat)
 
 
 def _cpu_moments(flat: torch.Tensor) -> list[float]:
@@ -268,12 +270,6 @@ def _unscaled(parts: np.ndarray) -> np.ndarray:
 
 _HALF = 20
 """Bits of the lower half of a count."""
-
-
-def _stack(moments: list[torch.Tensor | list[float]], device: torch.device) -> torch.Tensor:
-    if device.type == "cpu":
-        return torch.tensor(moments, dtype=torch.float64, device="cpu")
-    return torch.stack([m for m in moments if isinstance(m, torch.Tensor)])
 
 
 def _combine(count: int, parts: np.ndarray) -> Moments:
