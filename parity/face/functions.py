@@ -113,7 +113,7 @@ class JaxFunction(torch.nn.Module):
         """Its arrays as torch tensors on the CPU, a tuple where there are several."""
         import jax
 
-        from parity.hooks.reduce.transfer_jax import array_of
+        from parity.hooks.reduce.on_jax import array_of
 
         with jax.enable_x64(True) if self.wanted == torch.float64 else contextlib.nullcontext():
             out = self.call(*mapped(array_of, args), **mapped(array_of, kwargs))

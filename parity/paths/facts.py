@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from parity.golden.fingerprint import fingerprint, narrow, weight_prints
-from parity.hooks.reduce.transfer import to_numpy
+from parity.hooks.reduce.on_torch import to_numpy
 from parity.models.stage_files import write_stage2
 from parity.paths.loaded import Loaded, array
 from parity.paths.loop import Loop

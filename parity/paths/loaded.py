@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from parity.errors import UsageError
-from parity.hooks.reduce.transfer import to_numpy
+from parity.hooks.reduce.on_torch import to_numpy
 from parity.hooks.rows import Masks, RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap

@@ -25,7 +25,7 @@ import torch
 
 from parity.golden import GoldenWriter
 from parity.hooks.methods import replaced
-from parity.hooks.reduce.transfer import is_split
+from parity.hooks.reduce.on_torch import is_split
 from parity.records import LOOP, Key, Provenance, Record, StepRecords
 from parity.sketch import value_record
 

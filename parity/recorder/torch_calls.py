@@ -23,7 +23,7 @@ import torch
 from parity.hooks.attach import attached, watching
 from parity.hooks.methods import replaced
 from parity.hooks.modules import ORIGINAL, eagerly, entry_of, module_tree
-from parity.hooks.reduce.transfer import TorchReducer, is_split, to_numpy, torch_records
+from parity.hooks.reduce.on_torch import TorchReducer, is_split, to_numpy, torch_records
 from parity.hooks.rows import MaskedRows, Masks, NoRows, let_through
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.hooks.tap import Reducer, Tap

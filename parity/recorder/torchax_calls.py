@@ -23,8 +23,8 @@ from torchax import interop
 from parity.hooks.attach import attached
 from parity.hooks.methods import replaced
 from parity.hooks.modules import uncached
-from parity.hooks.reduce.transfer import widen16
-from parity.hooks.reduce.transfer_jax import BatchingReducer, array_of, jax_records, split, whole
+from parity.hooks.reduce.on_jax import BatchingReducer, array_of, jax_records, split, whole
+from parity.hooks.reduce.on_torch import widen16
 from parity.hooks.tap import Entry, Reducer, Tap
 from parity.hooks.torchtools import named_arguments, prediction_of
 from parity.recorder.steps import STAGE

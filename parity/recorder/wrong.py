@@ -21,7 +21,7 @@ import torch
 from parity.golden.faults import Faults, write_faults
 from parity.hooks.attach import attached
 from parity.hooks.faults import Fault, Faulty, Lengths, Video, faulty
-from parity.hooks.reduce.transfer import torch_records
+from parity.hooks.reduce.on_torch import torch_records
 from parity.hooks.tap import Tap
 from parity.hooks.torchtools import prediction_of
 from parity.recorder.rerun import Again

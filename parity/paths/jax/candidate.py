@@ -24,9 +24,9 @@ from torchax.ops import mappings
 
 from parity.hooks.attach import attached
 from parity.hooks.modules import module_tree, named_tensors, uncached
+from parity.hooks.reduce.on_jax import BatchingReducer, array_of, jax_records, split
+from parity.hooks.reduce.on_torch import widen16
 from parity.hooks.reduce.on_tpu import reduce_on_mesh
-from parity.hooks.reduce.transfer import widen16
-from parity.hooks.reduce.transfer_jax import BatchingReducer, array_of, jax_records, split
 from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, require_fired

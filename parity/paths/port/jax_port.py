@@ -23,8 +23,8 @@ from torchax import interop
 from parity.errors import UsageError
 from parity.hooks.modules import nearest
 from parity.hooks.objects import objects_of, watched
-from parity.hooks.reduce.transfer import widen16
-from parity.hooks.reduce.transfer_jax import BatchingReducer, split
+from parity.hooks.reduce.on_jax import BatchingReducer, split
+from parity.hooks.reduce.on_torch import widen16
 from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Tap
