@@ -19,8 +19,7 @@ from torch.nn.utils import stateless
 
 from parity.errors import UsageError
 from parity.face.arguments import leaves, to_torch
-from parity.hooks.modules import named_tensors
-from parity.hooks.torchtools import Intercept, mapped
+from parity.hooks.torchtools import Intercept, mapped, named_tensors
 
 
 class Function(torch.nn.Module):

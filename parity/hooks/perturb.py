@@ -41,8 +41,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from parity.hooks.modules import device_of
-from parity.hooks.torchtools import Intercept, callable_modules, mapped, widest
+from parity.hooks.torchtools import Intercept, callable_modules, device_of, mapped, widest
 from parity.settings.chips import CHIPS, EPS, NO_CHIP, Bounds
 
 SUM = 0.45 * 2.0**-24 / math.sqrt(2.0)

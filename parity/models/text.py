@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from parity.hooks.modules import cast
 from parity.hooks.rows import WHOLE, NoRows, Part, RowFrame, RowRule
+from parity.hooks.torchtools import cast
 from parity.models.folder import bare_component, load_component, read_config
 from parity.models.patches import DTYPES
 from parity.models.spec import Case

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from parity.hooks.faults import Video, wrong_from_here_on
-from parity.hooks.modules import cast
 from parity.hooks.rows import WHOLE, Part
+from parity.hooks.torchtools import cast
 from parity.models.folder import DIVIDES, load_part, vae_config
 from parity.models.patches import DTYPES
 from parity.models.spec import Case

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from parity.errors import UsageError
-from parity.hooks.modules import nearest
+from parity.hooks.torchtools import nearest
 from parity.models.family import Family
 from parity.models.generic.family import Generic
 from parity.models.generic.inputs import LATENT, TIMESTEP, Made, Signature, read_inputs

@@ -21,13 +21,13 @@ from torch.utils import _pytree as pytree
 from torchax import interop
 
 from parity.errors import UsageError
-from parity.hooks.modules import nearest
 from parity.hooks.objects import objects_of, watched
 from parity.hooks.reduce.on_jax import BatchingReducer, split
 from parity.hooks.reduce.on_torch import widen16
 from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Tap
+from parity.hooks.torchtools import nearest
 from parity.models.feature_cache import Kept, calling
 from parity.models.generic.inputs import LATENT
 from parity.models.spec import Case
