@@ -28,6 +28,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from parity.hooks.implementations import PORTS, described
+from parity.hooks.methods import replaced
 from parity.hooks.tap import Tap, single_output
 from parity.hooks.torchtools import SDPA, Intercept, callable_modules, named_arguments, of_attention
 from parity.records import ATTENTION
@@ -262,12 +263,8 @@ def _replaced_attention(active: _Active) -> Iterator[None]:
         _by_heads(active, query, key, value, out, own, args[0] if args else kwargs.get("attn_mask"))
         return out
 
-    functional.scaled_dot_product_attention = observed
-    try:
+    with replaced(functional, "scaled_dot_product_attention", observed):
         yield
-    finally:
-        if functional.scaled_dot_product_attention is observed:
-            functional.scaled_dot_product_attention = own
 
 
 def _torchs_attention(active: _Active) -> Intercept:
@@ -294,15 +291,10 @@ Watcher = Callable[[Any, Any, Any, Any, Callable[..., Any]], None]
 @contextlib.contextmanager
 def watched_flex(seen: Watcher) -> Iterator[None]:
     """Within it, each call of a flex attention that somebody's code makes is seen. Its result is as it would be."""
-    replaced = [(module, name, own, _observed(own, seen)) for module, name, own in _places()]
-    for module, name, _, observed in replaced:
-        setattr(module, name, observed)
-    try:
+    with contextlib.ExitStack() as stack:
+        for module, name, own in _places():
+            stack.enter_context(replaced(module, name, _observed(own, seen)))
         yield
-    finally:
-        for module, name, own, observed in replaced:
-            if vars(module).get(name) is observed:
-                setattr(module, name, own)
 
 
 def _observed(own: Callable[..., Any], seen: Watcher) -> Callable[..., Any]:

@@ -128,9 +128,8 @@ class _Run:
         self.given: dict[int, torch.Tensor] = {}  # by the storage that a view of it has too
         self.aside: list[tuple[torch.nn.Module, dict[str, Any], dict[str, tuple[Any, Any]]]] = []
         self.lent: list[list[tuple[torch.Tensor, torch.Tensor, int]]] = []
-        self.modes: list[Intercept] = []
         self.around = contextlib.ExitStack()  # a call of the model
-        self.calls = 0
+        self.owns: list[bool] = []  # of the calls that are going on, the innermost last
 
     def generator(self, device: torch.device) -> torch.Generator:
         """What draws on a device: a model may move from one to another."""
@@ -151,17 +150,17 @@ class _Run:
 
     def after(self, own: bool, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         """Hook of a module that was called; see `before`."""
-        self.leave(own)
+        self.leave()
         self.restore(module)
         return self.end(module, output)
 
     def begin(self, module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The arguments of a module, moved; those of the model's own call stay, and so wherever it hands them on."""
         self.lent.append([])
-        if not self.calls:
+        if not self.owns:
             self.narrow = _narrow(module) if self.wide else None
         args, kwargs = self.each(args, self.widened), self.each(kwargs, self.widened)
-        if not (self.calls or self.inputs):
+        if not (self.owns or self.inputs):
             tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
             self.given = {_storage(x): x for x in tensors}
         move = functools.partial(self.move, move=self.of(module))
@@ -194,7 +193,7 @@ class _Run:
                 with torch.no_grad(), torch._C.DisableTorchFunction():
                     x.copy_(changed)
         moved = self.move(self.summed(module, output), self.of(module))
-        if self.narrow is None or self.calls:
+        if self.narrow is None or self.owns:
             return moved
         return mapped(lambda x: x.to(self.narrow) if _is(x, torch.float32) else x, moved)
 
@@ -284,28 +283,36 @@ class _Run:
                 module._parameters[name] = torch.nn.Parameter(moved, requires_grad=False)
 
     def enter(self, own: bool) -> None:
-        """Have elementary functions move within the call of a module: all in one of its own, else those of vectors."""
-        self.calls += 1
-        if self.wide and self.calls == 1:
+        """The begin of a module's call, within which elementary functions move."""
+        if self.wide and not self.owns:
             self.around.enter_context(widest())
             device = device_of(self.model).type  # meta: its weights are elsewhere between two calls
             there = torch.accelerator.current_accelerator() if device == "meta" else None
             device = "cpu" if device == "meta" else device
             self.around.enter_context(torch.autocast(there.type if there else device, enabled=False))
-        if own or self.calls == 1:
-            self.modes.append(_elementary_functions(self, of_vectors=not own))
-            self.modes[-1].__enter__()
+        if not self.owns:
+            self.around.enter_context(Intercept(self.elementary))
+        self.owns.append(own)
 
-    def leave(self, own: bool) -> None:
+    def leave(self) -> None:
         """The end of a call that `enter` began."""
-        if self.calls == 0:  # another hook failed before this call began
+        if not self.owns:  # another hook failed before this call began
             return
-        self.calls -= 1
-        self.given = self.given if self.calls else {}
-        if self.modes and (own or self.calls == 0):
-            self.modes.pop().__exit__(None, None, None)
-        if not self.calls:
+        self.owns.pop()
+        if not self.owns:
+            self.given = {}
             self.around.close()
+
+    def elementary(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Moves the results of elementary functions, which no standard rounds: in a module of its own all, else those
+        of vectors."""
+        out = func(*args, **kwargs)
+        elementary = getattr(func, "__name__", "") in _ELEMENTARY
+        if not isinstance(out, torch.Tensor) or not (self.owns[-1] or (elementary and out.ndim == 1)):
+            return out
+        if out.dtype == torch.float64:
+            return out if func in _GRIDS else self.narrowed(out)
+        return self.ulp(out) if elementary else out
 
     def restore(self, module: torch.nn.Module) -> None:
         if self.aside and self.aside[-1][0] is module:
@@ -318,8 +325,6 @@ class _Run:
     def restore_all(self) -> None:
         while self.aside:
             self.restore(self.aside[-1][0])
-        while self.modes:
-            self.modes.pop().__exit__(None, None, None)
         self.around.close()
 
 
@@ -332,34 +337,12 @@ _GRIDS = (torch.arange, torch.linspace)
 """What float64 constants begin with. A power multiplies their ulp: of LTX-2's frequencies, up to 10^4, by ten."""
 
 
-def _elementary_functions(run: _Run, *, of_vectors: bool) -> Intercept:
-    """Moves the results of elementary functions, which no standard rounds.
-
-    Args:
-        of_vectors: whether those of vectors alone, and nothing within a mode that began inside this one.
-    """
-
-    def handle(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        out = func(*args, **kwargs)
-        elementary = getattr(func, "__name__", "") in _ELEMENTARY
-        if not isinstance(out, torch.Tensor) or run.modes[-1] is not mode:
-            return out
-        if of_vectors and not (elementary and out.ndim == 1):
-            return out
-        if out.dtype == torch.float64:
-            return out if func in _GRIDS else run.narrowed(out)
-        return run.ulp(out) if elementary else out
-
-    mode = Intercept(handle)
-    return mode
-
-
 def _of_the_chip(run: _Run) -> Intercept:
     """Moves what a model's calls make of elementary functions within what the chip's may be off."""
 
     def handle(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = func(*args, **kwargs)
-        return run.err(getattr(func, "__name__", ""), out, args, kwargs) if run.calls else out
+        return run.err(getattr(func, "__name__", ""), out, args, kwargs) if run.owns else out
 
     return Intercept(handle)
 

@@ -32,7 +32,7 @@ from __future__ import annotations
 import collections
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from typing import Any
@@ -244,12 +244,15 @@ def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: Visible | N
 
 def in_chunks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: Visible | None) -> torch.Tensor:
     """scaled_dot_product_attention for `QUERY_CHUNK` query rows at a time, so that not all scores are held at once."""
-    outs = []
+    outs = [F.scaled_dot_product_attention(rows, k, v, attn_mask=mask) for rows, mask in _chunks(q, visible)]
+    return torch.cat(outs, dim=2)
+
+
+def _chunks(q: torch.Tensor, visible: Visible | None) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
+    """`QUERY_CHUNK` query rows at a time, and their mask."""
     for start in range(0, q.shape[2], QUERY_CHUNK):
         stop = start + QUERY_CHUNK
-        mask = None if visible is None else visible.mask(start, stop)
-        outs.append(F.scaled_dot_product_attention(q[:, :, start:stop], k, v, attn_mask=mask))
-    return torch.cat(outs, dim=2)
+        yield q[:, :, start:stop], None if visible is None else visible.mask(start, stop)
 
 
 def _is_unfused(q: torch.Tensor) -> bool:
@@ -259,8 +262,7 @@ def _is_unfused(q: torch.Tensor) -> bool:
 
 def _lse(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     """Log-sum-exp over all keys, in float32 or wider."""
-    starts = range(0, q.shape[2], QUERY_CHUNK)
-    return torch.cat([torch.logsumexp(_scores(q[:, :, i : i + QUERY_CHUNK], k), dim=-1) for i in starts], dim=-1)
+    return torch.cat([torch.logsumexp(_scores(rows, k), dim=-1) for rows, _ in _chunks(q, None)], dim=-1)
 
 
 def _scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
@@ -338,11 +340,10 @@ def narrow_softmax(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: V
     row where it falls to the other side, and no two programs could be compared.
     """
     outs, lses = [], []
-    for start in range(0, q.shape[2], QUERY_CHUNK):
-        stop = start + QUERY_CHUNK
-        scores = _rounded(_scores(q[:, :, start:stop], k))
-        if visible is not None:
-            scores = scores.masked_fill(~visible.mask(start, stop), -math.inf)
+    for rows, mask in _chunks(q, visible):
+        scores = _rounded(_scores(rows, k))
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -math.inf)
         top = scores.amax(dim=-1, keepdim=True)
         top = top.masked_fill(top == -math.inf, 0.0)
         weights = torch.exp(scores - top)

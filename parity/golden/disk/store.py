@@ -13,11 +13,11 @@ import errno
 import hashlib
 import mmap
 import os
-import queue
 import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar
@@ -191,22 +191,19 @@ def within(seconds: float, function: Callable[[], T]) -> T:
     Raises:
         TimeoutError: it did not. Whatever else it raises.
     """
-    found: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+    found: Future[T] = Future()
 
     def ask() -> None:
         try:
-            found.put((function(), None))
+            found.set_result(function())
         except BaseException as error:
-            found.put((None, error))
+            found.set_exception(error)
 
     threading.Thread(target=ask, daemon=True).start()
-    try:
-        value, error = found.get(timeout=seconds)
-    except queue.Empty:
-        raise TimeoutError(f"no answer within {seconds:.0f} s") from None
-    if error is not None:
-        raise error
-    return value  # type: ignore[return-value]
+    wait((found,), timeout=seconds)
+    if not found.done():
+        raise TimeoutError(f"no answer within {seconds:.0f} s")
+    return found.result()
 
 
 class RemoteStore(Store):
