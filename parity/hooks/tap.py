@@ -283,31 +283,26 @@ class _Memo:
     """The reductions of one live tensor; `version` changes when it is written to in place."""
 
     ref: weakref.ref[torch.Tensor]
-    version: Callable[[], Any]
+    version: int | weakref.ref[Any] | None
     done: dict[Any, Any]
 
     def holds(self, x: torch.Tensor) -> bool:
         """Whether it is of `x`, as `x` is now."""
-        then, now = self.version(), _version(x)()
-        # Not `==` alone: on arrays it compares elements.
+        then, now = self.version, _version(x)
+        # Of an array there is one such reference; `==` on two would compare the arrays' elements.
         same = then == now if isinstance(now, int) else then is now and now is not None
         return same and self.ref() is x
 
 
-def _version(x: torch.Tensor) -> Callable[[], Any]:
+def _version(x: torch.Tensor) -> int | weakref.ref[Any] | None:
     """What a write in place replaces: torch's counter, or the array behind a torchax tensor, by weak reference.
 
     An array's id would not do: it can be that of an array that died. A torchax view shows no sign of a write to what
-    it views, so it never holds.
+    it views, so it never holds, nor does a tensor made under torch.inference_mode(), which keeps no counter.
     """
     if hasattr(x, "_elem"):
         return weakref.ref(x._elem)
-    if hasattr(x, "jax"):
-        return lambda: None
-    if x.is_inference():
-        return lambda: None  # made under torch.inference_mode(), which keeps no counter
-    version = x._version
-    return lambda: version
+    return None if hasattr(x, "jax") or x.is_inference() else x._version
 
 
 def require_fired(

@@ -30,6 +30,7 @@ L x keys.
 from __future__ import annotations
 
 import collections
+import functools
 import inspect
 import math
 from collections.abc import Callable, Iterator
@@ -289,20 +290,21 @@ def _flex_function(device: str) -> Callable[..., Any]:
     from torch.nn.attention import flex_attention as module
 
     if device == "cuda":
-        global _COMPILED_FLEX
-        if _COMPILED_FLEX is None:
-            # While a call is observed, what stands there looks at each call and calls torch's.
-            _COMPILED_FLEX = torch.compile(inspect.unwrap(module.flex_attention), dynamic=False)
-        return _COMPILED_FLEX
+        # While a call is observed, what stands there looks at each call and calls torch's.
+        return _compiled(inspect.unwrap(module.flex_attention))
     # Off CUDA torch wraps even the unfused implementation in torch.compile(backend="eager"), which adds seconds and
     # fails once torchax is imported (dynamo asks the accelerator for its stream). This is torch's own switch for it.
     module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
     return module.flex_attention
 
 
-_COMPILED_FLEX: Callable[..., Any] | None = None
 _BLOCK_MASKS: collections.deque[tuple[Visible, Any]] = collections.deque(maxlen=4)
 """Who sees whom, and its block mask: of the last attentions of both branches."""
+
+
+@functools.lru_cache(maxsize=1)
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function, dynamic=False)
 
 
 def _block_mask(visible: Visible, device: torch.device) -> Any:
