@@ -79,9 +79,6 @@ class CogVideoX(Family):
         frames = frames_of(spec, "model", space * int(config["patch_size"]), int(vae["temporal_compression_ratio"]))
         return (1, -(-frames // patch_t) * patch_t, channels, spec.height // space, spec.width // space)
 
-    def text_lengths(self, case: Case) -> Mapping[str, int]:
-        return {T5.argument: case.spec.tokenizer_max_length}
-
     def text(self, case: Case) -> TextStage:
         """T5, whose padded rows the transformer reads like all others.
 
@@ -94,13 +91,12 @@ class CogVideoX(Family):
         # Of the pipeline only the method is wanted, which takes its tokenizer and encoder from `self`.
         pipeline = diffusers.CogVideoXPipeline.__new__(diffusers.CogVideoXPipeline)
         tokenizer = load_component(transformers.T5Tokenizer, case.folder, "tokenizer")
-        length = case.spec.tokenizer_max_length
 
         def t5(encoder: Listener, prompt: str) -> None:
             pipeline.__dict__.update(tokenizer=tokenizer, text_encoder=encoder)
-            pipeline._get_t5_prompt_embeds(prompt, max_sequence_length=length, device=torch.device("cpu"))
+            pipeline._get_t5_prompt_embeds(prompt, max_sequence_length=T5.tokens(case.spec), device=torch.device("cpu"))
 
-        return TextStage((encoder_of(case, "text_encoder", transformers.T5EncoderModel, T5, t5, length),))
+        return TextStage((encoder_of(case, "text_encoder", transformers.T5EncoderModel, T5, t5),))
 
     def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
         settings = reached.settings

@@ -215,10 +215,6 @@ class Family(Protocol):
         dtype = DTYPES[settings.text("dtype")]
         return {b: {k: x.to("cpu", dtype) for k, x in branch.items()} for b, branch in found.items()}
 
-    def text_lengths(self, case: Case) -> Mapping[str, int]:
-        """Argument of the transformer -> tokens of its embeddings [1, tokens, width], known without an encoder."""
-        return {}
-
     def text(self, case: Case) -> TextStage:
         """The text encoders, with the tokens of the case's prompts.
 

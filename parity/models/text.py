@@ -102,9 +102,7 @@ def _frame(weight: np.ndarray) -> RowFrame:
     return RowFrame(np.arange(weight.size, dtype=np.int32), weight)
 
 
-def encoder_of(
-    case: Case, part: str, kind: Any, stream: Stream, ask: Ask, length: int, *, skip: int = 0, crop: int = 0
-) -> Encoder:
+def encoder_of(case: Case, part: str, kind: Any, stream: Stream, ask: Ask, *, skip: int = 0, crop: int = 0) -> Encoder:
     """An encoder, with the tokens of the case's prompts; the other arguments are `Encoder`'s attributes.
 
     Raises:
@@ -123,7 +121,7 @@ def encoder_of(
         stream=stream,
         tokens=tokens,
         width=int(config["d_model"] if "d_model" in config else config["hidden_size"]),
-        length=length,
+        length=stream.tokens(case.spec),
         vocabulary=int(config["vocab_size"]),
         skip=skip,
         layers=int(config["num_hidden_layers"]) if skip else 0,

@@ -7,7 +7,7 @@ from dataclasses import fields
 from parity.models.family import Family
 from parity.paths.port.ported import Ported
 
-DEFAULTS = {"of", "recipe", "text_lengths", "pipeline_arguments", "static_arguments"}
+DEFAULTS = {"of", "recipe", "pipeline_arguments", "static_arguments"}
 
 
 def test_every_member_of_a_family_is_decided_on() -> None:

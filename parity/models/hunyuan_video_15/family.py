@@ -33,8 +33,9 @@ _OWN_FORWARD = ("text.reorder", "refiner.mask", "vision_states")
 
 QWEN = Stream(argument="encoder_hidden_states", name="prompt_embeds", width="text_embed_dim")
 BYT5 = Stream(
-    argument="encoder_hidden_states_2", name="prompt_embeds_2", width="text_embed_2_dim", may_be_empty=True, byt5=True
-)
+    argument="encoder_hidden_states_2", name="prompt_embeds_2", width="text_embed_2_dim", may_be_empty=True, byt5=True,
+    tokens=lambda spec: spec.tokenizer_2_max_length,
+)  # fmt: skip
 
 _SKIPPED = 2
 """Hidden layers that the pipeline leaves out from the end."""
@@ -53,9 +54,6 @@ class HunyuanVideo15(Family):
         space, time = int(vae["spatial_compression_ratio"]), int(vae["temporal_compression_ratio"])
         frames = frames_of(spec, "VAE", space, time)
         return (1, int(vae["latent_channels"]), frames, spec.height // space, spec.width // space)
-
-    def text_lengths(self, case: Case) -> Mapping[str, int]:
-        return {QWEN.argument: case.spec.tokenizer_max_length, BYT5.argument: case.spec.tokenizer_2_max_length}
 
     def text(self, case: Case) -> TextStage:
         """Qwen2.5-VL, and ByT5 for the quoted parts of a prompt; without any, its embeddings and mask are zero.
@@ -90,10 +88,9 @@ class HunyuanVideo15(Family):
                 tokenizer_max_length=spec.tokenizer_2_max_length,
             )
 
-        kind, length = transformers.Qwen2_5_VLTextModel, spec.tokenizer_max_length
-        first = encoder_of(case, "text_encoder", kind, QWEN, qwen, length, skip=_SKIPPED, crop=spec.crop_start)
-        kind, length = transformers.T5EncoderModel, spec.tokenizer_2_max_length
-        return TextStage((first, encoder_of(case, "text_encoder_2", kind, BYT5, byt5, length)))
+        kind = transformers.Qwen2_5_VLTextModel
+        first = encoder_of(case, "text_encoder", kind, QWEN, qwen, skip=_SKIPPED, crop=spec.crop_start)
+        return TextStage((first, encoder_of(case, "text_encoder_2", transformers.T5EncoderModel, BYT5, byt5)))
 
     def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
         settings = reached.settings
