@@ -308,7 +308,9 @@ def faulty(vae: torch.nn.Module, z: torch.Tensor, name: str, mark: Callable[[str
         yield
         return
     video, decoder = Video(), getattr(vae, "decoder", None)
-    there = isinstance(decoder, torch.nn.Module)
-    parts = replaced(decoder, "forward", video.forward(decoder)) if there else contextlib.nullcontext()
-    with video.of(z), parts, Faulty([video.faults()[name]], mark):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(video.of(z))
+        if isinstance(decoder, torch.nn.Module):
+            stack.enter_context(replaced(decoder, "forward", video.forward(decoder)))
+        stack.enter_context(Faulty([video.faults()[name]], mark))
         yield
