@@ -74,10 +74,11 @@ def perturbed(
         for module in callable_modules(model).values():
             leaf = next(module.children(), None) is None
             own = leaf and next(module.parameters(recurse=False), None) is None
-            before, after = functools.partial(run.before, own), functools.partial(run.after, own)
-            stack.enter_context(module.register_forward_pre_hook(before, with_kwargs=True))
+            begin = functools.partial(run.begin, own)
+            stack.enter_context(module.register_forward_pre_hook(begin, with_kwargs=True))
             # First of its hooks: an observer that began before sees what rounding made of the output.
-            stack.enter_context(module.register_forward_hook(after, prepend=True, with_kwargs=True, always_call=True))
+            after = module.register_forward_hook(run.end, prepend=True, with_kwargs=True, always_call=True)
+            stack.enter_context(after)
         if run.bounds:
             # Around whatever looks at functions within: that is to see what the chip gives.
             stack.enter_context(_of_the_chip(run))
@@ -137,25 +138,13 @@ class _Run:
             self.generators[device] = torch.Generator(device).manual_seed(self.seed)
         return self.generators[device]
 
-    def before(self, own: bool, module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Hook of a module that is about to be called.
+    def begin(self, own: bool, module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Hook of a module that is about to be called: its arguments, moved; those of the model's own call stay, and so
+        wherever it hands them on.
 
         Args:
             own: whether all of its elementary functions move, not those of vectors alone.
         """
-        moved = self.begin(module, args, kwargs)
-        self.swap(module)
-        self.enter(own)
-        return moved
-
-    def after(self, own: bool, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
-        """Hook of a module that was called; see `before`."""
-        self.leave()
-        self.restore(module)
-        return self.end(module, output)
-
-    def begin(self, module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The arguments of a module, moved; those of the model's own call stay, and so wherever it hands them on."""
         self.lent.append([])
         if not self.owns:
             self.narrow = _narrow(module) if self.wide else None
@@ -164,7 +153,10 @@ class _Run:
             tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
             self.given = {_storage(x): x for x in tensors}
         move = functools.partial(self.move, move=self.of(module))
-        return self.each(args, move), self.each(kwargs, move)
+        moved = self.each(args, move), self.each(kwargs, move)
+        self.swap(module)
+        self.enter(own)
+        return moved
 
     def each(self, x: Any, change: Callable[[Any], Any]) -> Any:
         """Arguments, each changed. Lists and dicts stay the very ones, as a module may write into them: Wan's VAE keeps
@@ -186,8 +178,10 @@ class _Run:
         halves = self.narrow is not None and any(_is(x, *HALF) for x in module._parameters.values())
         return self.rounded if halves else self.ulp
 
-    def end(self, module: torch.nn.Module, output: Any) -> Any:
-        """The output of a module, moved; that of the model itself in its own dtype again."""
+    def end(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        """Hook of a module that was called: its output, moved; that of the model itself in its own dtype again."""
+        self.leave()
+        self.restore(module)
         for x, changed, version in reversed(self.lent.pop() if self.lent else []):
             if _version(changed) > version:
                 with torch.no_grad(), torch._C.DisableTorchFunction():
