@@ -35,7 +35,7 @@ from torch.nn.functional import pad
 
 from parity.hooks.tap import EVERY, Entry, Item
 from parity.records import Key, Moments, Record
-from parity.sketch import BINS, PER_BIN, TILE, TOTAL, Geometry, geometry, sketch, tile_signs
+from parity.sketch import BINS, PER_BIN, TILE, TOTAL, Geometry, geometry, row_signs, sketch, tile_signs
 
 _CPU_RUN = 1 << 19
 """Elements of a run for each CPU thread: smaller ones are no faster, and each costs some ten parallel regions."""
@@ -45,8 +45,8 @@ _CUDA_RUN = 1 << 26
 """Elements of a run on an accelerator, where launches cost more than bytes."""
 _WHOLE = 1 << 22
 """Elements up to which a tensor whose rows are no view is copied as a whole, which is faster."""
-_SIGN_ROWS = 1 << 18
-"""Row signs kept for each device; those of later rows are computed when they are needed."""
+_SIGN_ROWS = 1 << 22
+"""Row signs kept for each device, 16 MB of float32; those of later rows are computed when they are needed."""
 _SCRATCH_BYTES = 1 << 25
 """Largest piece of scratch that a thread keeps from one reduction to the next."""
 _PARTS = 6
@@ -164,7 +164,7 @@ def _walk(x: torch.Tensor, g: Geometry, dtype: torch.dtype) -> tuple[torch.Tenso
         if values.dtype is not dtype or not values.is_contiguous():
             values = _scratch("values", values.shape, dtype, x.device).copy_(values)
         moments.append(_moments(values))
-        folded.append(_folded(values, _row_signs(start, stop, x.device, dtype), g))
+        folded.append(_folded(values, _signs_of(start, stop, x.device, dtype), g))
     bins = torch.cat(folded)
     # Bin b starts at counter b * stride: rows longer by that remainder put each sum where its counter is, mod TOTAL.
     skewed = pad(bins, (0, g.slots_per_bin * g.width % TOTAL)).view(-1)
@@ -308,30 +308,16 @@ def _scratch(name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torc
     return held[: n * dtype.itemsize].view(dtype).view(shape)
 
 
-def _row_signs(start: int, stop: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+def _signs_of(start: int, stop: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     """Signs of rows [start, stop): [rows]. One table serves every shape, as a sign depends on the row's index alone."""
     if stop <= _SIGN_ROWS:
-        size = min(_SIGN_ROWS, 1 << max(12, (stop - 1).bit_length()))
-        return _sign_table(size, device, dtype)[start:stop]
-    return _hash_signs(start, stop, device, dtype)
+        return _sign_table(1 << max(12, (stop - 1).bit_length()), device, dtype)[start:stop]
+    return torch.from_numpy(row_signs(start, stop)).to(device, dtype)
 
 
 @functools.lru_cache(maxsize=32)
 def _sign_table(rows: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    return _hash_signs(0, rows, device, dtype)
-
-
-def _hash_signs(start: int, stop: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """`parity.sketch.row_signs` in int64 arithmetic; low 32 bits survive its overflow."""
-    low, there = 0xFFFFFFFF, device
-    device = device if has_float64(device) else torch.device("cpu")  # what lacks that may lack 64-bit integers
-    h = torch.arange(start, stop, dtype=torch.int64, device=device).add_(0x9E3779B9).bitwise_and_(low)
-    h ^= h >> 16
-    h.mul_(0x85EBCA6B).bitwise_and_(low)
-    h ^= h >> 13
-    h.mul_(0xC2B2AE35).bitwise_and_(low)
-    # The last step of the hash, x ^ (x >> 16), leaves bit 31 as it is.
-    return (1 - 2 * (h >> 31)).to(dtype).to(there)
+    return torch.from_numpy(row_signs(0, rows)).to(device, dtype)
 
 
 @functools.lru_cache(maxsize=64)
