@@ -13,7 +13,6 @@ import errno
 import hashlib
 import mmap
 import os
-import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from parity.errors import MalformedError, ParityError, UsageError
-from parity.files import replacing
+from parity.files import opened, replacing
 from parity.golden.disk.format import damaged
 from parity.redact import secrets_of, without_secrets
 
@@ -67,8 +66,7 @@ class Store:
         where = os.path.join(self.name, file)
         with self._explained(file):
             try:
-                with self._here(file, most) as path, _opened(path, where) as descriptor:
-                    found = os.fstat(descriptor).st_size
+                with self._here(file, most) as path, opened(path) as (descriptor, found):
                     if found > most or size not in (None, found):
                         listed = f"it has {found} bytes where its golden lists {size}"
                         raise damaged(where, f"it is longer than {most} bytes" if size is None else listed)
@@ -145,18 +143,6 @@ def open_store(where: str | os.PathLike[str]) -> Store:
     if text.startswith("file://"):
         text = text.removeprefix("file://")
     return RemoteStore(text) if "://" in text else Store(text)
-
-
-@contextlib.contextmanager
-def _opened(path: Path, where: str) -> Iterator[int]:
-    """A descriptor of a regular file; nothing waits for a pipe."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise damaged(where, "it is not a regular file")
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager
