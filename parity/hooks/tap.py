@@ -206,7 +206,8 @@ class Tap:
         key = (entry.branch if apart else "", part, entry.site.partition(".")[0] if part.frame else "")
         done = memo.get(key)
         if done is None or keep:
-            rows = x[:, part.start : part.stop] if part.name else x
+            span = slice(part.start, part.stop) if part.name else EVERY
+            rows = x[:, span] if part.name else x
             pieces = {"": rows}
             if part.frame:
                 index, weight = self._frame(entry, part, int(rows.shape[1]))
@@ -214,13 +215,10 @@ class Tap:
                     pieces = {JOINT: kept(rows, weight > 0)}
                 else:
                     pieces = dict(zip((part.frame, PADDING), take(rows, index, weight), strict=True))
-            if done is None and part.name and not part.frame:
-                done = {"": (self.reducer.reduce(x, slice(part.start, part.stop), item), tuple(rows.shape))}
+            if done is None and not part.frame:
+                done = {"": (self.reducer.reduce(x, span, item), tuple(rows.shape))}
             elif done is None:
-                done = {
-                    f: (self.reducer.reduce(p, EVERY, item if p is x else None), tuple(p.shape))
-                    for f, p in pieces.items()
-                }
+                done = {f: (self.reducer.reduce(p), tuple(p.shape)) for f, p in pieces.items()}
             memo[key] = done
         for frame, (reduced, shape) in done.items():
             padding = frame == PADDING
@@ -229,15 +227,8 @@ class Tap:
             whole = keep and (not padding or entry.site.partition(":")[2].startswith("in."))
             value = self.reducer.value(pieces[frame]) if whole else None
             site = f"{entry.site}@{PADDING}" if padding else entry.site
-            self.entries.append(
-                replace(
-                    entry,
-                    site=site,
-                    rows="" if padding else frame,
-                    frame=(g.rows, g.channels),
-                    reduced=Reduced(reduced, value),
-                )
-            )
+            rows_of, held = "" if padding else frame, Reduced(reduced, value)
+            self.entries.append(replace(entry, site=site, rows=rows_of, frame=(g.rows, g.channels), reduced=held))
 
     def _memo(self, x: torch.Tensor) -> dict[Any, Any]:
         """What was already reduced of this very tensor, forgotten when it dies or is written to."""
