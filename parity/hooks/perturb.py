@@ -81,7 +81,7 @@ def perturbed(
             stack.enter_context(after)
         if run.bounds:
             # Around whatever looks at functions within: that is to see what the chip gives.
-            stack.enter_context(_of_the_chip(run))
+            stack.enter_context(Intercept(run.of_the_chip))
         yield
 
 
@@ -238,6 +238,11 @@ class _Run:
             moved = torch.nextafter(held, towards, out=towards)
             return x + (moved - held) if x.requires_grad and torch.is_grad_enabled() else moved
 
+    def of_the_chip(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Moves what a model's calls make of elementary functions within what the chip's may be off."""
+        out = func(*args, **kwargs)
+        return self.err(getattr(func, "__name__", ""), out, args, kwargs) if self.owns else out
+
     def err(self, name: str, out: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """A function's result moved within what the chip's may be off, evenly; of several the first (attention's)."""
         if isinstance(out, tuple) and out:
@@ -329,16 +334,6 @@ _ELEMENTARY = frozenset(
 
 _GRIDS = (torch.arange, torch.linspace)
 """What float64 constants begin with. A power multiplies their ulp: of LTX-2's frequencies, up to 10^4, by ten."""
-
-
-def _of_the_chip(run: _Run) -> Intercept:
-    """Moves what a model's calls make of elementary functions within what the chip's may be off."""
-
-    def handle(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        out = func(*args, **kwargs)
-        return run.err(getattr(func, "__name__", ""), out, args, kwargs) if run.owns else out
-
-    return Intercept(handle)
 
 
 def reach(
