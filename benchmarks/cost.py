@@ -33,10 +33,10 @@ from diffusers import HunyuanVideo15Transformer3DModel
 
 from parity.golden.disk.write import GoldenWriter
 from parity.hooks.attach import attached
-from parity.hooks.modules import module_tree
-from parity.hooks.reduce.transfer import TorchReducer
+from parity.hooks.reduce.on_torch import TorchReducer
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.hooks.tap import Tap
+from parity.hooks.torchtools import module_tree
 from parity.models.hunyuan_video_15.family import HunyuanVideo15
 from parity.models.spec import Case, GenerationSpec
 from parity.paths.jax.candidate import TorchaxBackend

@@ -23,16 +23,28 @@ def read_bytes(path: str | os.PathLike[str], most: int) -> bytes:
     Raises:
         OSError: there is none, it is no regular file, it cannot be read, or it is longer than `most`.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not block the reader
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    with os.fdopen(descriptor, "rb") as file:
-        content = file.read(most + 1) if found.st_size <= most else b""
-    if found.st_size > most or len(content) > most:
+    with opened(path) as (descriptor, size), os.fdopen(descriptor, "rb", closefd=False) as file:
+        content = file.read(most + 1) if size <= most else b""
+    if size > most or len(content) > most:
         raise OSError(errno.EFBIG, f"it has more than {most} bytes", str(path))
     return content
+
+
+@contextlib.contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[tuple[int, int]]:
+    """A descriptor of a regular file, and its size in bytes.
+
+    Raises:
+        OSError: there is none, or it is no regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not block the reader
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        yield descriptor, found.st_size
+    finally:
+        os.close(descriptor)
 
 
 def read_text(path: Path, most: int) -> str:

@@ -20,8 +20,8 @@ import torch
 from parity.errors import UsageError
 from parity.face.arguments import Nest, leaves, to_torch
 from parity.face.functions import Function, JaxFunction
-from parity.hooks.modules import named_tensors
 from parity.hooks.tap import single_output
+from parity.hooks.torchtools import named_tensors
 from parity.models.generic.inputs import LATENT
 from parity.paths.port.load import Entry
 from parity.paths.port.ported import moved, uncompiled

@@ -19,8 +19,7 @@ from torch.nn.utils import stateless
 
 from parity.errors import UsageError
 from parity.face.arguments import is_array, to_torch
-from parity.hooks.modules import named_tensors
-from parity.hooks.torchtools import Intercept, mapped
+from parity.hooks.torchtools import Intercept, mapped, named_tensors
 
 
 class Function(torch.nn.Module):
@@ -113,7 +112,7 @@ class JaxFunction(torch.nn.Module):
         """What it returns, its arrays as torch tensors on the CPU."""
         import jax
 
-        from parity.hooks.reduce.transfer_jax import array_of
+        from parity.hooks.reduce.on_jax import array_of
 
         with jax.enable_x64(True) if self.wanted == torch.float64 else contextlib.nullcontext():
             out = self.call(*mapped(array_of, args), **mapped(array_of, kwargs))

@@ -63,6 +63,7 @@ COUNTERS = 16
 _CHUNK = 1 << 16
 _ORDER_BLIND = 4
 """Numbers before the counters that do not depend on where a value stands: l2, mean, minimum and maximum."""
+_UNKNOWN = np.full(_ORDER_BLIND + COUNTERS, np.nan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class WeightPrint:
 
     Attributes:
         digits: its fingerprint. numbers: float64: l2, mean, minimum and maximum, then linear counters, which depend on
-            where each value stands; empty where nobody measured them, or they are not finite. broken: whether it holds
+            where each value stands; NaN where nobody measured them, or they are not finite. broken: whether it holds
             NaN or infinities.
     """
 
@@ -86,10 +87,10 @@ class WeightPrint:
         try:
             numbers = np.frombuffer(base64.b85decode(rest), "<f4").astype(np.float64)
         except ValueError:
-            numbers = np.zeros(0)
-        measured = numbers.size == _ORDER_BLIND + COUNTERS
+            return cls(digits, _UNKNOWN)
+        measured = numbers.size == _UNKNOWN.size
         finite = measured and bool(np.isfinite(numbers).all())
-        return cls(digits, numbers if finite else np.zeros(0), measured and not finite)
+        return cls(digits, numbers if finite else _UNKNOWN, measured and not finite)
 
     @property
     def counters(self) -> np.ndarray:
@@ -97,22 +98,18 @@ class WeightPrint:
 
     def apart(self, other: WeightPrint) -> float:
         """Relative L2 distance as the counters estimate it, within a fifth; NaN where that is not known."""
-        if not self.numbers.size or not other.numbers.size:
-            return math.nan
         size = float(np.linalg.norm(self.counters))
         far = float(np.linalg.norm(other.counters - self.counters))
         return far / size if size else (0.0 if not far else math.inf)
 
     def in_few(self, other: WeightPrint) -> bool:
         """Whether the two differ in a few values alone: rounding moves many, which every counter shows."""
-        if not self.numbers.size or not other.numbers.size:
-            return False
         same = self.counters == other.counters
         return bool(same.any() and not same.all())
 
     def gain(self, other: WeightPrint) -> float:
         """The factor by which all of the other's values are this one's; NaN for none."""
-        if not self.numbers.size or not other.numbers.size or not self.counters.any():
+        if not self.counters.any():
             return math.nan
         factor = float(self.counters @ other.counters) / float(self.counters @ self.counters)
         left = float(np.linalg.norm(other.counters - factor * self.counters))
@@ -121,8 +118,6 @@ class WeightPrint:
 
     def same_values(self, other: WeightPrint) -> bool:
         """Whether both hold the same values, perhaps in another order."""
-        if not self.numbers.size or not other.numbers.size:
-            return False
         a, b = self.numbers[:_ORDER_BLIND], other.numbers[:_ORDER_BLIND]
         return bool((np.abs(a - b) <= ALIKE * max(abs(a[2]), abs(a[3]), 1e-30) + ALIKE * np.abs(a)).all())
 

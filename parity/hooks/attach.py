@@ -28,6 +28,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from parity.hooks.implementations import PORTS, described
+from parity.hooks.methods import replaced
 from parity.hooks.tap import Tap, single_output
 from parity.hooks.torchtools import SDPA, Intercept, callable_modules, named_arguments, of_attention
 from parity.records import ATTENTION
@@ -41,6 +42,37 @@ class _Active:
         self.tap = tap
         self.stack: list[tuple[str, int, str]] = []
         self.inside: list[str] | None = None
+
+    def before(
+        self, path: str, attention: str, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Hook of a module that is about to be called: its inputs are seen."""
+        if self.tap is None:
+            return
+        call = self.tap.begin(path)
+        self.stack.append((path, call, attention))
+        wanted = self.tap.plan.wants_module(path)
+        if wanted or self.tap.plan.whole or self.tap.masks is not None:
+            named = named_arguments(module, args, kwargs)
+            self.tap.masked(path, named)
+            for name, value in named.items():
+                if wanted:
+                    self.tap.see(path, call, f"in.{name}", value)
+                self.tap.hold(path, call, f"in.{name}", value)
+
+    def after(self, path: str, module: torch.nn.Module, args: Any, output: Any) -> None:
+        """Hook of a module that was called: its output is seen."""
+        if self.tap is None or not self.stack:
+            return
+        call, observed = self.stack[-1][1], single_output(output)
+        if self.tap.plan.wants_module(path):
+            self.tap.see(path, call, "out", observed)
+        self.tap.hold(path, call, "out", observed)
+
+    def leave(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        """Hook of a module whose call has ended, also of one that raised, which another may catch."""
+        if self.tap is not None and self.stack:
+            self.stack.pop()
 
 
 _ACTIVE: ContextVar[_Active | None] = ContextVar("parity_active_tap", default=None)
@@ -151,45 +183,10 @@ def _hooked(active: _Active, model: torch.nn.Module, named: Callable[[str], str]
     """Hooks on the modules of a model, for the begin and the end of each one's calls."""
     for own, module in callable_modules(model).items():
         path, attention = named(own), named(f"{own}.{ATTENTION}" if own else ATTENTION)
-        yield module.register_forward_pre_hook(_before(active, path, attention), with_kwargs=True)
-        yield from _ended(active, module, path)
-
-
-def _before(active: _Active, path: str, attention: str) -> Callable[..., None]:
-    def hook(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        if active.tap is None:
-            return
-        call = active.tap.begin(path)
-        active.stack.append((path, call, attention))
-        wanted = active.tap.plan.wants_module(path)
-        if wanted or active.tap.plan.whole or active.tap.masks is not None:
-            named = named_arguments(module, args, kwargs)
-            active.tap.masked(path, named)
-            for name, value in named.items():
-                if wanted:
-                    active.tap.see(path, call, f"in.{name}", value)
-                active.tap.hold(path, call, f"in.{name}", value)
-
-    return hook
-
-
-def _ended(active: _Active, module: torch.nn.Module, path: str) -> Iterator[RemovableHandle]:
-    """Hooks for the end of a module's call: its output is seen; one that raised, which another may catch, is left."""
-
-    def after(module: torch.nn.Module, args: Any, output: Any) -> None:
-        if active.tap is None or not active.stack:
-            return
-        call, observed = active.stack[-1][1], single_output(output)
-        if active.tap.plan.wants_module(path):
-            active.tap.see(path, call, "out", observed)
-        active.tap.hold(path, call, "out", observed)
-
-    def leave(module: torch.nn.Module, args: Any, output: Any) -> None:
-        if active.tap is not None and active.stack:
-            active.stack.pop()
-
-    yield module.register_forward_hook(after)
-    yield module.register_forward_hook(leave, always_call=True)
+        before = functools.partial(active.before, path, attention)
+        yield module.register_forward_pre_hook(before, with_kwargs=True)
+        yield module.register_forward_hook(functools.partial(active.after, path))
+        yield module.register_forward_hook(active.leave, always_call=True)
 
 
 @contextlib.contextmanager
@@ -266,12 +263,8 @@ def _replaced_attention(active: _Active) -> Iterator[None]:
         _by_heads(active, query, key, value, out, own, args[0] if args else kwargs.get("attn_mask"))
         return out
 
-    functional.scaled_dot_product_attention = observed
-    try:
+    with replaced(functional, "scaled_dot_product_attention", observed):
         yield
-    finally:
-        if functional.scaled_dot_product_attention is observed:
-            functional.scaled_dot_product_attention = own
 
 
 def _torchs_attention(active: _Active) -> Intercept:
@@ -298,15 +291,10 @@ Watcher = Callable[[Any, Any, Any, Any, Callable[..., Any]], None]
 @contextlib.contextmanager
 def watched_flex(seen: Watcher) -> Iterator[None]:
     """Within it, each call of a flex attention that somebody's code makes is seen. Its result is as it would be."""
-    replaced = [(module, name, own, _observed(own, seen)) for module, name, own in _places()]
-    for module, name, _, observed in replaced:
-        setattr(module, name, observed)
-    try:
+    with contextlib.ExitStack() as stack:
+        for module, name, own in _places():
+            stack.enter_context(replaced(module, name, _observed(own, seen)))
         yield
-    finally:
-        for module, name, own, observed in replaced:
-            if vars(module).get(name) is observed:
-                setattr(module, name, own)
 
 
 def _observed(own: Callable[..., Any], seen: Watcher) -> Callable[..., Any]:

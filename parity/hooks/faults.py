@@ -1,12 +1,10 @@
 """Known faults of ports, simulated in a model of torch's by what its own code calls.
 
-Problem. A recording is made once, where the original runs; what a port got wrong is looked for later, elsewhere. Of a
-decoder that was written again in another framework the frames are all that it shows, and they say no more than how far
-they are.
-
-How. A call of the model is run again with one fault at a time: what it calls of torch is given other arguments by a
-function mode, and nothing of the model's class is known. A fault that finds nothing to change is none of the model's,
-and is not marked (`parity.reached`).
+A recording is made once, where the original runs; what a port got wrong is looked for later, elsewhere. Of a decoder
+that was written again in another framework the frames are all that it shows, and they say only how far they are. So
+a call of the model is run again with one fault at a time: a `Fault` is a function of torch's, and what a model that has
+it would make of the function's arguments. Nothing of the model's class is known. A fault that finds nothing to change
+is none of the model's, and is not marked (`parity.reached`).
 
 A ported attention may drop its mask, zero keys or fill blocks. Among the calls that have a mask the longest are those
 of the joint sequence, the shorter ones those of a text refiner. Attention by another function (flex, a kernel of its
@@ -20,274 +18,299 @@ positions, a causal convolution is a padding of five axes.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+from torch.nn.functional import group_norm, pad
 
-from parity.hooks.torchtools import SDPA, Handler, Intercept, of_attention
-from parity.settings import BY_NAME, MODEL
+from parity.hooks.methods import replaced
+from parity.hooks.torchtools import SDPA, SDPA_NAMES, Intercept
 
-Masked = Literal["", "none", "zero_kv", "causal"]
+Arguments = dict[str, Any]
+"""Of one of torch's functions, by name."""
+Call = Callable[[Arguments], Any]
+"""That function."""
+Change = Callable[[Arguments], Arguments]
+"""The arguments that a fault changes; none where it finds nothing to change."""
+
+_NAMES = {
+    SDPA: SDPA_NAMES,
+    pad: ("input", "pad", "mode", "value"),
+    group_norm: ("input", "num_groups", "weight", "bias", "eps"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A known fault.
+
+    Attributes:
+        name: `setting=value`. function: of torch's, that is called otherwise.
+        around: what a call of the function gives with the fault; None where that finds nothing to change.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    around: Callable[[Call, Arguments], Any]
+
+
+def _changing(name: str, function: Callable[..., Any], change: Change) -> Fault:
+    """A fault of the arguments alone."""
+
+    def around(call: Call, given: Arguments) -> Any:
+        changed = change(given)
+        return call({**given, **changed}) if changed else None
+
+    return Fault(name, function, around)
+
+
+class Faulty(Intercept):
+    """Within it torch's functions compute what a model with these faults would; of two of one function the first is
+    around the other.
+
+    Args:
+        mark: is given the name of a fault, each time that it changes something.
+    """
+
+    def __init__(self, faults: Iterable[Fault], mark: Callable[[str], None]) -> None:
+        super().__init__(self._handle)
+        self.faults, self.mark = tuple(faults), mark
+
+    def _handle(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Arguments) -> Any:
+        faults = [fault for fault in self.faults if fault.function is func]
+        if not faults:
+            return func(*args, **kwargs)
+        return self._called(func, faults, {**dict(zip(_NAMES[func], args, strict=False)), **kwargs})
+
+    def _called(self, func: Callable[..., Any], faults: Sequence[Fault], given: Arguments) -> Any:
+        if not faults:
+            return func(**given)
+        rest = functools.partial(self._called, func, faults[1:])
+        found = faults[0].around(rest, given)
+        if found is None:
+            return rest(given)
+        self.mark(faults[0].name)
+        return found
+
+
+# --- of an attention
+
 BLOCKS = (128, 256, 512, 1024, 2048)
 """Sizes of a kernel's blocks of keys."""
 _LEAST = -1e4
 """Additive masks hold less where a key is not read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionFault:
-    """A fault, or several at once.
-
-    Attributes:
-        mask: what stands for the mask: `none`, keys and values times 0, or only keys that come before.
-        refiner: whether the calls that are shorter than the longest with a mask have it, and no others.
-        block: of keys, the last of which zeros fill that every query sees; 0 for none. scale: of the logits.
-    """
-
-    mask: Masked = ""
-    refiner: bool = False
-    block: int = 0
-    scale: float | None = None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """`setting=value` of each fault."""
-        masked = "refiner.mask" if self.refiner else "attention.mask"
-        found = [f"{masked}={self.mask}"] if self.mask else []
-        found += [f"attention.block_padding=unmasked in blocks of {self.block}"] if self.block else []
-        return (*found, *([] if self.scale is None else [f"attention.scale={self.scale:g}"]))
-
-
 @dataclass
 class Lengths:
-    """What the attention calls of the model have shown.
+    """What the attention calls of a model have shown.
 
     Attributes:
         keys: numbers of keys of all calls. masked: of those with a mask.
     """
 
-    keys: set[int]
-    masked: set[int]
+    keys: set[int] = field(default_factory=set)
+    masked: set[int] = field(default_factory=set)
 
-    def faults(self) -> Iterator[AttentionFault]:
-        """The faults that can change something, those of one cause first."""
+    def looking(self) -> Faulty:
+        """Within it the lengths of the attention calls are taken down."""
+
+        def around(call: Call, given: Arguments) -> None:
+            keys = int(given["key"].shape[-2])
+            self.keys.add(keys)
+            if given.get("attn_mask") is not None:
+                self.masked.add(keys)
+
+        return Faulty([Fault("", SDPA, around)], lambda name: None)
+
+    def faults(self) -> Iterator[tuple[Fault, ...]]:
+        """The faults that can change something, those of one cause first; several are had at once."""
+        masks = [
+            self._fault(f"attention.mask={how}", change) for how, change in (("none", _none), ("zero_kv", _zeroed))
+        ]
         blocks = {-max(self.keys) % block: block for block in reversed(BLOCKS)} if self.keys else {}
-        filled = [AttentionFault(block=block) for fill, block in sorted(blocks.items()) if fill]
+        filled = [self._filled(block) for fill, block in sorted(blocks.items()) if fill]
         if self.masked:
-            masks = [AttentionFault(mask="none"), AttentionFault(mask="zero_kv")]
-            yield from masks
+            yield from ((mask,) for mask in masks)
             if len(self.masked) > 1:
-                yield AttentionFault(mask="none", refiner=True)
-        yield AttentionFault(mask="causal")
-        yield AttentionFault(scale=1.0)
-        yield from filled
+                yield (self._fault("refiner.mask=none", _none, refiner=True),)
+        yield (self._fault("attention.mask=causal", _causal),)
+        yield (self._fault("attention.scale=1", lambda given: {"scale": 1.0} if given.get("scale") != 1.0 else {}),)
+        yield from ((fill,) for fill in filled)
         if self.masked:
-            yield from (replace(mask, block=fill.block) for mask in masks for fill in filled)
+            yield from ((mask, fill) for mask in masks for fill in filled)
+
+    def _fault(self, name: str, change: Change, *, refiner: bool = False) -> Fault:
+        """A fault of the longest calls that have a mask, or else of the shorter ones (`refiner`)."""
+
+        def there(given: Arguments) -> Arguments:
+            keys = int(given["key"].shape[-2])
+            return {} if keys in self.masked and (keys < max(self.masked)) != refiner else change(given)
+
+        return _changing(name, SDPA, there)
+
+    def _filled(self, block: int) -> Fault:
+        """Keys and values of zero behind the others, which every query sees, of the longest calls."""
+
+        def change(given: Arguments) -> Arguments:
+            keys, mask = int(given["key"].shape[-2]), given.get("attn_mask")
+            fill = -keys % block if keys == max(self.keys) else 0
+            if not fill or given.get("is_causal"):
+                return {}
+            longer = None if mask is None else pad(mask, (0, fill), value=True if mask.dtype == torch.bool else 0.0)
+            added = {name: pad(given[name], (0, 0, 0, fill)) for name in ("key", "value")}
+            return {**added, "attn_mask": longer}
+
+        return self._fault(f"attention.block_padding=unmasked in blocks of {block}", change)
 
 
-def _calling(call: Callable[[dict[str, Any]], Any]) -> Handler:
-    """Has torch's attention function called by `call`, its arguments by name."""
-    return lambda func, args, kwargs: call(of_attention(args, kwargs)) if func is SDPA else func(*args, **kwargs)
+def _none(given: Arguments) -> Arguments:
+    """No mask."""
+    return {} if given.get("attn_mask") is None else {"attn_mask": None}
 
 
-def looking(seen: Lengths) -> Intercept:
-    """Within it the lengths of the attention calls are taken down."""
-
-    def call(given: dict[str, Any]) -> Any:
-        keys = int(given["key"].shape[-2])
-        seen.keys.add(keys)
-        if given.get("attn_mask") is not None:
-            seen.masked.add(keys)
-        return SDPA(**given)
-
-    return Intercept(_calling(call))
-
-
-class Faulty(Intercept):
-    """Within it torch's attention function has a fault; `changed` counts the calls that it changed.
-
-    Args:
-        seen: what the calls are like without it.
-    """
-
-    def __init__(self, fault: AttentionFault, seen: Lengths) -> None:
-        super().__init__(_calling(self._wrong))
-        self.fault, self.seen, self.changed = fault, seen, 0
-
-    def _wrong(self, given: dict[str, Any]) -> Any:
-        keys = int(given["key"].shape[-2])
-        if self.seen.masked and keys in self.seen.masked:
-            short = keys < max(self.seen.masked)
-            if short != self.fault.refiner:
-                return SDPA(**given)
-        new = dict(given)
-        if self.fault.mask:
-            new |= _masked(self.fault.mask, given)
-        if self.fault.block and keys == max(self.seen.keys):
-            new |= _filled(self.fault.block, new)
-        if self.fault.scale is not None:
-            new["scale"] = self.fault.scale
-        self.changed += any(new.get(name) is not given.get(name) for name in new)
-        return SDPA(**new)
-
-
-def _masked(how: Masked, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments with another mask; none where it would change nothing."""
-    mask, query, key = given.get("attn_mask"), given["query"], given["key"]
-    if how == "causal":
-        if given.get("is_causal"):
-            return {}
-        before = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
-        if mask is None:
-            return {"attn_mask": before}
-        return {"attn_mask": mask & before if mask.dtype == torch.bool else mask.masked_fill(~before, float("-inf"))}
+def _zeroed(given: Arguments) -> Arguments:
+    """Keys and values times 0 in place of the mask."""
+    mask, key = given.get("attn_mask"), given["key"]
     if mask is None:
         return {}
-    if how == "none":
-        return {"attn_mask": None}
     seen = mask if mask.dtype == torch.bool else mask > _LEAST
     read = (seen.any(dim=-2) if seen.ndim > 1 else seen)[..., None].to(key.dtype)
     return {"attn_mask": None, "key": key * read, "value": given["value"] * read}
 
 
-def _filled(block: int, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments with keys and values of zero behind the others, which every query sees."""
-    fill = -int(given["key"].shape[-2]) % block
-    if not fill or given.get("is_causal"):
+def _causal(given: Arguments) -> Arguments:
+    """Only keys that come before, of those that the mask lets through."""
+    mask, query = given.get("attn_mask"), given["query"]
+    if given.get("is_causal"):
         return {}
-    mask = given.get("attn_mask")
-    pad = torch.nn.functional.pad
-    longer = None if mask is None else pad(mask, (0, fill), value=True if mask.dtype == torch.bool else 0.0)
-    return {
-        "key": pad(given["key"], (0, 0, 0, fill)), "value": pad(given["value"], (0, 0, 0, fill)), "attn_mask": longer,
-    }  # fmt: skip
+    before = torch.ones(query.shape[-2], given["key"].shape[-2], dtype=torch.bool, device=query.device).tril()
+    if mask is None:
+        return {"attn_mask": before}
+    return {"attn_mask": mask & before if mask.dtype == torch.bool else mask.masked_fill(~before, float("-inf"))}
 
 
-Mark = Callable[[str], None]
-"""Told the name of a setting whose code was reached."""
+# --- of a decoder
 
-ATTENTION, NORM, PADDING = "vae.attention", "vae.norm", "vae.padding"
-KNOWN = (ATTENTION, NORM, PADDING)
-"""The settings whose faults are simulated here; their values and words are the catalogue's."""
-FAULTS = tuple(f"{name}={value}" for name in KNOWN for value in BY_NAME[name].kind.values if value != MODEL)
-
-_group_norm, _pad = torch.nn.functional.group_norm, torch.nn.functional.pad
 _AXES = 5
 """Of a video, [B, C, T, H, W]."""
 
 
-class DecoderFaults(Intercept):
-    """Within it, torch's functions compute what a decoder with these faults would.
+@dataclass
+class Video:
+    """What a decoder works on: latents, or a chunk or a tile of them.
 
-    Args:
-        values: setting -> value, of `vae.*`. shape: of the latents that the decoder was given, [B, C, T, H, W].
+    Attributes:
+        batch, frames: of it.
     """
 
-    def __init__(self, values: Mapping[str, str], shape: tuple[int, ...], mark: Mark) -> None:
-        super().__init__(self._call)
-        self.values, self.mark = values, mark
-        self.batch, self.frames = shape[0], shape[2]
+    batch: int = 1
+    frames: int = 1
 
     @contextlib.contextmanager
-    def of(self, shape: tuple[int, ...]) -> Iterator[None]:
-        """Within it, the decoder works on these latents: a chunk or a tile of the whole."""
+    def of(self, z: torch.Tensor) -> Iterator[None]:
+        """Within it, the decoder works on these [B, C, T, H, W]."""
         before = self.batch, self.frames
-        self.batch, self.frames = shape[0], shape[2]
+        self.batch, self.frames = z.shape[0], z.shape[2]
         try:
             yield
         finally:
             self.batch, self.frames = before
 
-    def _call(self, func: Callable[..., Any], args: tuple[Any, ...], given: dict[str, Any]) -> Any:
-        if func is SDPA and self.values.get(ATTENTION, MODEL) != MODEL:
-            return SDPA(**self._attention(of_attention(args, given)))
-        if func is _pad and self.values.get(PADDING, MODEL) != MODEL:
-            return self._padded(args, given)
-        if func is _group_norm and self.values.get(NORM, MODEL) != MODEL and args[0].ndim == _AXES:
-            self.mark("vae.norm")
-            return _by_frame(lambda x: func(x, *args[1:], **given), args[0])
-        return func(*args, **given)
+    def forward(
+        self, decoder: torch.nn.Module, within: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
+    ) -> Callable[..., Any]:
+        """The forward of a decoder, which works on what it is given: a chunk or a tile, within a context of its own."""
+        forward = decoder.forward
 
-    def _attention(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Arguments of an attention whose rows are those of several frames, with another mask."""
+        @functools.wraps(forward)
+        def called(z: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            if z.ndim != _AXES:
+                return forward(z, *args, **kwargs)
+            with self.of(z), within():
+                return forward(z, *args, **kwargs)
+
+        return called
+
+    def faults(self) -> dict[str, Fault]:
+        """The faults of a decoder by name; their words are the catalogue's."""
+        found = [
+            *(_changing(f"vae.attention={how}", SDPA, functools.partial(self._seen, how)) for how in _MASKS),
+            Fault("vae.norm=by_frame", group_norm, _by_frame),
+            _changing("vae.padding=zeros", pad, _zeros),
+            _changing("vae.padding=both_ends", pad, _both_ends),
+        ]
+        return {fault.name: fault for fault in found}
+
+    def _seen(self, how: str, given: Arguments) -> Arguments:
+        """Another mask of an attention whose rows are those of several frames."""
         query, rows = given["query"], given["query"].shape[-2]
         several = self.frames > 1 and rows % self.frames == 0 and query.shape[0] % (self.batch * self.frames)
-        if not several or given["key"].shape[-2] != rows:
-            return given
         masked = given.get("attn_mask") is not None or bool(given.get("is_causal"))
-        how = self.values[ATTENTION]
-        if not {"by_frame": True, "full": masked, "causal": not masked}[how]:  # none to be dropped, or one already
-            return given
+        wanted = {"by_frame": True, "full": masked, "causal": not masked}[how]  # none to be dropped, or one already
+        if not several or given["key"].shape[-2] != rows or not wanted:
+            return {}
         frame = torch.arange(rows, device=query.device) // (rows // self.frames)
-        seen = {
-            "by_frame": frame[:, None] == frame[None, :],
-            "causal": frame[:, None] >= frame[None, :],
-            "full": None,
-        }[how]
-        self.mark("vae.attention")
-        return {**given, "attn_mask": seen, "is_causal": False}
-
-    def _padded(self, args: tuple[Any, ...], given: dict[str, Any]) -> Any:
-        """A padding of a video: by zeros, or as many frames behind as before."""
-        x, sizes, *rest = args
-        mode = given.pop("mode", rest[0] if rest else "constant")
-        value = given.pop("value", rest[1] if len(rest) > 1 else None)
-        sizes = list(sizes)
-        if isinstance(x, torch.Tensor) and x.ndim == _AXES and any(sizes):
-            if self.values[PADDING] == "zeros" and mode == "replicate":
-                self.mark("vae.padding")
-                mode, value = "constant", 0.0
-            elif self.values[PADDING] == "both_ends" and len(sizes) == 6 and sizes[4] > 1 and sizes[5] == 0:
-                self.mark("vae.padding")
-                sizes[4:] = [sizes[4] - sizes[4] // 2, sizes[4] // 2]
-        return _pad(x, sizes, mode, value)
+        return {"attn_mask": _MASKS[how](frame[:, None], frame[None, :]), "is_causal": False}
 
 
-def _by_frame(norm: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+_MASKS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor | None]] = {
+    "by_frame": torch.eq,
+    "causal": torch.ge,
+    "full": lambda query, key: None,
+}
+"""Which frames a query's frame sees."""
+
+
+def _by_frame(norm: Call, given: Arguments) -> Any:
     """A norm of a video [B, C, T, H, W], of each frame by itself."""
-    batch, frames = x.shape[0], x.shape[2]
-    alone = x.transpose(1, 2).reshape(batch * frames, x.shape[1], *x.shape[3:])
-    return norm(alone).reshape(batch, frames, *alone.shape[1:]).transpose(1, 2)
+    x = given["input"]
+    if x.ndim != _AXES:
+        return None
+    alone = x.transpose(1, 2).flatten(0, 1)
+    return norm({**given, "input": alone}).unflatten(0, (x.shape[0], x.shape[2])).transpose(1, 2)
 
 
-def wrong_from_here_on(
-    decoder: torch.nn.Module, values: Mapping[str, str], mark: Mark, around: DecoderFaults | None = None
-) -> None:
-    """Give a decoder these faults: its calls, which take latents [B, C, T, H, W] first, are of a subclass of its class.
+def _is_video(given: Arguments) -> bool:
+    """Whether what is padded is one."""
+    return isinstance(given["input"], torch.Tensor) and given["input"].ndim == _AXES
 
-    Args:
-        values: setting -> value; those that are not of a decoder are left alone. around: what the calls are within,
-            where more than the decoder has the faults.
-    """
-    own: Any = type(decoder)
 
-    class Faulty(own):
-        def forward(self, z: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            if z.ndim != _AXES:
-                return super().forward(z, *args, **kwargs)
-            shape = tuple(z.shape)
-            with DecoderFaults(values, shape, mark) if around is None else around.of(shape):
-                return super().forward(z, *args, **kwargs)
+def _zeros(given: Arguments) -> Arguments:
+    """Zeros in place of repeated edges."""
+    there = _is_video(given) and any(given["pad"]) and given.get("mode") == "replicate"
+    return {"mode": "constant", "value": 0.0} if there else {}
 
-    decoder.__class__ = Faulty
+
+def _both_ends(given: Arguments) -> Arguments:
+    """As many frames behind as before."""
+    *space, before, behind = given["pad"]
+    if not _is_video(given) or len(space) != 4 or before <= 1 or behind != 0:
+        return {}
+    return {"pad": [*space, before - before // 2, before // 2]}
+
+
+def wrong_from_here_on(decoder: torch.nn.Module, names: Iterable[str], mark: Callable[[str], None]) -> None:
+    """Give a decoder, which takes latents [B, C, T, H, W] first, these faults."""
+    video = Video()
+    faults = [video.faults()[name] for name in names]
+    decoder.forward = video.forward(decoder, lambda: Faulty(faults, mark))
 
 
 @contextlib.contextmanager
-def faulty(vae: torch.nn.Module, z: torch.Tensor, values: Mapping[str, str], mark: Mark) -> Iterator[None]:
-    """Within it, a VAE that decodes these latents has these faults, in its `decoder` and around it."""
+def faulty(vae: torch.nn.Module, z: torch.Tensor, name: str, mark: Callable[[str], None]) -> Iterator[None]:
+    """Within it, a VAE that decodes these latents has a fault, in its `decoder` and around it."""
     if z.ndim != _AXES:
         yield
         return
-    decoder = getattr(vae, "decoder", None)
-    own: Any = type(decoder)
-    around = DecoderFaults(values, tuple(z.shape), mark)
-    if isinstance(decoder, torch.nn.Module):
-        wrong_from_here_on(decoder, values, mark, around)
-    try:
-        with around:
-            yield
-    finally:
+    video, decoder = Video(), getattr(vae, "decoder", None)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(video.of(z))
         if isinstance(decoder, torch.nn.Module):
-            decoder.__class__ = own
+            stack.enter_context(replaced(decoder, "forward", video.forward(decoder)))
+        stack.enter_context(Faulty([video.faults()[name]], mark))
+        yield

@@ -94,14 +94,16 @@ def _dispatched(owner: Any, name: str, observed: Callable[..., Any]) -> Iterator
 
 @contextlib.contextmanager
 def replaced(owner: Any, name: str, function: Callable[..., Any] | None) -> Iterator[None]:
-    """Within it, `owner.name` is `function`; what stood on the object (or class) itself comes back."""
+    """Within it, `owner.name` is `function`; what stood on the object (or class, or module) itself comes back, unless
+    somebody has put something else there."""
     kind = type if isinstance(owner, type) else object
     before = vars(owner).get(name)
     kind.__setattr__(owner, name, function)
     try:
         yield
     finally:
-        if before is not None:
-            kind.__setattr__(owner, name, before)
-        elif vars(owner).get(name) is function:
-            kind.__delattr__(owner, name)
+        if vars(owner).get(name) is function:
+            if before is not None:
+                kind.__setattr__(owner, name, before)
+            else:
+                kind.__delattr__(owner, name)

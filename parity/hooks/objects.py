@@ -112,11 +112,8 @@ class _Linen:
             return call(*args, **kwargs)
         if not self.within((args, kwargs)):
             return call(*args, **kwargs)
-        path = self._path(context.module.path)
-        _look(self.see, path, _arguments(getattr(type(context.module), CALL), context.module, args, kwargs))
-        out = call(*args, **kwargs)
-        self.see(path, "out", out)
-        return out
+        named = _arguments(getattr(type(context.module), CALL), context.module, args, kwargs)
+        return _observed(self.see, self._path(context.module.path), named, lambda: call(*args, **kwargs))
 
     def _path(self, path: tuple[str, ...]) -> str:
         """A module's name, with the number of its layer behind each one that is scanned."""
@@ -151,10 +148,8 @@ class _State:
                 path = self.names.get(id(module))
                 if path is None or not self.within((args, kwargs)):
                     return call(module, *args, **kwargs)
-                _look(self.see, path, _arguments(call, module, args, kwargs))
-                out = call(module, *args, **kwargs)
-                self.see(path, "out", out)
-                return out
+                named = _arguments(call, module, args, kwargs)
+                return _observed(self.see, path, named, lambda: call(module, *args, **kwargs))
             finally:
                 if outermost:
                     self.names, self.held = {}, None
@@ -162,10 +157,13 @@ class _State:
         return observed
 
 
-def _look(see: See, path: str, named: Mapping[str, Any]) -> None:
-    """See the arguments of a call, its masks first: they pair the rows."""
+def _observed(see: See, path: str, named: Mapping[str, Any], call: Callable[[], Any]) -> Any:
+    """See a call: its arguments, the masks first, which pair the rows; then what it gives."""
     for name, value in sorted(named.items(), key=lambda item: "mask" not in item[0]):
         see(path, f"in.{name}", value)
+    out = call()
+    see(path, "out", out)
+    return out
 
 
 def _arguments(call: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

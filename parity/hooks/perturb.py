@@ -41,8 +41,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from parity.hooks.modules import device_of
-from parity.hooks.torchtools import Intercept, callable_modules, mapped, widest
+from parity.hooks.torchtools import Intercept, callable_modules, device_of, mapped, widest
 from parity.settings.chips import CHIPS, EPS, NO_CHIP, Bounds
 
 SUM = 0.45 * 2.0**-24 / math.sqrt(2.0)
@@ -75,13 +74,14 @@ def perturbed(
         for module in callable_modules(model).values():
             leaf = next(module.children(), None) is None
             own = leaf and next(module.parameters(recurse=False), None) is None
-            stack.enter_context(module.register_forward_pre_hook(_before(run, own), with_kwargs=True))
+            begin = functools.partial(run.begin, own)
+            stack.enter_context(module.register_forward_pre_hook(begin, with_kwargs=True))
             # First of its hooks: an observer that began before sees what rounding made of the output.
-            after = _after(run, own)
-            stack.enter_context(module.register_forward_hook(after, prepend=True, with_kwargs=True, always_call=True))
+            after = module.register_forward_hook(run.end, prepend=True, with_kwargs=True, always_call=True)
+            stack.enter_context(after)
         if run.bounds:
             # Around whatever looks at functions within: that is to see what the chip gives.
-            stack.enter_context(_of_the_chip(run))
+            stack.enter_context(Intercept(run.of_the_chip))
         yield
 
 
@@ -129,9 +129,8 @@ class _Run:
         self.given: dict[int, torch.Tensor] = {}  # by the storage that a view of it has too
         self.aside: list[tuple[torch.nn.Module, dict[str, Any], dict[str, tuple[Any, Any]]]] = []
         self.lent: list[list[tuple[torch.Tensor, torch.Tensor, int]]] = []
-        self.modes: list[Intercept] = []
         self.around = contextlib.ExitStack()  # a call of the model
-        self.calls = 0
+        self.owns: list[bool] = []  # of the calls that are going on, the innermost last
 
     def generator(self, device: torch.device) -> torch.Generator:
         """What draws on a device: a model may move from one to another."""
@@ -139,17 +138,25 @@ class _Run:
             self.generators[device] = torch.Generator(device).manual_seed(self.seed)
         return self.generators[device]
 
-    def begin(self, module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The arguments of a module, moved; those of the model's own call stay, and so wherever it hands them on."""
+    def begin(self, own: bool, module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Hook of a module that is about to be called: its arguments, moved; those of the model's own call stay, and so
+        wherever it hands them on.
+
+        Args:
+            own: whether all of its elementary functions move, not those of vectors alone.
+        """
         self.lent.append([])
-        if not self.calls:
+        if not self.owns:
             self.narrow = _narrow(module) if self.wide else None
         args, kwargs = self.each(args, self.widened), self.each(kwargs, self.widened)
-        if not (self.calls or self.inputs):
+        if not (self.owns or self.inputs):
             tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
             self.given = {_storage(x): x for x in tensors}
         move = functools.partial(self.move, move=self.of(module))
-        return self.each(args, move), self.each(kwargs, move)
+        moved = self.each(args, move), self.each(kwargs, move)
+        self.swap(module)
+        self.enter(own)
+        return moved
 
     def each(self, x: Any, change: Callable[[Any], Any]) -> Any:
         """Arguments, each changed. Lists and dicts stay the very ones, as a module may write into them: Wan's VAE keeps
@@ -171,14 +178,16 @@ class _Run:
         halves = self.narrow is not None and any(_is(x, *HALF) for x in module._parameters.values())
         return self.rounded if halves else self.ulp
 
-    def end(self, module: torch.nn.Module, output: Any) -> Any:
-        """The output of a module, moved; that of the model itself in its own dtype again."""
+    def end(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        """Hook of a module that was called: its output, moved; that of the model itself in its own dtype again."""
+        self.leave()
+        self.restore(module)
         for x, changed, version in reversed(self.lent.pop() if self.lent else []):
             if _version(changed) > version:
                 with torch.no_grad(), torch._C.DisableTorchFunction():
                     x.copy_(changed)
         moved = self.move(self.summed(module, output), self.of(module))
-        if self.narrow is None or self.calls:
+        if self.narrow is None or self.owns:
             return moved
         return mapped(lambda x: x.to(self.narrow) if _is(x, torch.float32) else x, moved)
 
@@ -229,6 +238,11 @@ class _Run:
             moved = torch.nextafter(held, towards, out=towards)
             return x + (moved - held) if x.requires_grad and torch.is_grad_enabled() else moved
 
+    def of_the_chip(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Moves what a model's calls make of elementary functions within what the chip's may be off."""
+        out = func(*args, **kwargs)
+        return self.err(getattr(func, "__name__", ""), out, args, kwargs) if self.owns else out
+
     def err(self, name: str, out: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """A function's result moved within what the chip's may be off, evenly; of several the first (attention's)."""
         if isinstance(out, tuple) and out:
@@ -268,28 +282,36 @@ class _Run:
                 module._parameters[name] = torch.nn.Parameter(moved, requires_grad=False)
 
     def enter(self, own: bool) -> None:
-        """Have elementary functions move within the call of a module: all in one of its own, else those of vectors."""
-        self.calls += 1
-        if self.wide and self.calls == 1:
+        """The begin of a module's call, within which elementary functions move."""
+        if self.wide and not self.owns:
             self.around.enter_context(widest())
             device = device_of(self.model).type  # meta: its weights are elsewhere between two calls
             there = torch.accelerator.current_accelerator() if device == "meta" else None
             device = "cpu" if device == "meta" else device
             self.around.enter_context(torch.autocast(there.type if there else device, enabled=False))
-        if own or self.calls == 1:
-            self.modes.append(_elementary_functions(self, of_vectors=not own))
-            self.modes[-1].__enter__()
+        if not self.owns:
+            self.around.enter_context(Intercept(self.elementary))
+        self.owns.append(own)
 
-    def leave(self, own: bool) -> None:
+    def leave(self) -> None:
         """The end of a call that `enter` began."""
-        if self.calls == 0:  # another hook failed before this call began
+        if not self.owns:  # another hook failed before this call began
             return
-        self.calls -= 1
-        self.given = self.given if self.calls else {}
-        if self.modes and (own or self.calls == 0):
-            self.modes.pop().__exit__(None, None, None)
-        if not self.calls:
+        self.owns.pop()
+        if not self.owns:
+            self.given = {}
             self.around.close()
+
+    def elementary(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Moves the results of elementary functions, which no standard rounds: in a module of its own all, else those
+        of vectors."""
+        out = func(*args, **kwargs)
+        elementary = getattr(func, "__name__", "") in _ELEMENTARY
+        if not isinstance(out, torch.Tensor) or not (self.owns[-1] or (elementary and out.ndim == 1)):
+            return out
+        if out.dtype == torch.float64:
+            return out if func in _GRIDS else self.narrowed(out)
+        return self.ulp(out) if elementary else out
 
     def restore(self, module: torch.nn.Module) -> None:
         if self.aside and self.aside[-1][0] is module:
@@ -302,28 +324,7 @@ class _Run:
     def restore_all(self) -> None:
         while self.aside:
             self.restore(self.aside[-1][0])
-        while self.modes:
-            self.modes.pop().__exit__(None, None, None)
         self.around.close()
-
-
-def _before(run: _Run, own: bool) -> Callable[..., Any]:
-    def hook(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        moved = run.begin(module, args, kwargs)
-        run.swap(module)
-        run.enter(own)
-        return moved
-
-    return hook
-
-
-def _after(run: _Run, own: bool) -> Callable[..., Any]:
-    def hook(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
-        run.leave(own)
-        run.restore(module)
-        return run.end(module, output)
-
-    return hook
 
 
 _ELEMENTARY = frozenset(
@@ -335,42 +336,6 @@ _GRIDS = (torch.arange, torch.linspace)
 """What float64 constants begin with. A power multiplies their ulp: of LTX-2's frequencies, up to 10^4, by ten."""
 
 
-def _elementary_functions(run: _Run, *, of_vectors: bool) -> Intercept:
-    """Moves the results of elementary functions, which no standard rounds.
-
-    Args:
-        of_vectors: whether those of vectors alone, and nothing within a mode that began inside this one.
-    """
-
-    def handle(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        out = func(*args, **kwargs)
-        elementary = getattr(func, "__name__", "") in _ELEMENTARY
-        if not isinstance(out, torch.Tensor) or run.modes[-1] is not mode:
-            return out
-        if of_vectors and not (elementary and out.ndim == 1):
-            return out
-        if out.dtype == torch.float64:
-            return out if func in _GRIDS else run.narrowed(out)
-        return run.ulp(out) if elementary else out
-
-    mode = Intercept(handle)
-    return mode
-
-
-def _of_the_chip(run: _Run) -> Intercept:
-    """Moves what a model's calls make of elementary functions within what the chip's may be off."""
-
-    def handle(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        out = func(*args, **kwargs)
-        return run.err(getattr(func, "__name__", ""), out, args, kwargs) if run.calls else out
-
-    return Intercept(handle)
-
-
-Reach = Callable[[torch.Tensor, Sequence[Any], Mapping[str, Any], Bounds], torch.Tensor | None]
-"""(result, arguments, named arguments, bounds) -> how far the result may be; None for no error."""
-
-
 def reach(
     name: str, out: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any], bounds: Bounds
 ) -> torch.Tensor | None:
@@ -379,32 +344,21 @@ def reach(
     Args:
         name: of the torch function. out: what it gave. args, kwargs: what it was given. bounds: of the chip.
     """
-    known = _REACHES.get(name)
-    if known is None or out.dtype not in (torch.float32, torch.float64):
+    if name not in _MADE_OF or out.dtype not in (torch.float32, torch.float64):
         return None
+    if name in _BY_A_NUMBER and len(args) > 1 and isinstance(args[1], int | float):
+        return None  # which XLA multiplies by: that is rounded as anywhere
     with torch._C.DisableTorchFunction():
-        return known(out, args, kwargs, bounds)
-
-
-def _of(*parts: str) -> Reach:
-    """Of a function that is made of these, each of which errs relatively to the whole."""
-
-    def reached(out: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any], bounds: Bounds) -> torch.Tensor:
-        relative = sum(bounds[part].relative for part in parts) * EPS
-        return out.abs() * relative + sum(bounds[part].absolute for part in parts)
-
-    return reached
-
-
-def _by_a_number(of: Reach) -> Reach:
-    """Of a quotient or a power: where the second is a number XLA multiplies, which is rounded as anywhere."""
-
-    def reached(
-        out: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any], bounds: Bounds
-    ) -> torch.Tensor | None:
-        return None if len(args) > 1 and isinstance(args[1], int | float) else of(out, args, kwargs, bounds)
-
-    return reached
+        made_of = _MADE_OF[name]
+        if name == "silu":  # x times the logistic function
+            return _given(args, kwargs).abs() * bounds["logistic"].absolute
+        if name == "gelu":  # x / 2 times (1 + tanh), or (1 + erf), which JAX computes as erfc
+            half = _given(args, kwargs).abs() * 0.5
+            if kwargs.get("approximate") == "tanh":
+                return half * (bounds["tanh"].absolute + bounds["tanh"].relative * EPS)
+            return half * bounds["erf"].relative * EPS + out.abs() * bounds["erfc"].relative * EPS
+        relative = sum(bounds[part].relative for part in made_of) * EPS
+        return out.abs() * relative + sum(bounds[part].absolute for part in made_of)
 
 
 def _given(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
@@ -412,35 +366,22 @@ def _given(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
     return args[0] if args else kwargs["input"]
 
 
-def _silu(out: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any], bounds: Bounds) -> torch.Tensor:
-    """x times the logistic function."""
-    return _given(args, kwargs).abs() * bounds["logistic"].absolute
+_BY_A_NUMBER = frozenset({"div", "true_divide", "divide", "pow", "__pow__", "float_power"})
+"""Quotients and powers, whose second argument may be a number."""
 
-
-def _gelu(out: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any], bounds: Bounds) -> torch.Tensor:
-    """x / 2 times (1 + tanh), or (1 + erf), which JAX computes as erfc."""
-    half = _given(args, kwargs).abs() * 0.5
-    if kwargs.get("approximate") == "tanh":
-        return half * (bounds["tanh"].absolute + bounds["tanh"].relative * EPS)
-    return half * bounds["erf"].relative * EPS + out.abs() * bounds["erfc"].relative * EPS
-
-
-_ATTENTION = _of("exp", "div")
-
-_REACHES: Mapping[str, Reach] = {
-    **{name: _of(name) for name in ("exp", "exp2", "expm1", "log", "log1p", "sqrt", "rsqrt", "erf", "erfc", "tanh")},
-    **{name: _of(name) for name in ("cos", "sin", "tan", "sinh", "cosh", "acos", "asin", "atan", "atan2")},
-    **dict.fromkeys(("div", "true_divide", "divide"), _by_a_number(_of("div"))),
-    **dict.fromkeys(("reciprocal", "__rdiv__"), _of("div")),
-    **dict.fromkeys(("pow", "__pow__", "float_power"), _by_a_number(_of("pow"))),
-    "__rpow__": _of("pow"),
-    **dict.fromkeys(("layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm"), _of("rsqrt")),
-    "normalize": _of("sqrt", "div"),
-    **dict.fromkeys(("softmax", "_softmax", "scaled_dot_product_attention", "flex_attention"), _ATTENTION),
-    "log_softmax": _of("log", "exp"),
-    "sigmoid": _of("logistic"),
-    "silu": _silu,
-    "gelu": _gelu,
-    "softplus": _of("log1p", "exp"),
-    "elu": _of("expm1"),
+_MADE_OF: Mapping[str, tuple[str, ...]] = {
+    **{name: (name,) for name in ("exp", "exp2", "expm1", "log", "log1p", "sqrt", "rsqrt", "erf", "erfc", "tanh")},
+    **{name: (name,) for name in ("cos", "sin", "tan", "sinh", "cosh", "acos", "asin", "atan", "atan2")},
+    **dict.fromkeys(("div", "true_divide", "divide", "reciprocal", "__rdiv__"), ("div",)),
+    **dict.fromkeys(("pow", "__pow__", "float_power", "__rpow__"), ("pow",)),
+    **dict.fromkeys(("layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm"), ("rsqrt",)),
+    "normalize": ("sqrt", "div"),
+    **dict.fromkeys(("softmax", "_softmax", "scaled_dot_product_attention", "flex_attention"), ("exp", "div")),
+    "log_softmax": ("log", "exp"),
+    "sigmoid": ("logistic",),
+    "silu": ("logistic",),
+    "gelu": ("tanh", "erf", "erfc"),
+    "softplus": ("log1p", "exp"),
+    "elu": ("expm1",),
 }
+"""Torch function -> XLA's functions that it is made of, each of which errs relatively to the whole."""

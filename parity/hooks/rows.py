@@ -65,19 +65,12 @@ SEQUENCE = (Part(), Part(name=READ, frame=JOINT))
 class RowRule(Protocol):
     """What a model family knows of its token rows."""
 
-    def parts(self, module: str, port: str, shape: Sequence[int]) -> tuple[Part, ...]:
-        """How the rows of the tensor at a site divide; `WHOLE` for tensors without token rows."""
-        ...
-
-
-class PairedRule(RowRule, Protocol):
-    """A row rule that places the rows of somebody's own code too."""
-
-    def paired(self, module: str, port: str, shape: Sequence[int], masked: Collection[int]) -> tuple[Part, ...]:
-        """What `parts` says, where the streams may have other lengths.
+    def parts(self, module: str, port: str, shape: Sequence[int], masked: Collection[int] = ()) -> tuple[Part, ...]:
+        """How the rows of the tensor at a site divide; `WHOLE` for tensors without token rows.
 
         Args:
-            masked: numbers of rows that it was given a mask for.
+            masked: numbers of rows that somebody's own code, whose streams may have other lengths, was given a mask
+                for.
         """
         ...
 
@@ -85,18 +78,15 @@ class PairedRule(RowRule, Protocol):
 class NoRows:
     """The rule of a family whose tokens are all valid and always in one order."""
 
-    def parts(self, module: str, port: str, shape: Sequence[int]) -> tuple[Part, ...]:
-        return WHOLE
-
-    def paired(self, module: str, port: str, shape: Sequence[int], masked: Collection[int]) -> tuple[Part, ...]:
+    def parts(self, module: str, port: str, shape: Sequence[int], masked: Collection[int] = ()) -> tuple[Part, ...]:
         return WHOLE
 
 
-class MaskedRows(NoRows):
+class MaskedRows:
     """The rule where nothing is known of a model but the masks that it is given: whatever has as many rows as one of
     them stands as it is, and beside it those of its rows that the mask lets through."""
 
-    def paired(self, module: str, port: str, shape: Sequence[int], masked: Collection[int]) -> tuple[Part, ...]:
+    def parts(self, module: str, port: str, shape: Sequence[int], masked: Collection[int] = ()) -> tuple[Part, ...]:
         return SEQUENCE if len(shape) > 2 and shape[1] in masked and "mask" not in port else WHOLE
 
 
@@ -129,7 +119,7 @@ class Masks:
         rule: how the rows of its tensors divide.
     """
 
-    def __init__(self, rule: PairedRule) -> None:
+    def __init__(self, rule: RowRule) -> None:
         self.rule = rule
         self._seen: dict[tuple[str, int], Any] = {}
 
@@ -142,7 +132,7 @@ class Masks:
     def parts(self, module: str, port: str, shape: tuple[int, ...]) -> tuple[Part, ...]:
         """How the rows of the tensor at a site divide, with the masks that this part of the model was given."""
         known = frozenset(length for head, length in self._seen if head in ("", _head(module)))
-        return self.rule.paired(module, port, shape, known)
+        return self.rule.parts(module, port, shape, known)
 
     def frame(
         self, module: str, part: Part, rows: int, frames: Mapping[str, tuple[Any, Any]], at: int, count: int

@@ -162,7 +162,9 @@ def split_sites(
     """
     globs = [*values, *([] if choice in ("blocks", "all", "none") else [choice])]
     held = {name: list(modules) for name, modules in stages.items()}
-    takes = {glob: {name for name, modules in held.items() if _names(glob, modules)} or set(held) for glob in globs}
+    takes = {
+        glob: {name for name, modules in held.items() if any(_named(glob, modules))} or set(held) for glob in globs
+    }
     return {
         name: (
             choice if choice not in takes or name in takes[choice] else "none",
@@ -172,19 +174,18 @@ def split_sites(
     }
 
 
-def _names(glob: str, paths: list[str]) -> bool:
-    try:
-        return bool(_expand(glob, paths))
-    except UsageError:
-        return False
+def _named(glob: str, paths: list[str]) -> tuple[list[str], bool]:
+    """The modules that a glob names, and whether it names the attention calls of some."""
+    module_glob = glob.partition(":")[0]
+    found = [p for p in paths if fnmatch.fnmatchcase(p, module_glob)]
+    attention = module_glob.endswith("." + ATTENTION)
+    return found, attention and any(fnmatch.fnmatchcase(f"{p}.{ATTENTION}", module_glob) for p in paths)
 
 
 def _expand(glob: str, paths: list[str]) -> list[str]:
-    module_glob = glob.partition(":")[0]
-    attention = module_glob.endswith("." + ATTENTION)
-    found = [p for p in paths if fnmatch.fnmatchcase(p, module_glob)]
-    owners = [p for p in paths if attention and fnmatch.fnmatchcase(f"{p}.{ATTENTION}", module_glob)]
-    if not found and not owners:
+    found, attention = _named(glob, paths)
+    if not found and not attention:
+        module_glob = glob.partition(":")[0]
         near = difflib.get_close_matches(module_glob, paths, n=3, cutoff=0.4)
         hint = f"; near: {', '.join(near)}" if near else ""
         raise UsageError(f"no module matches the site '{glob}'{hint}")

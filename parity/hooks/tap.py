@@ -205,7 +205,8 @@ class Tap:
         key = (entry.branch if apart else "", part, entry.site.partition(".")[0] if part.frame else "")
         done = memo.get(key)
         if done is None or keep:
-            rows = x[:, part.start : part.stop] if part.name else x
+            span = slice(part.start, part.stop) if part.name else EVERY
+            rows = x[:, span] if part.name else x
             pieces = {"": rows}
             if part.frame:
                 index, weight = self._frame(entry, part, int(rows.shape[1]))
@@ -213,13 +214,10 @@ class Tap:
                     pieces = {JOINT: kept(rows, weight > 0)}
                 else:
                     pieces = dict(zip((part.frame, PADDING), take(rows, index, weight), strict=True))
-            if done is None and part.name and not part.frame:
-                done = {"": (self.reducer.reduce(x, slice(part.start, part.stop), item), tuple(rows.shape))}
+            if done is None and not part.frame:
+                done = {"": (self.reducer.reduce(x, span, item), tuple(rows.shape))}
             elif done is None:
-                done = {
-                    f: (self.reducer.reduce(p, EVERY, item if p is x else None), tuple(p.shape))
-                    for f, p in pieces.items()
-                }
+                done = {f: (self.reducer.reduce(p), tuple(p.shape)) for f, p in pieces.items()}
             memo[key] = done
         for frame, (reduced, shape) in done.items():
             padding = frame == PADDING
@@ -228,15 +226,8 @@ class Tap:
             whole = keep and (not padding or entry.site.partition(":")[2].startswith("in."))
             value = self.reducer.value(pieces[frame]) if whole else None
             site = f"{entry.site}@{PADDING}" if padding else entry.site
-            self.entries.append(
-                replace(
-                    entry,
-                    site=site,
-                    rows="" if padding else frame,
-                    frame=(g.rows, g.channels),
-                    reduced=Reduced(reduced, value),
-                )
-            )
+            rows_of, held = "" if padding else frame, Reduced(reduced, value)
+            self.entries.append(replace(entry, site=site, rows=rows_of, frame=(g.rows, g.channels), reduced=held))
 
     def _memo(self, x: torch.Tensor) -> dict[Any, Any]:
         """What was already reduced of this very tensor, forgotten when it dies or is written to."""
@@ -284,31 +275,26 @@ class _Memo:
     """The reductions of one live tensor; `version` changes when it is written to in place."""
 
     ref: weakref.ref[torch.Tensor]
-    version: Callable[[], Any]
+    version: int | weakref.ref[Any] | None
     done: dict[Any, Any]
 
     def holds(self, x: torch.Tensor) -> bool:
         """Whether it is of `x`, as `x` is now."""
-        then, now = self.version(), _version(x)()
-        # Not `==` alone: on arrays it compares elements.
+        then, now = self.version, _version(x)
+        # Of an array there is one such reference; `==` on two would compare the arrays' elements.
         same = then == now if isinstance(now, int) else then is now and now is not None
         return same and self.ref() is x
 
 
-def _version(x: torch.Tensor) -> Callable[[], Any]:
+def _version(x: torch.Tensor) -> int | weakref.ref[Any] | None:
     """What a write in place replaces: torch's counter, or the array behind a torchax tensor, by weak reference.
 
     An array's id would not do: it can be that of an array that died. A torchax view shows no sign of a write to what
-    it views, so it never holds.
+    it views, so it never holds, nor does a tensor made under torch.inference_mode(), which keeps no counter.
     """
     if hasattr(x, "_elem"):
         return weakref.ref(x._elem)
-    if hasattr(x, "jax"):
-        return lambda: None
-    if x.is_inference():
-        return lambda: None  # made under torch.inference_mode(), which keeps no counter
-    version = x._version
-    return lambda: version
+    return None if hasattr(x, "jax") or x.is_inference() else x._version
 
 
 def require_fired(

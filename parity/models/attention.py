@@ -30,9 +30,10 @@ L x keys.
 from __future__ import annotations
 
 import collections
+import functools
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from typing import Any
@@ -244,12 +245,15 @@ def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: Visible | N
 
 def in_chunks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: Visible | None) -> torch.Tensor:
     """scaled_dot_product_attention for `QUERY_CHUNK` query rows at a time, so that not all scores are held at once."""
-    outs = []
+    outs = [F.scaled_dot_product_attention(rows, k, v, attn_mask=mask) for rows, mask in _chunks(q, visible)]
+    return torch.cat(outs, dim=2)
+
+
+def _chunks(q: torch.Tensor, visible: Visible | None) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
+    """`QUERY_CHUNK` query rows at a time, and their mask."""
     for start in range(0, q.shape[2], QUERY_CHUNK):
         stop = start + QUERY_CHUNK
-        mask = None if visible is None else visible.mask(start, stop)
-        outs.append(F.scaled_dot_product_attention(q[:, :, start:stop], k, v, attn_mask=mask))
-    return torch.cat(outs, dim=2)
+        yield q[:, :, start:stop], None if visible is None else visible.mask(start, stop)
 
 
 def _is_unfused(q: torch.Tensor) -> bool:
@@ -259,8 +263,7 @@ def _is_unfused(q: torch.Tensor) -> bool:
 
 def _lse(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     """Log-sum-exp over all keys, in float32 or wider."""
-    starts = range(0, q.shape[2], QUERY_CHUNK)
-    return torch.cat([torch.logsumexp(_scores(q[:, :, i : i + QUERY_CHUNK], k), dim=-1) for i in starts], dim=-1)
+    return torch.cat([torch.logsumexp(_scores(rows, k), dim=-1) for rows, _ in _chunks(q, None)], dim=-1)
 
 
 def _scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
@@ -287,20 +290,21 @@ def _flex_function(device: str) -> Callable[..., Any]:
     from torch.nn.attention import flex_attention as module
 
     if device == "cuda":
-        global _COMPILED_FLEX
-        if _COMPILED_FLEX is None:
-            # While a call is observed, what stands there looks at each call and calls torch's.
-            _COMPILED_FLEX = torch.compile(inspect.unwrap(module.flex_attention), dynamic=False)
-        return _COMPILED_FLEX
+        # While a call is observed, what stands there looks at each call and calls torch's.
+        return _compiled(inspect.unwrap(module.flex_attention))
     # Off CUDA torch wraps even the unfused implementation in torch.compile(backend="eager"), which adds seconds and
     # fails once torchax is imported (dynamo asks the accelerator for its stream). This is torch's own switch for it.
     module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
     return module.flex_attention
 
 
-_COMPILED_FLEX: Callable[..., Any] | None = None
 _BLOCK_MASKS: collections.deque[tuple[Visible, Any]] = collections.deque(maxlen=4)
 """Who sees whom, and its block mask: of the last attentions of both branches."""
+
+
+@functools.lru_cache(maxsize=1)
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function, dynamic=False)
 
 
 def _block_mask(visible: Visible, device: torch.device) -> Any:
@@ -338,11 +342,10 @@ def narrow_softmax(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: V
     row where it falls to the other side, and no two programs could be compared.
     """
     outs, lses = [], []
-    for start in range(0, q.shape[2], QUERY_CHUNK):
-        stop = start + QUERY_CHUNK
-        scores = _rounded(_scores(q[:, :, start:stop], k))
-        if visible is not None:
-            scores = scores.masked_fill(~visible.mask(start, stop), -math.inf)
+    for rows, mask in _chunks(q, visible):
+        scores = _rounded(_scores(rows, k))
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -math.inf)
         top = scores.amax(dim=-1, keepdim=True)
         top = top.masked_fill(top == -math.inf, 0.0)
         weights = torch.exp(scores - top)

@@ -14,12 +14,12 @@ import contextlib
 import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 import torch
 
 from parity.errors import UsageError
-from parity.hooks.rows import PairedRule, RowFrame
+from parity.hooks.rows import RowFrame, RowRule
 from parity.models.folder import load_part
 from parity.models.patches import DTYPES
 from parity.models.spec import Case, GenerationSpec
@@ -107,24 +107,32 @@ class Family(Protocol):
     """Whether modules may stay uncalled without it being an error."""
     is_own: bool = False
     """Whether its transformer is somebody's own code: a port."""
+    runs_as_it_is: bool = False
+    """Whether nothing of it may be replaced by parity: somebody's own port."""
+    pairs_rows: bool = False
+    """Whether the masks that its code is given say which rows count, and not the family alone."""
+    shard: Mapping[str, tuple[Any, ...]] = {}
+    """Rules of its own that place its weights on a mesh: pattern over a parameter's name -> mesh axes by dimension;
+    empty where a named rule set does."""
 
     @property
     def batches(self) -> tuple[tuple[str, ...], ...]: ...
 
-    @property
-    def runs_as_it_is(self) -> bool:
-        """Whether nothing of it may be replaced by parity: somebody's own port."""
-        return False
+    @classmethod
+    def of(cls, folder: Path, inputs: Path | None) -> Self:
+        """The family of a checkpoint.
 
-    @property
+        Args:
+            inputs: the user's tensors by argument name, of a family that takes them.
+
+        Raises:
+            UsageError: it has no place for the checkpoint or the inputs.
+        """
+        return cls()
+
     def idle(self) -> tuple[str, ...]:
         """Why a pass would not rest on what its code installed in the place of others', one sentence each."""
         return ()
-
-    @property
-    def pairs_rows(self) -> bool:
-        """Whether the masks that its code is given say which rows count, and not the family alone."""
-        return self.runs_as_it_is
 
     def compiling(self) -> contextlib.AbstractContextManager[None]:
         """Around the compilation of its program: an error there counts as its code's, where that is not parity's."""
@@ -156,12 +164,6 @@ class Family(Protocol):
 
     def tensors(self) -> Mapping[str, torch.Tensor]:
         """Inputs by argument name that were given, not made."""
-        return {}
-
-    @property
-    def shard(self) -> Mapping[str, tuple[Any, ...]]:
-        """Rules of its own that place its weights on a mesh: pattern over a parameter's name -> mesh axes by dimension;
-        empty where a named rule set does."""
         return {}
 
     def named(self, module: str) -> str:
@@ -212,10 +214,6 @@ class Family(Protocol):
                 branch[stream.argument] = branch[stream.argument].to(stream.dtype(settings))
         dtype = DTYPES[settings.text("dtype")]
         return {b: {k: x.to("cpu", dtype) for k, x in branch.items()} for b, branch in found.items()}
-
-    def text_lengths(self, case: Case) -> Mapping[str, int]:
-        """Argument of the transformer -> tokens of its embeddings [1, tokens, width], known without an encoder."""
-        return {}
 
     def text(self, case: Case) -> TextStage:
         """The text encoders, with the tokens of the case's prompts.
@@ -279,7 +277,7 @@ class Family(Protocol):
         """The model's rotary tables for these latents, for preflight; empty where it has none of its own."""
         return {}
 
-    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> PairedRule:
+    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
         """Which rows of which tensors are tokens that can be padded or reordered."""
         ...
 

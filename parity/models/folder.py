@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +41,27 @@ def read_config(folder: Path, part: str) -> dict[str, Any]:
     names = {"scheduler": "scheduler_config.json", "guider": "guider_config.json"}
     path = place_of(folder, part) / names.get(part, "config.json")
     try:
-        config = json.loads(read_text(path, MOST_BYTES))
+        return read_json(path)
     except OSError:
         raise UsageError(
             f"'{folder}' has no {part}/{path.name}: not a complete checkpoint; save all of it with "
             "pipeline.save_pretrained"
         ) from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        OSError: it cannot be read. UsageError: it is no JSON object.
+    """
+    try:
+        content = json.loads(read_text(path, MOST_BYTES))
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"'{path}' is no JSON: {error}") from None
-    if not isinstance(config, dict):
-        raise UsageError(f"'{path}' holds no JSON object")
-    return config
+        raise UsageError(f"{path}: cannot be read as JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise UsageError(f"{path}: expected a JSON object, found {type(content).__name__}")
+    return content
 
 
 def class_of(folder: Path, part: str) -> Any:
@@ -80,7 +91,7 @@ def load_part(folder: Path, part: str, **options: Any) -> Any:
     kind = class_of(folder, part)
     place = place_of(folder, part)
     _require_sizes(folder, part)
-    try:
+    with _explained(f"cannot load '{place}' as {kind.__name__}"):
         if part == "transformer" and is_drawn(folder):
             import torch
 
@@ -92,11 +103,6 @@ def load_part(folder: Path, part: str, **options: Any) -> Any:
             return as_loaded(drawn, options.get("torch_dtype", torch.float32))
         where = {} if place == folder else {"subfolder": part}
         made, found = _loaded(kind, folder, **where, **options)
-    except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        needed = "; diffusers needs another package for that: pip install accelerate"
-        hint = needed if "low_cpu_mem_usage" in reason else ""
-        raise UsageError(f"cannot load '{place}' as {kind.__name__}: {reason}{hint}") from error
     _require_all(kind, place, found, ("missing", "unexpected"))
     return made
 
@@ -137,12 +143,19 @@ def skeleton(folder: Path, part: str) -> Any:
     import torch
 
     kind = class_of(folder, part)
+    with _explained(f"cannot make a {kind.__name__} of '{place_of(folder, part)}'"), torch.device("meta"):
+        return kind.from_config(read_config(folder, part))
+
+
+@contextlib.contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Says in one line why a class cannot be made of a folder."""
     try:
-        with torch.device("meta"):
-            return kind.from_config(read_config(folder, part))
-    except (ValueError, KeyError, RuntimeError, TypeError, AttributeError) as error:
+        yield
+    except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UsageError(f"cannot make a {kind.__name__} of '{place_of(folder, part)}': {reason}") from error
+        needed = "; diffusers needs another package for that: pip install accelerate"
+        raise UsageError(f"{what}: {reason}{needed if 'low_cpu_mem_usage' in reason else ''}") from error
 
 
 def load_component(kind: Any, folder: Path, subfolder: str, **options: Any) -> Any:
@@ -154,10 +167,8 @@ def load_component(kind: Any, folder: Path, subfolder: str, **options: Any) -> A
     """
     if not (folder / subfolder).is_dir():
         raise UsageError(f"{folder}: expected a subfolder {subfolder!r} with a {kind.__name__}, found none")
-    try:
+    with _explained(f"cannot load '{folder / subfolder}' as {kind.__name__}"):
         made, found = _loaded(kind, folder, subfolder=subfolder, **options)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{folder / subfolder}: cannot be loaded as {kind.__name__}: {error}") from error
     _require_all(kind, folder / subfolder, found, ("missing",))
     return made
 

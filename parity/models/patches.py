@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from parity.errors import UsageError
-from parity.hooks.modules import cast, named_tensors
+from parity.hooks.torchtools import cast, named_tensors
 from parity.reached import Reached
 from parity.settings import AUTO, MODEL, Settings
 

@@ -54,15 +54,15 @@ FAMILIES = (
         title="HunyuanVideo-1.5",
         transformer="HunyuanVideo15Transformer3DModel",
         family="parity.models.hunyuan_video_15.family:HunyuanVideo15.of",
-        tiny={DEFAULT_MODEL: "parity.models.tiny.hunyuan_video_15:make"},
+        tiny={DEFAULT_MODEL: "parity.models.tiny.checkpoints:make_hunyuan_video_15"},
     ),
     Registered(
         title="CogVideoX",
         transformer="CogVideoXTransformer3DModel",
-        family="parity.models.cogvideox.family:CogVideoX.of",
+        family="parity.models.cogvideox:CogVideoX.of",
         tiny={
-            "tiny-cogvideox-1.0": "parity.models.tiny.cogvideox:make_10",
-            "tiny-cogvideox-1.5": "parity.models.tiny.cogvideox:make_15",
+            "tiny-cogvideox-1.0": "parity.models.tiny.checkpoints:make_cogvideox_10",
+            "tiny-cogvideox-1.5": "parity.models.tiny.checkpoints:make_cogvideox_15",
         },
     ),
     Registered(

@@ -12,15 +12,13 @@ loaded but two or three small JSON files.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 from parity.errors import UsageError
-from parity.files import read_text
-from parity.models.folder import MOST_BYTES
+from parity.models.folder import read_json
 
 SPEC_FILE = "parity.json"
 
@@ -166,11 +164,8 @@ def _cogvideox_defaults(folder: pathlib.Path) -> dict[str, int]:
 def _read_json(path: pathlib.Path) -> dict[str, Any]:
     """Return the object in a JSON file, empty where there is no file."""
     try:
-        content = json.loads(read_text(path, MOST_BYTES))
+        return read_json(path)
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: cannot be read as JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise UsageError(f"{path}: expected a JSON object, found {type(content).__name__}")
-    return content
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error

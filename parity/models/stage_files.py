@@ -27,6 +27,7 @@ import torch
 from parity.errors import UsageError
 from parity.files import replacing
 from parity.models.patches import DTYPES
+from parity.models.spec import GenerationSpec
 from parity.settings import Settings
 
 # A dimension above this is a damaged or foreign file; the largest real one is some 1000 tokens or pixels.
@@ -149,6 +150,7 @@ class Stream:
     Attributes:
         argument: the transformer's that takes them. name: theirs in a stage-1 file.
         width: key of the transformer's config that holds it. length: tokens, where the transformer's config fixes them.
+        tokens: how many the encoder gives, padding included.
         masked: whether the transformer is given their mask. may_be_empty: whether a prompt may leave no token.
         byt5: whether `text.byt5_dtype` is their encoder's dtype.
     """
@@ -157,6 +159,7 @@ class Stream:
     name: str
     width: str
     length: Callable[[Mapping[str, Any]], int | str] = lambda config: "L"
+    tokens: Callable[[GenerationSpec], int] = lambda spec: spec.tokenizer_max_length
     masked: bool = True
     may_be_empty: bool = False
     byt5: bool = False

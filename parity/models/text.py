@@ -7,7 +7,7 @@ the encoder itself is the checkpoint's, of its own class. A family says which en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from parity.hooks.modules import cast
 from parity.hooks.rows import WHOLE, NoRows, Part, RowFrame, RowRule
+from parity.hooks.torchtools import cast
 from parity.models.folder import bare_component, load_component, read_config
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
@@ -32,8 +32,8 @@ CROPPED = "cropped"
 """The row frame of what is left behind the template."""
 
 
-Ask = Callable[[Any, str, torch.device], Any]
-"""Calls the pipeline's method for a prompt, with whatever stands in its encoder's place, on a device."""
+Ask = Callable[["Listener", str], object]
+"""Calls the pipeline's method for a prompt, on the CPU, with a listener in its encoder's place."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Encoder:
 
     Attributes:
         part: its folder, and the child of its stage's module: `text_encoder`. kind: its class in transformers.
-        stream: what its embeddings are to the transformer. ask: gives the embeddings of a prompt, and its mask.
+        stream: what its embeddings are to the transformer.
         tokens: branch -> what the pipeline gives it, int64 [1, L]: `input_ids`, and `attention_mask` where it is given
             one. A branch for which it is not called is missing, and has embeddings of zeros.
         width, length: of its embeddings [1, length, width]. vocabulary: rows of its table of embeddings.
@@ -52,7 +52,6 @@ class Encoder:
     part: str
     kind: Any
     stream: Stream
-    ask: Ask
     tokens: Mapping[str, Mapping[str, torch.Tensor]]
     width: int
     length: int
@@ -103,38 +102,31 @@ def _frame(weight: np.ndarray) -> RowFrame:
     return RowFrame(np.arange(weight.size, dtype=np.int32), weight)
 
 
-def encoder_of(
-    case: Case, part: str, kind: Any, stream: Stream, ask: Ask, length: int, *, skip: int = 0, crop: int = 0
-) -> Encoder:
-    """An encoder, with the tokens of the case's prompts; the arguments are `Encoder`'s attributes.
+def encoder_of(case: Case, part: str, kind: Any, stream: Stream, ask: Ask, *, skip: int = 0, crop: int = 0) -> Encoder:
+    """An encoder, with the tokens of the case's prompts; the other arguments are `Encoder`'s attributes.
 
     Raises:
         UsageError: the folder lacks it.
     """
     config = read_config(case.folder, part)
     tokens = {}
-    for branch, prompt in _prompts(case).items():
+    for branch, prompt in (("cond", case.spec.prompt), ("uncond", case.spec.negative_prompt)):
         ear = Listener()
-        ask(ear, prompt, torch.device("cpu"))
+        ask(ear, prompt)
         if ear.heard:
             tokens[branch] = ear.heard
     return Encoder(
         part=part,
         kind=kind,
         stream=stream,
-        ask=ask,
         tokens=tokens,
         width=int(config["d_model"] if "d_model" in config else config["hidden_size"]),
-        length=length,
+        length=stream.tokens(case.spec),
         vocabulary=int(config["vocab_size"]),
         skip=skip,
         layers=int(config["num_hidden_layers"]) if skip else 0,
         crop=crop,
     )
-
-
-def _prompts(case: Case) -> dict[str, str]:
-    return {"cond": case.spec.prompt, "uncond": case.spec.negative_prompt}
 
 
 @dataclass(frozen=True)
@@ -157,18 +149,15 @@ class TextStage:
         Raises:
             UsageError: an encoder cannot be loaded.
         """
-        conditions: Conditions = {"cond": {}, "uncond": {}}
+        embeddings: dict[str, dict[str, torch.Tensor]] = {}
         for encoder in self.encoders:
-            dtype = encoder.stream.dtype(settings)
-            model = load_component(encoder.kind, case.folder, encoder.part, dtype=dtype).to(device).eval()
-            for branch, prompt in _prompts(case).items():
-                out = encoder.ask(model, prompt, device)
-                if encoder.stream.masked:
-                    conditions[branch][encoder.stream.argument], conditions[branch][encoder.stream.mask_argument] = out
-                else:
-                    conditions[branch][encoder.stream.argument] = out
+            model = load_encoder(case, encoder, settings, Reached(settings, TEXT)).to(device)
+            embeddings[encoder.part] = {
+                branch: model(**{name: x.to(device) for name, x in given.items()})[encoder.stream.name]
+                for branch, given in encoder.tokens.items()
+            }
             del model  # so that two encoders never lie in memory together
-        return conditions
+        return self.conditions(embeddings, DTYPES[settings.text("dtype")])
 
     def tokens(self) -> dict[str, torch.Tensor]:
         """`cond.text_encoder.input_ids` -> tensor: the explicit inputs of a generation that encodes its own prompt."""
@@ -179,15 +168,13 @@ class TextStage:
             for name, x in given.items()
         }
 
-    def conditions(
-        self, embeddings: Mapping[str, Mapping[str, torch.Tensor]], dtype: torch.dtype
-    ) -> dict[str, dict[str, torch.Tensor]]:
+    def conditions(self, embeddings: Mapping[str, Mapping[str, torch.Tensor]], dtype: torch.dtype) -> Conditions:
         """The transformer's arguments of each branch, in `dtype`, masks included, as the pipelines make them.
 
         Args:
             embeddings: an encoder's part -> branch -> embeddings [1, L, width]; zeros where a branch is missing.
         """
-        made: dict[str, dict[str, torch.Tensor]] = {"cond": {}, "uncond": {}}
+        made: Conditions = {"cond": {}, "uncond": {}}
         for encoder in self.encoders:
             for branch, arguments in made.items():
                 x = embeddings[encoder.part].get(branch, torch.zeros(1, encoder.length, encoder.width))
@@ -266,7 +253,7 @@ class TokenRows:
     skip: int
     layers: int
 
-    def parts(self, module: str, port: str, shape: Sequence[int]) -> tuple[Part, ...]:
+    def parts(self, module: str, port: str, shape: Sequence[int], masked: Collection[int] = ()) -> tuple[Part, ...]:
         if self._unread(module, port):
             return ()
         if len(shape) < 2 or shape[0] != 1:

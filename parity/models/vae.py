@@ -8,14 +8,14 @@ into one program, and one call of `decoder` does, so that is what the candidate 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
 
-from parity.hooks.faults import KNOWN, wrong_from_here_on
-from parity.hooks.modules import cast
+from parity.hooks.faults import Video, wrong_from_here_on
 from parity.hooks.rows import WHOLE, Part
+from parity.hooks.torchtools import cast
 from parity.models.folder import DIVIDES, load_part, vae_config
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
@@ -55,7 +55,7 @@ class CacheRows:
     where it is used, at that convolution's own `in.conv_cache`.
     """
 
-    def parts(self, module: str, port: str, shape: Sequence[int]) -> tuple[Part, ...]:
+    def parts(self, module: str, port: str, shape: Sequence[int], masked: Collection[int] = ()) -> tuple[Part, ...]:
         return () if port.startswith(("out.1", "in.conv_cache.")) else WHOLE
 
 
@@ -89,9 +89,9 @@ def load_decoder(
             return decode(*args, **kwargs)
 
         vae.tiled_decode = tiled
-    faults = {name: value for name, value in settings.as_text().items() if name in KNOWN and value != MODEL}
+    faults = Video().faults().keys() & {f"{name}={value}" for name, value in settings.as_text().items()}
     if faults:
-        wrong_from_here_on(vae.decoder, faults, reached.mark)
+        wrong_from_here_on(vae.decoder, faults, lambda fault: reached.mark(fault.partition("=")[0]))
     if traced:
         for module in vae.decoder.modules():
             if hasattr(module, "prepare_causal_attention_mask"):

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from parity.golden.fingerprint import fingerprint, narrow, weight_prints
-from parity.hooks.reduce.transfer import to_numpy
+from parity.hooks.reduce.on_torch import to_numpy
 from parity.models.stage_files import write_stage2
 from parity.paths.loaded import Loaded, array
 from parity.paths.loop import Loop
@@ -163,7 +163,7 @@ def ends(runs: Mapping[str, Loop]) -> Ends:
         name: {"latents": array(loop.side.family.stage2(loop.side.case, loop.side.backend.to_torch(loop.latents)))}
         for name, loop in runs.items()
     }
-    return Ends(came, tuple(filter(None, named)), own.backend.ran, own.family.idle)
+    return Ends(came, tuple(filter(None, named)), own.backend.ran, own.family.idle())
 
 
 def leave(folder: Path, loop: Loop) -> None:

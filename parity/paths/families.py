@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from parity.errors import UsageError
-from parity.hooks.modules import nearest
+from parity.hooks.torchtools import nearest
 from parity.models.family import Family
 from parity.models.generic.family import Generic
 from parity.models.generic.inputs import LATENT, TIMESTEP, Made, Signature, read_inputs
@@ -31,7 +31,7 @@ from parity.settings import Capability, Settings
 
 def with_port(base: Family, case: Case, role: Role, port: Entry | None, *, own: bool = False) -> Family:
     """The family of a side: the base family, or a port in its transformer's place; `own`: see `Ported`."""
-    return base if port is None else Ported(base, port, role, own=own, expected=base.output_shape(case))
+    return base if port is None else Ported(base, port, role, runs_as_it_is=own, expected=base.output_shape(case))
 
 
 def load(role: Role, family: Family, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
@@ -39,7 +39,7 @@ def load(role: Role, family: Family, case: Case, settings: Settings, inputs: Inp
     or in torch on a device that is named."""
     if role == "reference":
         return load_reference(family, case, settings, inputs)
-    if isinstance(family, Ported) and family.own:
+    if isinstance(family, Ported) and family.runs_as_it_is:
         return _load_port(family, case, settings, inputs)
     if settings.backend == "torch":
         return dataclasses.replace(load_reference(family, case, settings, inputs), role=role)

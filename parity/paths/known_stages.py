@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from parity.errors import UsageError
-from parity.hooks.modules import module_tree
+from parity.hooks.torchtools import module_tree
 from parity.models.family import Family
 from parity.models.folder import read_config, skeleton, vae_config
 from parity.models.registry import opened

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import cast
 
 import numpy as np
 import torch
 
-from parity.hooks.rows import JOINT, Masks, NoRows, PairedRule, Part, RowRule, all_through, take, valid_rows
+from parity.hooks.rows import JOINT, Masks, NoRows, Part, RowRule, all_through, take, valid_rows
 from parity.hooks.torchtools import real
 from parity.records import Floor, Key, Moments, Record
 from parity.sketch import geometry
@@ -63,7 +62,7 @@ class Layout:
     _theirs: Masks = field(init=False)
 
     def __post_init__(self) -> None:
-        rule = cast(PairedRule, self.model.rules[self.branch]) if self.model.pairs_rows else NoRows()
+        rule = self.model.rules[self.branch] if self.model.pairs_rows else NoRows()
         self._ours, self._theirs = Masks(rule), Masks(rule)
 
     def see(self, module: str, port: str, x: torch.Tensor, other: torch.Tensor | None) -> None:

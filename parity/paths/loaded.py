@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from parity.errors import UsageError
-from parity.hooks.reduce.transfer import to_numpy
-from parity.hooks.rows import Masks, PairedRule
+from parity.hooks.reduce.on_torch import to_numpy
+from parity.hooks.rows import Masks, RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap
 from parity.models.family import Family, Sampler, require_meaning
@@ -184,9 +184,7 @@ class Base:
             branch: {name: (put(f.index), put(f.weight)) for name, f in own.items()} for branch, own in frames.items()
         }
 
-    def tap(
-        self, kind: type[T], plan: SitePlan, reducer: Any, rule: PairedRule, names: tuple[str, ...], frames: Any
-    ) -> T:
+    def tap(self, kind: type[T], plan: SitePlan, reducer: Any, rule: RowRule, names: tuple[str, ...], frames: Any) -> T:
         """What observes a call with these branches in its batch."""
         family, masks = self.family, Masks(rule) if self.family.pairs_rows else None
         return kind(plan, reducer, rule, names, frames, named=family.named, ports=family.named_port, masks=masks)

@@ -18,12 +18,10 @@ import torch
 from parity.errors import UsageError
 from parity.hooks.attach import attached
 from parity.hooks.methods import replaced
-from parity.hooks.modules import cast, device_of, eagerly, is_compiled, module_tree, named_tensors
-from parity.hooks.reduce.on_torch import has_float64
-from parity.hooks.reduce.transfer import TorchReducer, to_numpy, torch_records
+from parity.hooks.reduce.on_torch import TorchReducer, has_float64, to_numpy, torch_records
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap, require_fired
-from parity.hooks.torchtools import SDPA, Intercept
+from parity.hooks.torchtools import SDPA, Intercept, cast, device_of, eagerly, is_compiled, module_tree, named_tensors
 from parity.models.family import Family
 from parity.models.feature_cache import calling, given_at
 from parity.models.patches import DTYPES, device_named, in_dtype

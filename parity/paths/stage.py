@@ -24,12 +24,12 @@ import torch
 
 from parity.errors import UsageError
 from parity.hooks.attach import attached
-from parity.hooks.modules import module_tree, named_tensors
 from parity.hooks.perturb import perturbed
-from parity.hooks.reduce.transfer import TorchReducer, to_numpy, torch_records, widen16
+from parity.hooks.reduce.on_torch import TorchReducer, to_numpy, torch_records, widen16
 from parity.hooks.rows import NoRows, RowFrame, RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap, require_fired
+from parity.hooks.torchtools import module_tree, named_tensors
 from parity.models.patches import device_named
 from parity.models.spec import Case
 from parity.paths.floors import SEEDS

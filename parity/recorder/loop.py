@@ -18,7 +18,7 @@ import torch
 
 from parity.errors import UsageError
 from parity.hooks.methods import watched
-from parity.hooks.reduce.transfer import widen16
+from parity.hooks.reduce.on_torch import widen16
 from parity.port import Layout, listening
 from parity.recorder.rerun import Again
 from parity.recorder.steps import OUTSIDE, STAGE
@@ -217,10 +217,10 @@ _STEP = ("model_output", "timestep", "sample")
 
 
 def _whole(x: Any) -> Any:
-    """An array of numpy's or JAX's as this process can read it; see `parity.hooks.reduce.transfer_jax.whole`."""
+    """An array of numpy's or JAX's as this process can read it; see `parity.hooks.reduce.on_jax.whole`."""
     if "jax" not in sys.modules:
         return x
-    from parity.hooks.reduce.transfer_jax import whole  # jax, for a script that has it
+    from parity.hooks.reduce.on_jax import whole  # jax, for a script that has it
 
     return whole(x)
 

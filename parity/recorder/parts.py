@@ -24,8 +24,8 @@ import torch
 from parity.errors import UsageError
 from parity.golden.disk.shards import folder_of
 from parity.golden.fingerprint import narrow, weight_prints
-from parity.hooks.modules import eagerly, module_tree, named_tensors, plain
-from parity.hooks.reduce.transfer import is_split
+from parity.hooks.reduce.on_torch import is_split
+from parity.hooks.torchtools import eagerly, module_tree, named_tensors, plain
 from parity.recorder.torch_calls import Kind
 from parity.records import PORT, Provenance
 from parity.settings import BITS

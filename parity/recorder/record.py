@@ -18,7 +18,7 @@ import torch
 from parity.errors import ParityError, UsageError, summary
 from parity.golden.disk.read import read_manifest
 from parity.golden.disk.store import open_store
-from parity.hooks.modules import is_compiled as is_torch_compiled
+from parity.hooks.torchtools import is_compiled as is_torch_compiled
 from parity.port import Layout
 from parity.recorder.loop import NOT_CALLED, Loop
 from parity.recorder.parts import Parts, one_of, provenance_of

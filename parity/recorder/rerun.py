@@ -24,9 +24,8 @@ import torch
 from parity.floors import STORED, Floors, least
 from parity.golden import Golden, GoldenWriter
 from parity.hooks.methods import replaced
-from parity.hooks.modules import plain
 from parity.hooks.perturb import perturbed
-from parity.hooks.torchtools import mapped
+from parity.hooks.torchtools import mapped, plain
 from parity.recorder.steps import OUTSIDE
 from parity.records import LOOP, READ, Floor, Key, Record, StepRecords
 from parity.sketch import Geometry, norm

@@ -25,7 +25,7 @@ import torch
 
 from parity.golden import GoldenWriter
 from parity.hooks.methods import replaced
-from parity.hooks.reduce.transfer import is_split
+from parity.hooks.reduce.on_torch import is_split
 from parity.records import LOOP, Key, Provenance, Record, StepRecords
 from parity.sketch import value_record
 
@@ -218,8 +218,8 @@ class Steps:
         if self.outside:
             self._writer.write_step(_step(OUTSIDE, self.outside))
         if complete:  # a scheduler that made no step says nothing of how many there are
-            idle = self.stepped is False and self.number and self._provenance is not None
-            self._writer.finish(replace(self._provenance, steps=0) if idle else None)
+            told = self._provenance if self.stepped is False and self.number else None
+            self._writer.finish(None if told is None else replace(told, steps=0))
 
 
 # --- branches

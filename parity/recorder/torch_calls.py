@@ -22,12 +22,11 @@ import torch
 
 from parity.hooks.attach import attached, watching
 from parity.hooks.methods import replaced
-from parity.hooks.modules import ORIGINAL, eagerly, entry_of, module_tree
-from parity.hooks.reduce.transfer import TorchReducer, is_split, to_numpy, torch_records
+from parity.hooks.reduce.on_torch import TorchReducer, is_split, to_numpy, torch_records
 from parity.hooks.rows import MaskedRows, Masks, NoRows, let_through
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.hooks.tap import Reducer, Tap
-from parity.hooks.torchtools import mapped, prediction_of
+from parity.hooks.torchtools import ORIGINAL, eagerly, entry_of, mapped, module_tree, prediction_of
 from parity.recorder.rerun import Again, Draws, Memory
 from parity.recorder.steps import STAGE, Branches
 from parity.recorder.wrong import STEP, Call, Wrong, copied

@@ -22,11 +22,10 @@ from torchax import interop
 
 from parity.hooks.attach import attached
 from parity.hooks.methods import replaced
-from parity.hooks.modules import uncached
-from parity.hooks.reduce.transfer import widen16
-from parity.hooks.reduce.transfer_jax import BatchingReducer, array_of, jax_records, split, whole
+from parity.hooks.reduce.on_jax import BatchingReducer, array_of, jax_records, split, whole
+from parity.hooks.reduce.on_torch import widen16
 from parity.hooks.tap import Entry, Reducer, Tap
-from parity.hooks.torchtools import named_arguments, prediction_of
+from parity.hooks.torchtools import named_arguments, prediction_of, uncached
 from parity.recorder.steps import STAGE
 from parity.recorder.torch_calls import Calls, Kind
 from parity.records import Record

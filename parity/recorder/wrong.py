@@ -20,8 +20,8 @@ import torch
 
 from parity.golden.faults import Faults, write_faults
 from parity.hooks.attach import attached
-from parity.hooks.faults import FAULTS, AttentionFault, Faulty, Lengths, faulty, looking
-from parity.hooks.reduce.transfer import torch_records
+from parity.hooks.faults import Fault, Faulty, Lengths, Video, faulty
+from parity.hooks.reduce.on_torch import torch_records
 from parity.hooks.tap import Tap
 from parity.hooks.torchtools import prediction_of
 from parity.recorder.rerun import Again
@@ -104,8 +104,8 @@ class Wrong:
 
     tell: Callable[[str], None]
     _steps: dict[int, dict[Faults, list[Record]]] = field(default_factory=dict)
-    _lengths: Lengths = field(default_factory=lambda: Lengths(set(), set()))
-    _faults: tuple[AttentionFault, ...] | None = None
+    _lengths: Lengths = field(default_factory=Lengths)
+    _faults: tuple[tuple[Fault, ...], ...] | None = None
 
     def call(self, model: torch.nn.Module, call: Call, tap: Callable[[], Tap]) -> Iterator[tuple[Faults, torch.Tensor]]:
         """Repeat a call of the first step with each fault: the faults, and the prediction.
@@ -114,16 +114,17 @@ class Wrong:
             model: a copy from before the call.
         """
         if self._faults is None:
-            with torch.no_grad(), looking(self._lengths):
+            with torch.no_grad(), self._lengths.looking():
                 copied(model)(*call.args, **call.kwargs)
             self._faults = tuple(self._lengths.faults())
             if not self._lengths.keys:
                 self.tell("causes: this transformer calls no attention function of torch's: no fault of it is kept")
-        for fault in self._faults if self._lengths.keys else ():
-            names, seen, again = frozenset(fault.names), tap(), copied(model)
-            with torch.no_grad(), Faulty(fault, self._lengths) as mode, attached(again, seen):
+        for faults in self._faults if self._lengths.keys else ():
+            changed: list[str] = []
+            names, seen, again = frozenset(fault.name for fault in faults), tap(), copied(model)
+            with torch.no_grad(), Faulty(faults, changed.append), attached(again, seen):
                 made = prediction_of(again(*call.args, **call.kwargs))
-            if mode.changed:
+            if changed:
                 self.keep(STEP, names, torch_records(seen.entries, "transformer", STEP))
                 yield names, made
 
@@ -135,11 +136,10 @@ class Wrong:
             call: of `decode`.
         """
         scale, (z, given) = _scale(vae), _latents(call)
-        for name in FAULTS:
+        for name in Video().faults():
             changed: list[str] = []
-            setting, _, value = name.partition("=")
             again = copied(vae)
-            with torch.no_grad(), faulty(again, z, {setting: value}, changed.append):
+            with torch.no_grad(), faulty(again, z, name, changed.append):
                 out = given(again, z)
                 whole = given(again, z * scale) if changed and scale else None
             if changed:

@@ -17,8 +17,8 @@ from parity.compare.conclude import stage_diff
 from parity.compare.reason import Reason
 from parity.compare.result import Check, Result
 from parity.errors import InconclusiveError
-from parity.hooks.modules import module_tree
 from parity.hooks.sites import split_sites
+from parity.hooks.torchtools import module_tree
 from parity.models.family import Family
 from parity.models.patches import DTYPES
 from parity.models.spec import Case

@@ -22,17 +22,18 @@ from parity.settings.catalogue import (
     SETTINGS,
     SPLASH,
     SPLASH_BLOCK,
+    Backend,
+    Value,
+    render,
 )
 from parity.settings.catalogue import LAYOUT as LAYOUT
 from parity.settings.catalogue import MODEL as MODEL
+from parity.settings.catalogue import Capability as Capability
+from parity.settings.catalogue import Setting as Setting
 from parity.settings.catalogue import changed_by as changed_by
 from parity.settings.catalogue import meaningless as meaningless
 from parity.settings.catalogue import remedy as remedy
 from parity.settings.catalogue import sentence as sentence
-from parity.settings.setting import Advice as Advice
-from parity.settings.setting import Backend, Value, render
-from parity.settings.setting import Capability as Capability
-from parity.settings.setting import Setting as Setting
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,13 +126,13 @@ def abstract_devices(settings: Settings, devices: Sequence[jax.Device]) -> Abstr
 
 def abstract_inputs(family: Family, case: Case, settings: Settings) -> Inputs:
     """One step's inputs: embeddings of zeros and masks of ones, as large as the configs say."""
-    lengths, noise = family.text_lengths(case), torch.zeros(case.latent_shape)
-    if not lengths:
+    noise = torch.zeros(case.latent_shape)
+    if not family.streams:
         return Inputs(family.conditions(case, settings, None, torch.device("cpu")), noise, 1, 0)
     dtype = DTYPES[settings.text("dtype")]
     one: dict[str, torch.Tensor] = {}
     for stream in family.streams:
-        tokens = lengths[stream.argument]
+        tokens = stream.tokens(case.spec)
         one[stream.argument] = torch.zeros((1, tokens, int(case.config[stream.width])), dtype=dtype)
         if stream.masked:
             one[stream.mask_argument] = torch.ones((1, tokens), dtype=dtype)

@@ -10,7 +10,7 @@ import torch
 
 from parity.hooks.attach import attached
 from parity.hooks.reduce import on_torch as reduce_torch
-from parity.hooks.reduce.transfer import torch_records
+from parity.hooks.reduce.on_torch import torch_records
 from parity.hooks.rows import NoRows, RowRule
 from parity.hooks.sites import plan_sites
 from parity.hooks.tap import EVERY, Item, Tap

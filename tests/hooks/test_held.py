@@ -7,7 +7,7 @@ import pytest
 import torchax
 from torchax import interop
 
-from parity.hooks.reduce.transfer_jax import BatchingReducer, jax_records, split
+from parity.hooks.reduce.on_jax import BatchingReducer, jax_records, split
 from parity.hooks.rows import NoRows
 from parity.hooks.sites import EVERYTHING, OUTPUTS, Held, SitePlan
 from parity.hooks.tap import Tap

@@ -57,10 +57,7 @@ def test_nan_in_padding_reaches_no_valid_row_and_a_matrix_has_columns() -> None:
 class JointRows:
     """Two image rows, then a text that has a mask."""
 
-    def parts(self, module: str, port: str, shape: Sequence[int]) -> tuple[Part, ...]:
-        return WHOLE
-
-    def paired(self, module: str, port: str, shape: Sequence[int], masked: Collection[int]) -> tuple[Part, ...]:
+    def parts(self, module: str, port: str, shape: Sequence[int], masked: Collection[int] = ()) -> tuple[Part, ...]:
         if len(shape) == 3 and shape[1] in masked:
             return (Part(frame="text"),)
         return (Part("image", 0, 2), Part("text", 2, None, "text")) if len(shape) == 3 else WHOLE
@@ -69,10 +66,7 @@ class JointRows:
 class Joined(JointRows):
     """Joint sequences of image and text in an order that nobody says."""
 
-    def parts(self, module: str, port: str, shape: Sequence[int]) -> tuple[Part, ...]:
-        return SEQUENCE
-
-    def paired(self, module: str, port: str, shape: Sequence[int], masked: Collection[int]) -> tuple[Part, ...]:
+    def parts(self, module: str, port: str, shape: Sequence[int], masked: Collection[int] = ()) -> tuple[Part, ...]:
         return SEQUENCE
 
 

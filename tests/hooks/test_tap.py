@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,7 @@ class Outer(torch.nn.Module):
 class TextRows:
     """Rows 2 on are text with a frame; the rule of a joint sequence of five rows."""
 
-    def parts(self, module: str, port: str, shape: Sequence[int]) -> tuple[Part, ...]:
+    def parts(self, module: str, port: str, shape: Sequence[int], masked: Collection[int] = ()) -> tuple[Part, ...]:
         if len(shape) == 3 and shape[1] == 5:
             return (Part("image", 0, 2), Part("text", 2, None, "text"))
         return WHOLE

@@ -9,8 +9,8 @@ import pytest
 import torch
 from diffusers.utils import BaseOutput
 
-from parity.hooks.faults import DecoderFaults
-from parity.hooks.torchtools import SDPA, leaves, mapped
+from parity.hooks.faults import Faulty, Video, wrong_from_here_on
+from parity.hooks.torchtools import SDPA, leaves, mapped, named_arguments
 
 
 class Named(NamedTuple):
@@ -51,9 +51,22 @@ def test_an_argument_that_is_a_list_of_one_class_stays_one() -> None:
 def test_a_fault_of_a_decoders_attention_takes_arguments_by_name_too(keywords: bool) -> None:
     q, k, v = torch.randn(3, 1, 2, 8, 4, generator=torch.Generator().manual_seed(0))
     marks: list[str] = []
-    with DecoderFaults({"vae.attention": "by_frame"}, (2, 4, 2, 2, 2), marks.append):
+    video = Video(batch=2, frames=2)
+    with Faulty([video.faults()["vae.attention=by_frame"]], marks.append):
         attend = torch.nn.functional.scaled_dot_product_attention
         out = attend(query=q, key=k, value=v) if keywords else attend(q, k, v)
-    assert marks == ["vae.attention"]
+    assert marks == ["vae.attention=by_frame"]
     frames = [SDPA(*(x[:, :, i : i + 4] for x in (q, k, v))) for i in (0, 4)]
     assert torch.allclose(out, torch.cat(frames, dim=2), atol=1e-6)
+
+
+def test_a_decoder_with_a_fault_keeps_the_names_of_its_arguments() -> None:
+    class Decoder(torch.nn.Module):
+        def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.pad(hidden_states, (1, 1, 1, 1, 0, 0), mode="replicate")
+
+    decoder, marks = Decoder(), list[str]()
+    wrong_from_here_on(decoder, ["vae.padding=zeros"], marks.append)
+    z = torch.ones(1, 1, 1, 2, 2)
+    assert list(named_arguments(decoder, (z,), {})) == ["hidden_states"]
+    assert (float(decoder(z).sum()), marks) == (4.0, ["vae.padding=zeros"])

@@ -90,16 +90,16 @@ def test_tensors_with_the_texts_rows_are_text(site: str, shape: tuple[int, ...],
 
 def test_a_port_may_keep_fewer_of_them_where_it_has_a_mask_of_so_many() -> None:
     rule = TextRows(16, (48,))
-    assert rule.paired("context_embedder", "out", (1, 12, 32), {12}) == TEXT_ROWS
-    assert rule.paired("context_embedder", "out", (1, 12, 32), {9}) == WHOLE
-    assert rule.paired("blocks.0.text", "out", (1, 64, 32), {64}) != TEXT_ROWS, "a joint mask is none of the text's"
+    assert rule.parts("context_embedder", "out", (1, 12, 32), {12}) == TEXT_ROWS
+    assert rule.parts("context_embedder", "out", (1, 12, 32), {9}) == WHOLE
+    assert rule.parts("blocks.0.text", "out", (1, 64, 32), {64}) != TEXT_ROWS, "a joint mask is none of the text's"
 
 
 def test_a_joint_sequence_is_whole_and_beside_it_what_its_mask_lets_be_read() -> None:
     rule = TextRows(16)
-    assert rule.paired("blocks.0.attn.attention", "in.key", (1, 48, 2, 8), {48, 16}) == SEQUENCE
-    assert rule.paired("blocks.0.attn.attention", "in.key", (1, 48, 2, 8), {16}) == WHOLE, "no mask says"
-    assert rule.paired("blocks.0", "in.attention_mask", (1, 48, 1), {48}) == WHOLE
+    assert rule.parts("blocks.0.attn.attention", "in.key", (1, 48, 2, 8), {48, 16}) == SEQUENCE
+    assert rule.parts("blocks.0.attn.attention", "in.key", (1, 48, 2, 8), {16}) == WHOLE, "no mask says"
+    assert rule.parts("blocks.0", "in.attention_mask", (1, 48, 1), {48}) == WHOLE
 
 
 def test_the_mask_among_the_inputs_says_which_are_valid() -> None:

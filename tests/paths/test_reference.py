@@ -14,7 +14,7 @@ from diffusers.models import attention_dispatch
 from torch.nn.attention import flex_attention
 
 from parity.floors import HALF_ULP
-from parity.models.cogvideox.family import CogVideoXSampler
+from parity.models.cogvideox import CogVideoXSampler
 from parity.models.spec import GenerationSpec
 from parity.paths.floors import make_variants, with_floors
 from parity.paths.loaded import Loaded

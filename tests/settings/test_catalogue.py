@@ -10,6 +10,7 @@ import pytest
 
 import parity
 from parity.errors import UsageError
+from parity.hooks.faults import Video
 from parity.settings import (
     BITS,
     BY_NAME,
@@ -23,8 +24,8 @@ from parity.settings import (
     remedy,
     sentence,
 )
+from parity.settings.catalogue import Capability, Input, Place
 from parity.settings.chips import CHIPS, LIMITS, NO_CHIP, chip_of
-from parity.settings.setting import Capability, Input, Place
 from tests.support.settings import tries
 
 
@@ -134,7 +135,10 @@ BACKENDS: tuple[Backend, ...] = ("torch", "torchax")
 def test_every_setting_is_applied_reported_and_told() -> None:
     code = (path.read_text(encoding="utf-8") for path in ROOT.rglob("*.py") if path.parent != ROOT / "settings")
     applied = {name for text in code for name in re.findall(r'\bmark\(\s*"([^"]+)"\s*\)', text)}
+    faults = Video().faults()  # each marks its own
+    applied |= {name.partition("=")[0] for name in faults}
     assert applied == {setting.name for setting in SETTINGS}
+    assert all(BY_NAME[name].read(value) for name, _, value in (fault.partition("=") for fault in faults))
     for setting in SETTINGS:
         for backend in BACKENDS:
             values = tries(setting, backend)

@@ -41,8 +41,7 @@ def _hunyuan(folder: Path) -> None:
     """The tiny HunyuanVideo-1.5 with one block, one refiner block and one frame."""
     import diffusers
 
-    from parity.models.tiny.hunyuan_video_15 import _TRANSFORMER_RULES
-    from parity.models.tiny.make import fill
+    from parity.models.tiny.make import TRANSFORMER_RULES, fill
 
     tiny = resolve_model("tiny-hunyuan-video-1.5")
     for part in tiny.iterdir():
@@ -52,7 +51,7 @@ def _hunyuan(folder: Path) -> None:
     model = diffusers.HunyuanVideo15Transformer3DModel.from_config(
         {**config, "num_layers": 1, "num_refiner_layers": 1, "num_attention_heads": 2}
     )
-    fill(model, "transformer", _TRANSFORMER_RULES)
+    fill(model, "transformer", TRANSFORMER_RULES)
     model.save_pretrained(folder / "transformer")
     sizes = json.loads((tiny / "parity.json").read_text("utf-8"))
     (folder / "parity.json").write_text(json.dumps({**sizes, "height": 32, "width": 48, "num_frames": 1}))

@@ -156,11 +156,8 @@ def _added(records: Sequence[Record], names: Sequence[str]) -> Record:
 
 def add_sketches(sketches: Sequence[np.ndarray]) -> np.ndarray:
     """The sketch of the whole from those of its shards: float32, added in float64. NaN and Inf propagate."""
-    total = np.zeros(sketches[0].shape, np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
-        for sketch in sketches:
-            total += sketch
-        return total.astype(np.float32)
+        return np.add.reduce(sketches, axis=0, dtype=np.float64).astype(np.float32)
 
 
 def add_moments(parts: Sequence[Moments]) -> Moments:

@@ -13,17 +13,16 @@ import errno
 import hashlib
 import mmap
 import os
-import queue
-import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar
 
 from parity.errors import MalformedError, ParityError, UsageError
-from parity.files import replacing
+from parity.files import opened, replacing
 from parity.golden.disk.format import damaged
 from parity.redact import secrets_of, without_secrets
 
@@ -67,8 +66,7 @@ class Store:
         where = os.path.join(self.name, file)
         with self._explained(file):
             try:
-                with self._here(file, most) as path, _opened(path, where) as descriptor:
-                    found = os.fstat(descriptor).st_size
+                with self._here(file, most) as path, opened(path) as (descriptor, found):
                     if found > most or size not in (None, found):
                         listed = f"it has {found} bytes where its golden lists {size}"
                         raise damaged(where, f"it is longer than {most} bytes" if size is None else listed)
@@ -148,18 +146,6 @@ def open_store(where: str | os.PathLike[str]) -> Store:
 
 
 @contextlib.contextmanager
-def _opened(path: Path, where: str) -> Iterator[int]:
-    """A descriptor of a regular file; nothing waits for a pipe."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise damaged(where, "it is not a regular file")
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
 def explained(where: str) -> Iterator[None]:
     """Turn the system's refusals into sentences that name the file and the remedy."""
     try:
@@ -191,22 +177,19 @@ def within(seconds: float, function: Callable[[], T]) -> T:
     Raises:
         TimeoutError: it did not. Whatever else it raises.
     """
-    found: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+    found: Future[T] = Future()
 
     def ask() -> None:
         try:
-            found.put((function(), None))
+            found.set_result(function())
         except BaseException as error:
-            found.put((None, error))
+            found.set_exception(error)
 
     threading.Thread(target=ask, daemon=True).start()
-    try:
-        value, error = found.get(timeout=seconds)
-    except queue.Empty:
-        raise TimeoutError(f"no answer within {seconds:.0f} s") from None
-    if error is not None:
-        raise error
-    return value  # type: ignore[return-value]
+    wait((found,), timeout=seconds)
+    if not found.done():
+        raise TimeoutError(f"no answer within {seconds:.0f} s")
+    return found.result()
 
 
 class RemoteStore(Store):

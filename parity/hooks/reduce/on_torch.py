@@ -13,6 +13,11 @@ tensor. Only elementwise products and sums are used: a matrix product would roun
 Cost. On a CPU four to eight norms of the tensor in float32, and up to four times 16 MB of scratch a thread. On CUDA
 some forty kernels, no host sync, scratch of a few times the tensor or of 2^26 elements, whichever is less, and one
 transfer for any number of reductions (`to_host_many`).
+
+A tensor may be split over processes (DTensor): each reduces its own block, and the blocks' reductions add up. Signs
+of a sketch come from the global index (`parity.sketch`), so that a block's sketch is the part that it contributes to
+the whole's; counts and sums of squares add anyway. `parity.golden.disk.shards` does the adding. Cost: the sketch of a
+block is that of numpy's definition, on the host.
 """
 
 from __future__ import annotations
@@ -22,14 +27,16 @@ import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch.nn.functional import pad
 
+from parity.hooks.tap import EVERY, Entry, Item
 from parity.hooks.torchtools import real
-from parity.records import Moments
-from parity.sketch import BINS, PER_BIN, TILE, TOTAL, Geometry, geometry, tile_signs
+from parity.records import Key, Moments, Record
+from parity.sketch import BINS, PER_BIN, TILE, TOTAL, Geometry, geometry, row_signs, sketch, tile_signs
 
 _CPU_RUN = 1 << 19
 """Elements of a run for each CPU thread: smaller ones are no faster, and each costs some ten parallel regions."""
@@ -39,8 +46,8 @@ _CUDA_RUN = 1 << 26
 """Elements of a run on an accelerator, where launches cost more than bytes."""
 _WHOLE = 1 << 22
 """Elements up to which a tensor whose rows are no view is copied as a whole, which is faster."""
-_SIGN_ROWS = 1 << 18
-"""Row signs kept for each device; those of later rows are computed when they are needed."""
+_SIGN_ROWS = 1 << 22
+"""Row signs kept for each device, 16 MB of float32; those of later rows are computed when they are needed."""
 _SCRATCH_BYTES = 1 << 25
 """Largest piece of scratch that a thread keeps from one reduction to the next."""
 _PARTS = 6
@@ -98,9 +105,9 @@ def _reduce(x: torch.Tensor) -> Reduced:
     if g.exact:
         values = x.to(dtype).reshape(-1)
         sketch = values.to(torch.float32, copy=True)
-        return Reduced(shape, sketch, _stack([_moments(values)], x.device))
+        return Reduced(shape, sketch, _moments(values)[None])
     sketch, moments = _walk(x, g, dtype)
-    return Reduced(shape, sketch, _stack(moments, x.device))
+    return Reduced(shape, sketch, torch.stack(moments))
 
 
 def to_host_many(reduced: Sequence[Reduced]) -> list[tuple[Moments, np.ndarray]]:
@@ -136,13 +143,13 @@ def has_float64(device: torch.device) -> bool:
         return False
 
 
-def _walk(x: torch.Tensor, g: Geometry, dtype: torch.dtype) -> tuple[torch.Tensor, list[torch.Tensor | list[float]]]:
+def _walk(x: torch.Tensor, g: Geometry, dtype: torch.dtype) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """The sketch of a tensor too large to be its own, float32 [EXACT], and the moments of each run."""
     run = g.rows_per_slot
     on_cpu = min(_CPU_RUN * torch.get_num_threads(), _CPU_RUN_MOST)
     least = math.lcm(TILE, g.slots_per_bin)  # slots from one place that begins a bin and the sign tile to the next
     each = least * max(1, (on_cpu if x.device.type == "cpu" else _CUDA_RUN) // (least * run * g.channels))
-    moments: list[torch.Tensor | list[float]] = []
+    moments: list[torch.Tensor] = []
     folded = []
     for first in range(0, g.slots, each):
         start, stop = first * run, min((first + each) * run, g.rows)
@@ -150,7 +157,7 @@ def _walk(x: torch.Tensor, g: Geometry, dtype: torch.dtype) -> tuple[torch.Tenso
         if values.dtype is not dtype or not values.is_contiguous():
             values = _scratch("values", values.shape, dtype, x.device).copy_(values)
         moments.append(_moments(values))
-        folded.append(_folded(values, _row_signs(start, stop, x.device, dtype), g))
+        folded.append(_folded(values, _signs_of(start, stop, x.device, dtype), g))
     bins = torch.cat(folded)
     # Bin b starts at counter b * stride: rows longer by that remainder put each sum where its counter is, mod TOTAL.
     skewed = pad(bins, (0, g.slots_per_bin * g.width % TOTAL)).view(-1)
@@ -202,10 +209,12 @@ def _folded(values: torch.Tensor, signs: torch.Tensor, g: Geometry) -> torch.Ten
     return folded
 
 
-def _moments(values: torch.Tensor) -> torch.Tensor | list[float]:
-    """The moments of a contiguous run: a row of `Reduced.moments`, as numbers on a CPU, as a tensor elsewhere."""
+def _moments(values: torch.Tensor) -> torch.Tensor:
+    """The moments of a contiguous run: a row of `Reduced.moments`."""
     flat = values.view(-1)
-    return _cpu_moments(flat) if values.device.type == "cpu" else _device_moments(flat)
+    if values.device.type == "cpu":
+        return torch.tensor(_cpu_moments(flat), dtype=torch.float64, device="cpu")
+    return _device_moments(flat)
 
 
 def _cpu_moments(flat: torch.Tensor) -> list[float]:
@@ -263,12 +272,6 @@ _HALF = 20
 """Bits of the lower half of a count."""
 
 
-def _stack(moments: list[torch.Tensor | list[float]], device: torch.device) -> torch.Tensor:
-    if device.type == "cpu":
-        return torch.tensor(moments, dtype=torch.float64, device="cpu")
-    return torch.stack([m for m in moments if isinstance(m, torch.Tensor)])
-
-
 def _combine(count: int, parts: np.ndarray) -> Moments:
     """The moments of the whole from those of its runs, float64 [runs, 6]."""
     nan, inf = int(parts[:, 0].sum()), int(parts[:, 1].sum())
@@ -298,32 +301,157 @@ def _scratch(name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torc
     return held[: n * dtype.itemsize].view(dtype).view(shape)
 
 
-def _row_signs(start: int, stop: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+def _signs_of(start: int, stop: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     """Signs of rows [start, stop): [rows]. One table serves every shape, as a sign depends on the row's index alone."""
     if stop <= _SIGN_ROWS:
-        size = min(_SIGN_ROWS, 1 << max(12, (stop - 1).bit_length()))
-        return _sign_table(size, device, dtype)[start:stop]
-    return _hash_signs(start, stop, device, dtype)
+        return _sign_table(1 << max(12, (stop - 1).bit_length()), device, dtype)[start:stop]
+    return torch.from_numpy(row_signs(start, stop)).to(device, dtype)
 
 
 @functools.lru_cache(maxsize=32)
 def _sign_table(rows: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    return _hash_signs(0, rows, device, dtype)
-
-
-def _hash_signs(start: int, stop: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """`parity.sketch.row_signs` in int64 arithmetic; low 32 bits survive its overflow."""
-    low, there = 0xFFFFFFFF, device
-    device = device if has_float64(device) else torch.device("cpu")  # what lacks that may lack 64-bit integers
-    h = torch.arange(start, stop, dtype=torch.int64, device=device).add_(0x9E3779B9).bitwise_and_(low)
-    h ^= h >> 16
-    h.mul_(0x85EBCA6B).bitwise_and_(low)
-    h ^= h >> 13
-    h.mul_(0xC2B2AE35).bitwise_and_(low)
-    # The last step of the hash, x ^ (x >> 16), leaves bit 31 as it is.
-    return (1 - 2 * (h >> 31)).to(dtype).to(there)
+    return torch.from_numpy(row_signs(0, rows)).to(device, dtype)
 
 
 @functools.lru_cache(maxsize=64)
 def _tile(channels: int, rows: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     return torch.from_numpy(tile_signs(channels, rows)).to(device, dtype)
+
+
+# --- from entries to records
+
+
+def torch_records(entries: Sequence[Entry], stage: str, step: int) -> list[Record]:
+    """Records of entries that were reduced by `reduce_torch`, with one transfer for all their reductions."""
+    tensors = [e.reduced for e in entries if e.reduced is not None]
+    numbers = iter(to_host_many([r.stats for r in tensors if r.stats is not None]))
+    reduced = [None if r.stats is None else next(numbers) for r in tensors]
+    # What is held as it is stays on the device after the first step, the one in which it is looked at.
+    stays = [r.value is None or (r.stats is None and step != 0) for r in tensors]
+    values = [None if left else to_numpy(r.value) for r, left in zip(tensors, stays, strict=True)]
+    return to_records(entries, reduced, values, stage, step)
+
+
+def to_numpy(x: torch.Tensor) -> np.ndarray:
+    """A torch tensor's values on the host; floats of 16 bits and fewer, which numpy lacks or sums badly, widened."""
+    x = whole_of(x).detach()
+    if x.is_floating_point() and x.itemsize < 4:
+        x = x.to(torch.float32)
+    return x.cpu().numpy()
+
+
+def widen16(x: np.ndarray) -> np.ndarray:
+    """16-bit floats, which numpy lacks or computes badly in, as float32."""
+    return x.astype(np.float32) if x.dtype.itemsize == 2 and x.dtype.kind in "fV" else x
+
+
+def to_records(
+    entries: Sequence[Entry],
+    reduced: Sequence[tuple[Moments, np.ndarray] | None],
+    values: Sequence[np.ndarray | None],
+    stage: str,
+    step: int,
+) -> list[Record]:
+    """Records of entries whose reductions have reached the host.
+
+    Args:
+        reduced, values: for the tensor entries, in their order; what is only held has no reductions, and is left out
+            where its value was not brought to the host.
+    """
+    records = []
+    numbers = iter(zip(reduced, values, strict=True))
+    for e in entries:
+        key = Key(stage, step, e.branch, e.site, e.call)
+        if e.kind != "tensor":
+            records.append(Record(key, e.kind, dtype=e.dtype, value=e.scalar))
+            continue
+        pair, value = next(numbers)
+        if pair is None:
+            if value is not None:
+                records.append(Record(key, "tensor", e.shape, e.dtype, value=value))
+            continue
+        moments, counters = pair
+        held = None if key.is_padding else counters
+        records.append(Record(key, "tensor", e.shape, e.dtype, e.rows, e.frame, moments, held, value))
+    return records
+
+
+class TorchReducer:
+    """Reduces torch tensors; see `parity.hooks.tap.Reducer`."""
+
+    def reduce(self, x: torch.Tensor, rows: slice = EVERY, item: Item | None = None) -> Any:
+        x = x if rows == EVERY else x[:, rows]
+        return reduce_block(x) if is_split(x) else reduce(whole_of(x))
+
+    def value(self, x: torch.Tensor) -> torch.Tensor:
+        return whole_of(x).detach().clone()
+
+
+# --- tensors that are split over processes
+
+
+def is_distributed(x: object) -> bool:
+    """Whether a tensor is one of several processes' (`torch.distributed.tensor.DTensor`)."""
+    return hasattr(x, "placements") and hasattr(x, "device_mesh")
+
+
+def is_split(x: Any) -> bool:
+    """Whether this process holds a part of it alone."""
+    return is_distributed(x) and not all(p.is_replicate() for p in x.placements)
+
+
+def whole_of(x: Any) -> torch.Tensor:
+    """What this process holds of a tensor that it holds whole.
+
+    Raises:
+        ValueError: it is split: its values do not add up.
+    """
+    if is_split(x):
+        raise ValueError(f"a value that is held whole is split over processes ({_placed(x)}): record it in one process")
+    local: torch.Tensor = x.to_local() if is_distributed(x) else x
+    return local
+
+
+def reduce_block(x: Any) -> Reduced:
+    """The reductions of this process's block of a split tensor.
+
+    Raises:
+        ValueError: it is a sum that has not been added up over the processes, or an axis is split more than once.
+    """
+    local, start = x.to_local().detach(), _start(x)
+    shape = tuple(x.shape)
+    whole = geometry(shape)
+    wide = local.to(torch.float64).cpu()
+    counters = torch.from_numpy(sketch(wide.numpy(), shape=shape, start=start)) if math.prod(shape) else torch.zeros(0)
+    if not local.numel() or _is_repeated(x):
+        nothing = torch.zeros((0, 6), dtype=torch.float64)
+        return Reduced((0,), torch.zeros(whole.size), nothing)
+    return Reduced(tuple(local.shape), counters, reduce(wide).moments)
+
+
+def _is_repeated(x: Any) -> bool:
+    """Whether another process counts for this block: on a mesh of more axes than split it several hold the same."""
+    places = zip(x.placements, x.device_mesh.get_coordinate(), strict=True)
+    return any(placement.is_replicate() and place for placement, place in places)
+
+
+def _start(x: Any) -> tuple[int, ...]:
+    """Index of the block's first element, one entry an axis: torch cuts an axis into equal blocks, rounded up."""
+    start = [0] * x.ndim
+    split = set[int]()
+    for axis, (placement, place) in enumerate(zip(x.placements, x.device_mesh.get_coordinate(), strict=True)):
+        if placement.is_partial():
+            raise ValueError(f"a sum over processes that was not added up cannot be recorded ({_placed(x)})")
+        if not placement.is_shard():
+            continue
+        at = placement.dim % x.ndim
+        if at in split or type(placement).__name__ != "Shard":
+            raise ValueError(f"a tensor whose axis {at} is split more than once cannot be recorded ({_placed(x)})")
+        split.add(at)
+        size = -(-x.shape[at] // x.device_mesh.size(axis))
+        start[at] = min(size * place, x.shape[at])
+    return tuple(start)
+
+
+def _placed(x: Any) -> str:
+    return ", ".join(map(str, x.placements))

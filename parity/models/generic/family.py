@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from parity.errors import InconclusiveError, ParityError, UsageError
-from parity.hooks.rows import SEQUENCE, WHOLE, NoRows, PairedRule, Part, RowFrame
+from parity.hooks.rows import SEQUENCE, WHOLE, NoRows, Part, RowFrame, RowRule
 from parity.models.family import Condition, Family, Place, Said, Sampler
 from parity.models.folder import class_of, is_drawn, read_config, skeleton
 from parity.models.generic.inputs import (
@@ -156,7 +156,7 @@ class Generic(Family):
     ) -> dict[str, Any]:
         return {LATENT: latents.to(dtype), TIMESTEP: timestep}
 
-    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> PairedRule:
+    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
         mask = text_mask(condition)
         return NoRows() if mask is None else TextRows(mask.size, self._image_tokens(mask.size))
 
@@ -195,10 +195,7 @@ class TextRows:
     text: int
     image: tuple[int, ...] = ()
 
-    def parts(self, module: str, port: str, shape: Sequence[int]) -> tuple[Part, ...]:
-        return self.paired(module, port, shape, ())
-
-    def paired(self, module: str, port: str, shape: Sequence[int], masked: Collection[int]) -> tuple[Part, ...]:
+    def parts(self, module: str, port: str, shape: Sequence[int], masked: Collection[int] = ()) -> tuple[Part, ...]:
         if len(shape) < 3 or "mask" in port:
             return WHOLE
         rows, said = shape[1], any(word in f"{module}.{port}" for word in _WORDS)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -286,21 +286,16 @@ def fitting(signature: Signature, model: torch.nn.Module, made: Made, given: Map
     if not own or _can_be_called(signature, model, made, given):
         return made
     for name in own:
-        if _can_be_called(signature, model, made, given, without=(name,)):
-            return Made({n: x for n, x in made.tensors.items() if n != name}, made.static, (name,))
+        fewer = Made({n: x for n, x in made.tensors.items() if n != name}, made.static, (name,))
+        if _can_be_called(signature, model, fewer, given):
+            return fewer
     return made
 
 
-def _can_be_called(
-    signature: Signature,
-    model: torch.nn.Module,
-    made: Made,
-    given: Mapping[str, torch.Tensor],
-    without: Collection[str] = (),
-) -> bool:
+def _can_be_called(signature: Signature, model: torch.nn.Module, made: Made, given: Mapping[str, torch.Tensor]) -> bool:
     latents = given[LATENT] if LATENT in given else torch.empty(signature.latent_shape())
     tensors = {**made.tensors, LATENT: latents, TIMESTEP: torch.ones(1)}
-    arguments: dict[str, Any] = {n: x.to("meta") for n, x in tensors.items() if n not in without}
+    arguments: dict[str, Any] = {n: x.to("meta") for n, x in tensors.items()}
     try:
         with torch.no_grad():
             model(**arguments, **made.static)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from diffusers.models.attention_dispatch import AttentionBackendName
 
-from parity.hooks.rows import PairedRule, RowFrame
+from parity.hooks.rows import RowFrame, RowRule
 from parity.models import feature_cache
 from parity.models.attention import AttentionSettings
 from parity.models.family import Condition, Constrain, Family, Place, Sampler
@@ -24,7 +24,7 @@ from parity.models.hunyuan_video_15 import transformer as hunyuan
 from parity.models.patches import patch_norms, patch_rope, patch_timestep_embedding
 from parity.models.spec import Case, GenerationSpec, frames_of
 from parity.models.stage_files import Stream
-from parity.models.text import TextStage, encoder_of
+from parity.models.text import Listener, TextStage, encoder_of
 from parity.reached import Reached
 from parity.settings import Settings
 
@@ -33,8 +33,9 @@ _OWN_FORWARD = ("text.reorder", "refiner.mask", "vision_states")
 
 QWEN = Stream(argument="encoder_hidden_states", name="prompt_embeds", width="text_embed_dim")
 BYT5 = Stream(
-    argument="encoder_hidden_states_2", name="prompt_embeds_2", width="text_embed_2_dim", may_be_empty=True, byt5=True
-)
+    argument="encoder_hidden_states_2", name="prompt_embeds_2", width="text_embed_2_dim", may_be_empty=True, byt5=True,
+    tokens=lambda spec: spec.tokenizer_2_max_length,
+)  # fmt: skip
 
 _SKIPPED = 2
 """Hidden layers that the pipeline leaves out from the end."""
@@ -48,18 +49,11 @@ class HunyuanVideo15(Family):
     streams: tuple[Stream, ...] = (QWEN, BYT5)
     recipe: str = "parity.models.hunyuan_video_15.traced:traceable"
 
-    @classmethod
-    def of(cls, folder: Path, inputs: Path | None) -> HunyuanVideo15:
-        return cls()
-
     def latent_shape(self, folder: Path, spec: GenerationSpec) -> tuple[int, ...]:
         vae = read_config(folder, "vae")
         space, time = int(vae["spatial_compression_ratio"]), int(vae["temporal_compression_ratio"])
         frames = frames_of(spec, "VAE", space, time)
         return (1, int(vae["latent_channels"]), frames, spec.height // space, spec.width // space)
-
-    def text_lengths(self, case: Case) -> Mapping[str, int]:
-        return {QWEN.argument: case.spec.tokenizer_max_length, BYT5.argument: case.spec.tokenizer_2_max_length}
 
     def text(self, case: Case) -> TextStage:
         """Qwen2.5-VL, and ByT5 for the quoted parts of a prompt; without any, its embeddings and mask are zero.
@@ -74,30 +68,29 @@ class HunyuanVideo15(Family):
         tokenizer = load_component(transformers.Qwen2Tokenizer, case.folder, "tokenizer")
         glyphs = load_component(transformers.ByT5Tokenizer, case.folder, "tokenizer_2")
 
-        def qwen(encoder: Any, prompt: str, device: torch.device) -> Any:
-            return pipeline._get_mllm_prompt_embeds(
+        def qwen(encoder: Listener, prompt: str) -> None:
+            pipeline._get_mllm_prompt_embeds(
                 text_encoder=encoder,
                 tokenizer=tokenizer,
                 prompt=prompt,
-                device=device,
+                device=torch.device("cpu"),
                 tokenizer_max_length=spec.tokenizer_max_length,
                 num_hidden_layers_to_skip=_SKIPPED,
                 crop_start=spec.crop_start,
             )
 
-        def byt5(encoder: Any, prompt: str, device: torch.device) -> Any:
-            return pipeline._get_byt5_prompt_embeds(
+        def byt5(encoder: Listener, prompt: str) -> None:
+            pipeline._get_byt5_prompt_embeds(
                 tokenizer=glyphs,
                 text_encoder=encoder,
                 prompt=prompt,
-                device=device,
+                device=torch.device("cpu"),
                 tokenizer_max_length=spec.tokenizer_2_max_length,
             )
 
-        kind, length = transformers.Qwen2_5_VLTextModel, spec.tokenizer_max_length
-        first = encoder_of(case, "text_encoder", kind, QWEN, qwen, length, skip=_SKIPPED, crop=spec.crop_start)
-        kind, length = transformers.T5EncoderModel, spec.tokenizer_2_max_length
-        return TextStage((first, encoder_of(case, "text_encoder_2", kind, BYT5, byt5, length)))
+        kind = transformers.Qwen2_5_VLTextModel
+        first = encoder_of(case, "text_encoder", kind, QWEN, qwen, skip=_SKIPPED, crop=spec.crop_start)
+        return TextStage((first, encoder_of(case, "text_encoder_2", transformers.T5EncoderModel, BYT5, byt5)))
 
     def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
         settings = reached.settings
@@ -149,7 +142,7 @@ class HunyuanVideo15(Family):
         cos, sin = model.rope(latents)
         return {"cos": cos, "sin": sin}
 
-    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> PairedRule:
+    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
         return hunyuan.HunyuanRows(self._lengths(case, settings, condition))
 
     def frames(self, case: Case, settings: Settings, condition: Condition) -> dict[str, RowFrame]:

@@ -69,53 +69,33 @@ class HunyuanRows:
 
     lengths: TextLengths
 
-    def parts(self, module: str, port: str, shape: Sequence[int]) -> tuple[Part, ...]:
+    def parts(self, module: str, port: str, shape: Sequence[int], masked: Collection[int] = ()) -> tuple[Part, ...]:
+        """See `parity.hooks.rows`; the text of a port may be shorter, and without the vision tokens, which are padding
+        throughout."""
         if len(shape) < 2:
             return WHOLE
-        n, rows = self.lengths, shape[1]
-        head = module.split(".")[0]
         if module == "":
-            streams = {
-                "in.encoder_hidden_states": "qwen",
-                "in.encoder_hidden_states_2": "byt5",
-                "in.image_embeds": "vision",
-            }
-            return (Part(frame=streams[port]),) if port in streams else WHOLE
-        if head == "context_embedder" and rows == n.qwen and len(shape) <= 4 and "mask" not in port:
-            return (Part(frame="qwen"),)
-        if head == "context_embedder_2":
-            return (Part(frame="byt5"),)
-        if head == "image_embedder":
-            return (Part(frame="vision"),)
-        if head != "transformer_blocks":
-            return WHOLE
-        if rows == n.image + n.text:
-            return (Part("image", 0, n.image), Part("text", n.image, None, "text"))
-        if rows == n.text and (n.text != n.image or _is_text_site(module, port)):
-            return (Part(frame="text"),)
-        return WHOLE
-
-    def paired(self, module: str, port: str, shape: Sequence[int], masked: Collection[int]) -> tuple[Part, ...]:
-        """See `parts`; its text may be shorter, and without the vision tokens, which are padding throughout."""
-        found = self.parts(module, port, shape)
-        if found != WHOLE or module == "" or len(shape) < 2:
-            return found
+            return (Part(frame=_STREAMS[port]),) if port in _STREAMS else WHOLE
         n, rows, head = self.lengths, shape[1], module.split(".")[0]
-        if len(shape) == 2 and "mask" not in port:
-            return WHOLE
-        if head == "context_embedder" and rows in masked and "mask" not in port:
-            return (Part(frame="qwen"),)
+        texts = {n.text, n.byt5 + n.qwen, *masked}
+        if len(shape) == 2 and "mask" not in port:  # [B, channels], as a time embedding: as many as a mask has, perhaps
+            masked, texts = (), {n.text}
+        if head == "context_embedder" and "mask" not in port:
+            return (Part(frame="qwen"),) if (rows == n.qwen and len(shape) <= 4) or rows in masked else WHOLE
+        if head in ("context_embedder_2", "image_embedder"):
+            return (Part(frame="byt5" if head == "context_embedder_2" else "vision"),)
         if head != "transformer_blocks":
             return WHOLE
-
-        def is_text(length: int) -> bool:
-            return length in masked or length in (n.text, n.byt5 + n.qwen)
-
-        if is_text(rows) and (rows != n.image or _is_text_site(module, port)):
+        joint = (Part("image", 0, n.image), Part("text", n.image, None, "text"))
+        if rows == n.image + n.text:
+            return joint
+        if rows in texts and (rows != n.image or _is_text_site(module, port)):
             return (Part(frame="text"),)
-        if rows > n.image and (is_text(rows - n.image) or rows in masked):
-            return (Part("image", 0, n.image), Part("text", n.image, None, "text"))
-        return WHOLE
+        return joint if rows > n.image and (rows - n.image in texts or rows in masked) else WHOLE
+
+
+_STREAMS = {"in.encoder_hidden_states": "qwen", "in.encoder_hidden_states_2": "byt5", "in.image_embeds": "vision"}
+"""Input of the transformer -> its text frame."""
 
 
 def _is_text_site(module: str, port: str) -> bool:

@@ -23,13 +23,13 @@ from torchax import interop
 from torchax.ops import mappings
 
 from parity.hooks.attach import attached
-from parity.hooks.modules import module_tree, named_tensors, uncached
+from parity.hooks.reduce.on_jax import BatchingReducer, array_of, jax_records, split
+from parity.hooks.reduce.on_torch import widen16
 from parity.hooks.reduce.on_tpu import reduce_on_mesh
-from parity.hooks.reduce.transfer import widen16
-from parity.hooks.reduce.transfer_jax import BatchingReducer, array_of, jax_records, split
-from parity.hooks.rows import PairedRule
+from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, require_fired
+from parity.hooks.torchtools import module_tree, named_tensors, uncached
 from parity.models.family import Family
 from parity.models.feature_cache import Kept, calling, given_at
 from parity.models.patches import DTYPES, in_dtype
@@ -100,7 +100,7 @@ class TorchaxBackend(InTorchax, Base):
             records += jax_records(entries, reduced, calls.step)
         return predictions, records
 
-    def forward(self, names: tuple[str, ...], rule: PairedRule, plan: SitePlan | None) -> Forward:
+    def forward(self, names: tuple[str, ...], rule: RowRule, plan: SitePlan | None) -> Forward:
         """One call of the model on jax arrays, traced or not; they may be abstract.
 
         Args:

@@ -22,11 +22,11 @@ from torchax import interop
 
 from parity.hooks.attach import attached
 from parity.hooks.methods import replaced
-from parity.hooks.modules import module_tree, named_tensors
-from parity.hooks.reduce.transfer import widen16
-from parity.hooks.reduce.transfer_jax import BatchingReducer, array_of, jax_records, split
+from parity.hooks.reduce.on_jax import BatchingReducer, array_of, jax_records, split
+from parity.hooks.reduce.on_torch import widen16
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Tap, counted_on, require_fired
+from parity.hooks.torchtools import module_tree, named_tensors
 from parity.paths.jax.mesh import make_devices, use_compilation_cache
 from parity.paths.jax.program import InTorchax, Programs, Shell, apart, holding
 from parity.paths.jax.tracing import to_jax

@@ -28,11 +28,10 @@ from torchax.ops import mappings
 
 from parity.errors import PassingError, UsageError
 from parity.hooks.methods import replaced
-from parity.hooks.modules import nearest
-from parity.hooks.reduce.transfer_jax import SMALL, BatchingReducer, array_of
+from parity.hooks.reduce.on_jax import SMALL, BatchingReducer, array_of
 from parity.hooks.sites import is_block
 from parity.hooks.tap import Tap
-from parity.hooks.torchtools import callable_modules
+from parity.hooks.torchtools import callable_modules, nearest
 from parity.models.attention import SETTLE
 
 

@@ -21,14 +21,13 @@ from torch.utils import _pytree as pytree
 from torchax import interop
 
 from parity.errors import UsageError
-from parity.hooks.modules import nearest
 from parity.hooks.objects import objects_of, watched
-from parity.hooks.reduce.transfer import widen16
-from parity.hooks.reduce.transfer_jax import BatchingReducer, split
-from parity.hooks.rows import PairedRule
+from parity.hooks.reduce.on_jax import BatchingReducer, split
+from parity.hooks.reduce.on_torch import widen16
+from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Tap
-from parity.hooks.torchtools import mapped
+from parity.hooks.torchtools import mapped, nearest
 from parity.models.feature_cache import Kept, calling
 from parity.models.generic.inputs import LATENT
 from parity.models.spec import Case
@@ -87,7 +86,7 @@ class JaxPort(TorchaxBackend):
         for path, x in jax.tree_util.tree_leaves_with_path(self.params):
             yield jax.tree_util.keystr(path, simple=True, separator="."), str(x.dtype), widen16(np.asarray(x))
 
-    def forward(self, names: tuple[str, ...], rule: PairedRule, plan: SitePlan | None) -> Forward:
+    def forward(self, names: tuple[str, ...], rule: RowRule, plan: SitePlan | None) -> Forward:
         def forward(
             params: Any, arguments: Mapping[str, Any], frames: Mapping[str, Any], kept: Kept | None
         ) -> tuple[Returned, tuple[Entry, ...]]:

@@ -103,9 +103,8 @@ class Ported(Family):
     """See `parity.models.family.Family`; `base` is the family of the inputs, schedule and rows.
 
     Attributes:
-        entry: the port's function. role: which side it is. own: whether it runs as it is, with names of its own; a
-            reference's module that torchax compiles is parity's candidate, with the reference's names. names: its own
-            in the reference's.
+        entry: the port's function. role: which side it is. runs_as_it_is: with names of its own; a reference's module
+            that torchax compiles is parity's candidate, with the reference's names. names: its own in the reference's.
         said: what its code changed for the process, put back.
         expected: shape of a prediction, where known. read: settings that the port has read. channels_last: its layout,
             once it is built. keeps: whether it keeps features between steps (its own `cache`).
@@ -116,9 +115,11 @@ class Ported(Family):
     base: Family
     entry: Entry
     role: str
-    own: bool = False
+    runs_as_it_is: bool = False
     expected: tuple[int, ...] | None = None
     names: Names = field(init=False)
+    pairs_rows: bool = field(init=False)
+    shard: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     said: set[str] = field(default_factory=set)
     read: set[str] = field(default_factory=set)
     reached: Reached | None = None
@@ -141,6 +142,7 @@ class Ported(Family):
 
     def __post_init__(self) -> None:
         self.names = Names(self.entry, {})
+        self.pairs_rows = self.runs_as_it_is or self.base.pairs_rows
 
     def checks(self, case: Case, role: str) -> tuple[Said, ...]:
         """What the port changed for the process, which was put back; then what the base family says."""
@@ -158,18 +160,8 @@ class Ported(Family):
             raise UsageError(f"{self.entry.named}: `branches` is {own}; this model has {', '.join(every)}, each once")
         return (own,) if own else tuple((branch,) for branch in every)
 
-    @property
-    def runs_as_it_is(self) -> bool:
-        """A port runs as it is; a reference's own module, compiled by torchax, is parity's candidate."""
-        return self.own
-
-    @property
     def idle(self) -> tuple[str, ...]:
         return () if self.entry.installed is None else self.entry.installed.idle
-
-    @property
-    def pairs_rows(self) -> bool:
-        return self.runs_as_it_is or self.base.pairs_rows
 
     def compiling(self) -> contextlib.AbstractContextManager[None]:
         return failures(f"{self.entry.named}: compiling what `call` computes", self.entry.path)
@@ -204,10 +196,10 @@ class Ported(Family):
         self._numbers = _accepted(port, self.base.static_arguments(case))
         self.from_pipeline = {**self._numbers, **_accepted(port, self.base.pipeline_arguments(case))}
         self.keeps = self.declares("cache") and settings.deep_cache is not None
-        self._own = port
+        self._own, self.shard = port, port.shard
         self.channels_last = port.layout == "channels_last"
         self.said |= {f"{self.entry.function.__name__} {x}" for x in said}
-        if self.own:
+        if self.runs_as_it_is:
             self.names = Names(self.entry, port.rename)
         return port
 
@@ -216,10 +208,6 @@ class Ported(Family):
         if own is None or (own.schedule is None and own.loop is None):
             return base
         return OwnSampler(base, self.entry, own.schedule, own.loop)
-
-    @property
-    def shard(self) -> Mapping[str, tuple[Any, ...]]:
-        return {} if self._own is None else self._own.shard
 
     def load(self, case: Case, settings: Settings) -> torch.nn.Module:
         """The torch module of a port, with what calls it remembered."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from parity.errors import UsageError
-from parity.models.cogvideox.family import CogVideoX, CogVideoXSampler
+from parity.models.cogvideox import CogVideoX, CogVideoXSampler
 from parity.models.spec import Case
 from parity.settings import parse
 from tests.paths.sides import tiny

@@ -1,5 +1,8 @@
-"""CogVideoX 1.0 and 1.5 as a family: inputs, settings, rows, text encoder, schedule. What it knows of the forward is in
-`transformer`.
+"""CogVideoX 1.0 and 1.5: inputs, settings, rows, text encoder, schedule.
+
+Its text has no mask: all tokens of the padded prompt take part, before the image tokens, in one joint attention. The
+pipeline computes the rotary tables (5B and 1.5) and hands them in; here a module without weights does, so that they
+are observed, perturbed and set like any other.
 
 The text encoder is asked as its pipeline asks it: one T5, no mask. Schedule, guidance and steps are as
 CogVideoXPipeline calls them: DDIM, or DPM with noise in every step.
@@ -13,27 +16,26 @@ generator in float32, in the order in which the pipeline's own call draws it, an
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import math
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from parity.errors import UsageError
-from parity.hooks.rows import PairedRule
+from parity.hooks.rows import WHOLE, Part, RowRule
 from parity.models import feature_cache
-from parity.models.attention import AttentionSettings
-from parity.models.cogvideox import transformer as cogvideox
+from parity.models.attention import AttentionSettings, attend
 from parity.models.family import Condition, Constrain, Family, Place, Sampler
 from parity.models.folder import load_component, load_part, read_config
 from parity.models.patches import patch_norms, patch_rope
 from parity.models.spec import Case, GenerationSpec, frames_of
 from parity.models.stage_files import Stream
-from parity.models.text import TextStage, encoder_of
+from parity.models.text import Listener, TextStage, encoder_of
 from parity.reached import Reached
 from parity.settings import Capability, Settings
 
@@ -67,10 +69,6 @@ class CogVideoX(Family):
     def lacks(self, config: Mapping[str, Any]) -> Mapping[Capability, str]:
         return _LACKS if _is_rotary(config) else {**_LACKS, "rotary tables": _NO_ROTARY}
 
-    @classmethod
-    def of(cls, folder: Path, inputs: Path | None) -> CogVideoX:
-        return cls()
-
     def latent_shape(self, folder: Path, spec: GenerationSpec) -> tuple[int, ...]:
         """[1, T, C, H, W], T filled up to a multiple of `patch_size_t` as the pipeline does."""
         config, vae = read_config(folder, "transformer"), read_config(folder, "vae")
@@ -80,9 +78,6 @@ class CogVideoX(Family):
         space = _space(vae)
         frames = frames_of(spec, "model", space * int(config["patch_size"]), int(vae["temporal_compression_ratio"]))
         return (1, -(-frames // patch_t) * patch_t, channels, spec.height // space, spec.width // space)
-
-    def text_lengths(self, case: Case) -> Mapping[str, int]:
-        return {T5.argument: case.spec.tokenizer_max_length}
 
     def text(self, case: Case) -> TextStage:
         """T5, whose padded rows the transformer reads like all others.
@@ -96,33 +91,30 @@ class CogVideoX(Family):
         # Of the pipeline only the method is wanted, which takes its tokenizer and encoder from `self`.
         pipeline = diffusers.CogVideoXPipeline.__new__(diffusers.CogVideoXPipeline)
         tokenizer = load_component(transformers.T5Tokenizer, case.folder, "tokenizer")
-        length = case.spec.tokenizer_max_length
 
-        def t5(encoder: Any, prompt: str, device: torch.device) -> Any:
+        def t5(encoder: Listener, prompt: str) -> None:
             pipeline.__dict__.update(tokenizer=tokenizer, text_encoder=encoder)
-            return pipeline._get_t5_prompt_embeds(
-                prompt, max_sequence_length=length, device=device, dtype=encoder.dtype
-            )
+            pipeline._get_t5_prompt_embeds(prompt, max_sequence_length=T5.tokens(case.spec), device=torch.device("cpu"))
 
-        return TextStage((encoder_of(case, "text_encoder", transformers.T5EncoderModel, T5, t5, length),))
+        return TextStage((encoder_of(case, "text_encoder", transformers.T5EncoderModel, T5, t5),))
 
     def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
         settings = reached.settings
-        how = dataclasses.replace(AttentionSettings.of(settings), mask="none")
+        how = replace(AttentionSettings.of(settings), mask="none")
         if traced or how != AttentionSettings("sdpa", "none"):
             for block in model.transformer_blocks:
-                block.attn1.set_processor(cogvideox.JointAttention(how, reached))
+                block.attn1.set_processor(JointAttention(how, reached))
         else:
             reached.mark("attention.kernel")  # what diffusers' own processor calls
         if _is_rotary(case.config):
-            model.rope = cogvideox.Rotary(case.config)
-            model.register_forward_pre_hook(cogvideox.give_rotary, with_kwargs=True)
+            model.rope = Rotary(case.config)
+            model.register_forward_pre_hook(give_rotary, with_kwargs=True)
             patch_rope(model, case.latent_shape, settings, reached)
         patch_norms(model, settings, reached)
         feature_cache.install(model, settings, reached)
 
     def constrain(self, model: Any, place: Constrain) -> None:
-        cogvideox.constrain_outputs(model, place)
+        constrain_outputs(model, place)
 
     def sampler(self, case: Case, seed: int) -> CogVideoXSampler:
         return CogVideoXSampler.load(case.folder, case.spec, seed)
@@ -140,7 +132,7 @@ class CogVideoX(Family):
     def pipeline_arguments(self, case: Case) -> Mapping[str, Any]:
         if not _is_rotary(case.config):
             return {}
-        return {"image_rotary_emb": cogvideox.Rotary(case.config)(torch.zeros(case.latent_shape))}
+        return {"image_rotary_emb": Rotary(case.config)(torch.zeros(case.latent_shape))}
 
     def rotary_tables(self, model: Any, latents: torch.Tensor) -> dict[str, torch.Tensor]:
         if not hasattr(model, "rope"):
@@ -153,9 +145,9 @@ class CogVideoX(Family):
         patch, patch_t = int(case.config["patch_size"]), int(case.config.get("patch_size_t") or 1)
         return frames // patch_t, height // patch, width // patch
 
-    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> PairedRule:
+    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
         image = math.prod(self.token_grid(case))
-        return cogvideox.CogVideoXRows(condition["encoder_hidden_states"].shape[1], image)
+        return CogVideoXRows(condition["encoder_hidden_states"].shape[1], image)
 
 
 def _is_rotary(config: Mapping[str, Any]) -> bool:
@@ -324,3 +316,113 @@ def _with_noise(scheduler: Any, noise: Callable[..., torch.Tensor]) -> Callable[
     copy = types.FunctionType(step.__code__, names, step.__name__, step.__defaults__, step.__closure__)
     copy.__kwdefaults__ = step.__kwdefaults__
     return types.MethodType(copy, scheduler)
+
+
+# --- the transformer, beyond diffusers' own class
+
+
+@dataclass(frozen=True, slots=True)
+class CogVideoXRows:
+    """Joint sequences are the text tokens, then the image tokens; all are valid.
+
+    Attributes:
+        text, image: numbers of tokens.
+    """
+
+    text: int
+    image: int
+
+    def parts(self, module: str, port: str, shape: Sequence[int], masked: Collection[int] = ()) -> tuple[Part, ...]:
+        if len(shape) < 3 or module == "" or shape[1] != self.text + self.image:
+            return WHOLE
+        return (Part("image", self.text), Part("text", 0, self.text))
+
+
+class Rotary(torch.nn.Module):
+    """The rotary tables that CogVideoXPipeline computes before its loop.
+
+    Args:
+        config: the transformer's.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.head_dim = int(config["attention_head_dim"])
+        self.patch, self.patch_t = int(config["patch_size"]), config.get("patch_size_t")
+        self.base = (int(config["sample_height"]) // self.patch, int(config["sample_width"]) // self.patch)
+
+    def forward(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(cos, sin), float32 [tokens, head dim], for latents [B, T, C, H, W], of which only the shape counts."""
+        from diffusers.models.embeddings import get_3d_rotary_pos_embed
+        from diffusers.pipelines.cogvideo.pipeline_cogvideox import get_resize_crop_region_for_grid
+
+        _, frames, _, height, width = hidden_states.shape
+        grid = (height // self.patch, width // self.patch)
+        # Under torchax the default device is JAX's; a tensor that is being traced lies on none.
+        device = hidden_states.device if type(hidden_states) is torch.Tensor else None
+        if self.patch_t is None:
+            crops = get_resize_crop_region_for_grid(grid, self.base[1], self.base[0])
+            tables = get_3d_rotary_pos_embed(self.head_dim, crops, grid, frames, device=device)
+        else:
+            count = (frames + self.patch_t - 1) // self.patch_t
+            tables = get_3d_rotary_pos_embed(
+                self.head_dim, None, grid, count, grid_type="slice", max_size=self.base, device=device
+            )
+        cos, sin = tables
+        return cos, sin
+
+
+def give_rotary(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Forward pre-hook: hands the model the tables of its own `rope`, as the pipeline does."""
+    return args, {**kwargs, "image_rotary_emb": model.rope(kwargs["hidden_states"])}
+
+
+class JointAttention:
+    """Attention processor of the blocks with a choice of kernel and the rest; nothing is masked.
+
+    Projections, norms and rotary embedding in the order of diffusers' CogVideoXAttnProcessor2_0.
+    """
+
+    def __init__(self, how: AttentionSettings, reached: Reached) -> None:
+        self.how, self.reached = how, reached
+
+    def __call__(
+        self,
+        attn: Any,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        image_rotary_emb: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        from diffusers.models.embeddings import apply_rotary_emb
+
+        assert attention_mask is None, "CogVideoX's transformer gives its attention no mask"
+        text = encoder_hidden_states.shape[1]
+        joint = torch.cat([encoder_hidden_states, hidden_states], dim=1)
+
+        def heads(x: torch.Tensor) -> torch.Tensor:
+            return x.unflatten(2, (attn.heads, -1)).transpose(1, 2)
+
+        def turned(x: torch.Tensor) -> torch.Tensor:
+            if image_rotary_emb is None:
+                return x
+            return torch.cat([x[:, :, :text], apply_rotary_emb(x[:, :, text:], image_rotary_emb)], dim=2)
+
+        query, key, value = heads(attn.to_q(joint)), heads(attn.to_k(joint)), heads(attn.to_v(joint))
+        query = query if attn.norm_q is None else attn.norm_q(query)
+        key = key if attn.norm_k is None else attn.norm_k(key)
+        query, key, value = (x.transpose(1, 2) for x in (turned(query), turned(key), value))
+        valid = torch.ones_like(joint[:, :, 0], dtype=torch.bool)  # padding of the prompt attends and is attended to
+        out = attend(query, key, value, valid, self.how, self.reached.mark)
+        out = attn.to_out[1](attn.to_out[0](out.flatten(2, 3).to(query.dtype)))
+        return out[:, text:], out[:, :text]
+
+
+def constrain_outputs(model: Any, place: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Have the tokens that the patch embedding and each block give placed on a mesh."""
+
+    def hook(module: Any, args: Any, output: Any) -> Any:
+        return tuple(place(x) for x in output) if isinstance(output, tuple) else place(output)
+
+    for module in (model.patch_embed, *model.transformer_blocks):
+        module.register_forward_hook(hook)

@@ -1,1 +1,0 @@
-"""CogVideoX 1.0 and 1.5."""
