@@ -153,6 +153,8 @@ def callee(given: object, nest: Nest, tensors: Mapping[str, torch.Tensor], runs:
     invoke: Invoke | None = None
     if isinstance(given, Port):
         port, invoke = given, _of_port(given)
+    elif isinstance(given, torch.jit.ScriptModule):
+        raise UsageError(f"the {role} is a script of torch.jit's, which cannot be copied: give what it was made of")
     elif isinstance(given, torch.nn.Module):
         port = Port(module=uncompiled(given))
     elif not callable(given):
@@ -222,9 +224,11 @@ def _copied(module: torch.nn.Module, *, plain: bool) -> torch.nn.Module:
         plain: torchax's tensors become torch's.
     """
     memo: dict[int, Any] = {}
-    for _, x in named_tensors(module):
+    for name, x in named_tensors(module):
         if type(x).__module__.startswith("torchax"):
             memo[id(x)] = torch.nn.Parameter(to_torch(x), requires_grad=False) if plain else x
+        elif x.is_meta:
+            raise UsageError(f"'{name}' of {type(module).__name__} has no values (it is on the meta device): load it")
         elif isinstance(x, torch.nn.Parameter):
             memo[id(x)] = torch.nn.Parameter(x.detach(), requires_grad=False)
         else:
@@ -245,7 +249,8 @@ def held_modules(function: Any) -> dict[str, torch.nn.Module]:
     """The torch modules that a function calls: in its closure, its globals, its `partial`, or whose method it is."""
     found: dict[str, torch.nn.Module] = {}
     for name, x in _reached(function):
-        if isinstance(x, torch.nn.Module) and not any(x is other for other in found.values()):
+        plain = isinstance(x, torch.nn.Module) and not isinstance(x, torch.jit.ScriptModule)
+        if plain and not any(x is other for other in found.values()):
             found[name.replace(".", "_")] = uncompiled(x)
     return found
 

@@ -211,6 +211,8 @@ class _Run:
         def one(x: torch.Tensor) -> torch.Tensor:
             if not x.is_floating_point() or x.ndim < 2 or _storage(x) in self.given:
                 return x
+            if x.itemsize == 1:  # nothing is computed in 8 bits
+                return x
             if id(x) not in once:
                 moved = move(x)  # drawn for a mask too: what is drawn for all others stays the same
                 once[id(x)] = x if _is_mask(x) else moved

@@ -100,6 +100,22 @@ class Masked(torch.nn.Module):
         return torch.nn.functional.scaled_dot_product_attention(turned, turned, x, attn_mask=self.causal(x))
 
 
+class Quantized(torch.nn.Module):
+    """Hands on what nothing can be computed with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.quantizer = Quantizer()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.quantizer(x).float()
+
+
+class Quantizer(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.to(torch.float8_e4m3fn)
+
+
 class Conjugated(torch.nn.Module):
     """Hands a table on that is conjugated when it is read."""
 
@@ -146,6 +162,7 @@ def boom(x: Any) -> Any:
         (NET, lambda: NET, {"inputs": {"x": X, "scale": 2.0, "mask": None}}),
         (Masked(), Masked, {}),
         (Conjugated(), Conjugated, {}),
+        (Quantized(), Quantized, {}),
         (biased, lambda: lambda x, y: jax.nn.softmax(x + y), {"inputs": (X, torch.full((5, 8), -math.inf).triu(1))}),
         (torch.nn.SiLU(inplace=True), lambda: torch.nn.SiLU(inplace=True), {}),
     ],
@@ -375,6 +392,8 @@ def test_assert_parity_raises_the_card() -> None:
         (NET, {"y": X}, "unexpected keyword argument 'y'"),
         (NET, {"x": 1}, "the inputs hold no array"),
         (lambda x: None, X, "returned NoneType, which holds no array"),
+        (torch.jit.script(torch.nn.Linear(8, 8)), X, "the candidate is a script of torch.jit's"),
+        (torch.nn.Linear(8, 8, device="meta"), X, "'weight' of Linear has no values"),
         (NET, {"x": X, "checks": "logics"}, "checks takes both, logic, precision, found 'logics'"),
         (NET, {"x": X, "runs": "tpu"}, "runs takes torch, torchax, jax, found 'tpu'"),
     ],
