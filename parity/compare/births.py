@@ -105,21 +105,32 @@ class Births:
     dirty: bool = False
     scheduled: bool = False
 
-    def of(
+    def judged(self, sites: Iterable[SiteDiff]) -> list[SiteDiff]:
+        """The sites of one step with what those beyond their floors come to, and where a divergence begins.
+
+        Padded rows do not decide, nor does what was not compared.
+        """
+        sites = list(sites)
+        far = [i for i, d in enumerate(sites) if d.verdict == "pass" and beyond(d)]
+        if far:
+            uncompared = {call_of(d.key) for d in sites if d.verdict == "not compared" and d.key.is_input}
+            found = self._of([sites[i] for i in far], input_severities(sites), uncompared)
+            for i, (verdict, birth) in zip(far, found, strict=True):
+                sites[i] = replace(sites[i], verdict=verdict, birth=birth)
+        self.dirty = self.dirty or any(d.key.site in LATENTS and beyond(d) for d in sites)
+        return sites
+
+    def _of(
         self, diffs: Sequence[SiteDiff], inputs: Mapping[object, float], uncompared: Set[object]
     ) -> Iterator[tuple[SiteVerdict, Birth | None]]:
-        """Verdicts and births of the sites of one step that decide: no padded rows, nothing that was not compared.
+        """Verdicts and births of the sites that are beyond their floors.
 
         Args:
-            inputs: the worst severity among the compared inputs of each call, of all sites. uncompared: calls with
-                others.
+            inputs: the worst severity among the compared inputs of each call. uncompared: calls with others.
         """
         upstream, made, inside = _Upstream(), _Upstream(), _Upstream()
         numbers, masked = False, set[tuple[str, str]]()
         for d in diffs:
-            if not beyond(d):
-                yield d.verdict, d.birth
-                continue
             if unknown(d):
                 yield "inconclusive", d.birth
                 continue
@@ -201,20 +212,12 @@ def beyond(d: SiteDiff) -> bool:
     r = d.distance.ratio
     if math.isnan(r):
         return d.distance.rel_l2 != 0.0
-    return r > L2_LIMIT or peak(d) > LINF_LIMIT
-
-
-def peak(d: SiteDiff) -> float:
-    """The worst ratio to the floor of a row bin or, where values are held, of the largest element; 0 for none.
-
-    Row bins count beside held values, so that asking for values never lets through what was seen without.
-    """
-    return max((r for r in (d.linf_ratio, *d.bins) if not math.isnan(r)), default=0.0)
+    return r > L2_LIMIT or d.peak > LINF_LIMIT
 
 
 def severity(d: SiteDiff) -> float:
     """The largest ratio to a floor, that of the largest element or row bin scaled to the L2 limit; NaN is infinite."""
-    r, worst = d.distance.ratio, peak(d) * L2_LIMIT / LINF_LIMIT
+    r, worst = d.distance.ratio, d.peak * L2_LIMIT / LINF_LIMIT
     return max(math.inf if math.isnan(r) and d.distance.rel_l2 != 0.0 else (0.0 if math.isnan(r) else r), worst)
 
 
@@ -275,8 +278,6 @@ def call_of(key: Key) -> object:
 
 
 # --- local errors
-
-BORN: tuple[Birth, ...] = ("input", "module")
 
 DOUBT = 1.0
 """Severity from which a site of an agreeing run is suspect: above its floor. Of innocent pairs in float32 hardly a site
@@ -354,7 +355,7 @@ def with_followed(
         mine = found.get(d.key)
         if mine is not None and mine.beyond and d.verdict in ("pass", "fail"):
             d = replace(d, local=mine.distance, birth=_born(d.key), verdict=_verdict(d.key, mine, excuses))
-        elif mine is not None and d.birth in BORN:
+        elif mine is not None and d.introduced:
             d = replace(d, local=mine.distance, birth="propagated")
         elif _accounted_for(d, within, outer):
             d = replace(d, birth="propagated")

@@ -13,7 +13,6 @@ from dataclasses import replace
 from parity.compare.births import BIN_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Origin, SiteDiff
-from parity.compare.sites import among
 from parity.records import LOOP
 from parity.sketch import Geometry
 
@@ -45,7 +44,7 @@ def _branches(sites: Sequence[SiteDiff], origin: Origin | None) -> str:
     """Which guidance branches are hit, where not all are."""
     if origin is None or not origin.key.branch:
         return ""
-    at = [d for d in among(sites, step=origin.key.step) if d.key.branch]
+    at = [d for d in sites if d.key.step == origin.key.step and d.key.branch]
     every = list(dict.fromkeys(d.key.branch for d in at))
     hit = [b for b in every if any(d.verdict == "fail" for d in at if d.key.branch == b)]
     clean = [b for b in every if b not in hit]
@@ -57,7 +56,7 @@ def _rows(sites: Sequence[SiteDiff], origin: Origin | None, grid: tuple[int, int
     if origin is None:
         return ""
     keys = {origin.key} if origin.key.site != VIDEO else {origin.key, origin.key.read}
-    here = [d for d in among(sites, step=origin.key.step) if d.key in keys]
+    here = [d for d in sites if d.key in keys]
     # Of a video what is shown, which comes behind it: a side may have cut every frame.
     at = replace(here[-1], key=origin.key) if here else None
     if at is None or at.key.site == _FRAMES or len(at.bins) < 2 or any(math.isnan(b) for b in at.bins):
@@ -122,9 +121,10 @@ def _dtypes(sites: Sequence[SiteDiff], declared: Iterable[str]) -> str:
     pairs: dict[tuple[str, str], None] = {}
     modules: dict[str, None] = {}
     first = ""
-    for d in among(sites, which=lambda d: d.dtypes[0] != d.dtypes[1] and set(d.dtypes) <= set(_FLOATS)):
-        first = first or d.key.site
-        pairs[d.dtypes] = modules[d.key.module or "(model)"] = None
+    for d in sites:
+        if d.dtypes[0] != d.dtypes[1] and set(d.dtypes) <= set(_FLOATS):
+            first = first or d.key.site
+            pairs[d.dtypes] = modules[d.key.module or "(model)"] = None
     if not modules:
         return ""
     kinds = ", ".join(sorted(f"{a} against {b}" for a, b in pairs))
@@ -134,7 +134,7 @@ def _dtypes(sites: Sequence[SiteDiff], declared: Iterable[str]) -> str:
 
 def _nonfinite(sites: Sequence[SiteDiff]) -> str:
     """Where values are NaN or infinite on the candidate alone first, and what takes them in."""
-    bad = (d for d in among(sites, worse=True) if not d.key.is_apart)
+    bad = (d for d in sites if d.nonfinite[1] > d.nonfinite[0] and not d.key.is_apart)
     first = next(bad, None)
     if first is None:
         return ""

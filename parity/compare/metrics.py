@@ -10,7 +10,6 @@ Cost. One read of both values, some three times the time of numpy's `norm(y - x)
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -40,37 +39,6 @@ def compare_values(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float, f
             largest = float(np.maximum(largest, np.abs(apart).max()))  # which keeps a NaN
         l2, scale, other = (float(root) for root in np.sqrt(total[:3]))
     return l2, scale, _cosine(float(total[3]), scale, other), largest
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """What was measured between two tensor records.
-
-    Attributes:
-        l2: ||candidate - reference||; NaN where either holds a NaN or an infinity that the other does not.
-        scale: ||reference||. cosine: of the two. max_abs: NaN unless both values are held.
-        bins: ||difference|| of each row bin.
-    """
-
-    l2: float
-    scale: float
-    cosine: float
-    max_abs: float
-    bins: np.ndarray
-
-
-def measure(reference: Record, candidate: Record) -> Measure | None:
-    """Measure two tensor records; None where they cannot be compared (shapes or frames differ, sketches missing)."""
-    if not comparable_shapes(reference, candidate):
-        return None
-    drawn = _from_sketches(reference, candidate)
-    x, y = reference.value, candidate.value
-    if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray):
-        return drawn
-    if not one_shape(x.shape, y.shape):
-        return None
-    # Exact, but for the row bins, which come from the sketches beside the values, as the floors' do.
-    return Measure(*compare_values(x, y), np.zeros(0) if drawn is None else drawn.bins)
 
 
 NORM_ROUNDING = 1e-5
@@ -124,16 +92,6 @@ def one_shape(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
     return a == b or (len(a) != len(b) and [n for n in a if n != 1] == [n for n in b if n != 1])
 
 
-def _from_sketches(reference: Record, candidate: Record) -> Measure | None:
-    if reference.sketch is None or candidate.sketch is None:
-        return None
-    x, y = (sketch.astype(np.float64)[None] for sketch in (reference.sketch, candidate.sketch))
-    a, b = reference.moments, candidate.moments
-    alike = a is not None and b is not None and (a.nan, a.inf) == (b.nan, b.inf)
-    l2, own, cosine, bins = between(x, y, Geometry(*reference.frame), np.array([alike]))
-    return Measure(float(l2[0]), float(own[0]) if a is None else a.l2, float(cosine[0]), NAN, bins[0])
-
-
 def between(
     x: np.ndarray, y: np.ndarray, view: Geometry, alike: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -145,7 +103,8 @@ def between(
             alike then count as equal, as of an additive mask that holds -inf on both sides.
 
     Returns:
-        l2, scale and cosine as of `Measure`, float64 [pairs]; of bins [pairs, bins].
+        Float64 [pairs]: ||y - x||, NaN where either holds a NaN or an infinity that the other does not; ||x||; their
+        cosine. And of each row bin, [pairs, bins], ||y - x||.
     """
     with np.errstate(all="ignore"):
         apart = y - x
@@ -163,10 +122,10 @@ def _cosine(dot: float, a: float, b: float) -> float:
     return dot / (a * b) if a > 0 and b > 0 else NAN
 
 
-def distance(found: Measure, floor: Floor | None) -> Distance:
-    """The measured distance relative to the reference's norm, with its floor."""
-    scale, limit = found.scale if found.scale > 0 else 1.0, NAN if floor is None else floor.l2
-    return Distance(found.l2 / scale, limit / scale, ratio(found.l2, limit))
+def distance(l2: float, scale: float, floor: Floor | None) -> Distance:
+    """A measured distance relative to the reference's norm, with its floor."""
+    scale, limit = scale if scale > 0 else 1.0, NAN if floor is None else floor.l2
+    return Distance(l2 / scale, limit / scale, ratio(l2, limit))
 
 
 def ratio(value: float, floor: float) -> float:
@@ -179,10 +138,3 @@ def ratios(values: np.ndarray, floors: np.ndarray) -> np.ndarray:
     with np.errstate(all="ignore"):
         found = np.where(floors == 0.0, np.where(values == 0.0, 0.0, math.inf), values / floors)
     return np.where(np.isnan(values) | ~np.isfinite(floors), NAN, found)
-
-
-def bin_ratios(found: Measure, floor: Floor | None) -> tuple[float, ...]:
-    """The ratio of each row bin; empty where there are no bins on either side."""
-    if floor is None or floor.bins is None or len(floor.bins) != len(found.bins):
-        return ()
-    return tuple(ratios(found.bins, floor.bins.astype(np.float64)).tolist())

@@ -22,6 +22,7 @@ import numpy as np
 from parity.compare.births import L2_LIMIT
 from parity.compare.result import Cause, measured
 from parity.compare.values import GIVEN, LATENTS, PREDICTED, SAME, Both, Seen, Values, apart, held, number
+from parity.golden.disk.part import chosen
 from parity.records import LOOP, Floor, Record, StepRecords
 from parity.settings import BITS
 from parity.sketch import value_record
@@ -77,7 +78,8 @@ def judged_by_own_branches(reference: StepRecords, candidate: StepRecords) -> St
 
     A factor over both branches is left alone: guidance_rescale and CFG-Zero* fit one to the values themselves.
     """
-    record = next((r for r in reference.records if (r.key.branch, r.key.site, r.key.call) == ("", PREDICTED, 0)), None)
+    guided = chosen(reference.records, lambda r: (r.key.branch, r.key.site, r.key.call) == ("", PREDICTED, 0))
+    record = next(guided, None)
     if record is None or record.key not in reference.floors:
         return reference
     ours, theirs = held(reference), held(candidate)
@@ -304,8 +306,8 @@ def _scales(given: np.ndarray, latents: np.ndarray, most: float) -> Iterator[tup
 
 
 def _given(step: StepRecords) -> Record | None:
-    held = (r for r in step.records if r.key.site == GIVEN and r.key.call == 0)
-    return next((r for r in held if isinstance(r.value, np.ndarray)), None)
+    found = chosen(step.records, lambda r: r.key.site == GIVEN and r.key.call == 0)
+    return next((r for r in found if isinstance(r.value, np.ndarray)), None)
 
 
 # --- the same relation in another order or precision: right, no floor is broken, and bits differ

@@ -16,45 +16,46 @@ import numpy as np
 
 from parity.compare.births import L2_LIMIT, ONE_SIDED
 from parity.compare.metrics import (
-    bin_ratios,
     comparable_shapes,
+    compare_values,
     distance,
     is_contract,
-    measure,
     norm_ratio,
     one_shape,
     other_pictures,
     ratio,
 )
-from parity.compare.pairs import Pair
 from parity.compare.result import NAN, UNKNOWN, Distance, SiteDiff
 from parity.records import AFTER, Floor, Key, Record
 from parity.sketch import Geometry
 
 _UNLIKE = Distance(NAN, NAN, math.inf)
+_EQUAL = Distance(0.0, 0.0, 0.0)
 
 
-def compared(pair: Pair, floor: Floor | None, *, own: bool) -> SiteDiff:
+def compared(a: Record | None, b: Record | None, floor: Floor | None, drawn: SiteDiff, *, own: bool) -> SiteDiff:
     """One site, before it is known where a divergence starts.
 
     Args:
-        floor: of the reference's record. own: whether the module is a port's own.
+        a, b: the reference's record and the candidate's. floor: of the reference's. drawn: the site, with what its
+            sketches say of it. own: whether the module is a port's own.
     """
-    a, b = pair.reference, pair.candidate
     if a is None or b is None:
-        return SiteDiff(pair.key, _UNLIKE, note=ONE_SIDED)
+        return replace(drawn, distance=_UNLIKE, note=ONE_SIDED)
     if a.kind == b.kind == "tensor":
-        return _tensors(a, b, floor, own=own)
+        return _tensors(a, b, floor, drawn, own=own)
     equal = a.kind == b.kind and (a.value == b.value or (a.value != a.value and b.value != b.value))  # NaN is NaN
     if equal or (nothing(a) and nothing(b)):
-        return SiteDiff(pair.key, Distance(0.0, 0.0, 0.0))
-    inside = own and (_is_zero_for_none(a, b) if pair.key.module == "" else not (is_mask(a) or is_mask(b)))
-    return _unlike(SiteDiff(pair.key, UNKNOWN, note=f"{what(a)} against {what(b)}"), inside)
+        return replace(drawn, distance=_EQUAL)
+    inside = own and (_is_zero_for_none(a, b) if a.key.module == "" else not (is_mask(a) or is_mask(b)))
+    return _unlike(replace(drawn, note=f"{what(a)} against {what(b)}"), inside)
 
 
 def _unlike(diff: SiteDiff, inside: bool) -> SiteDiff:
     """A site that does not line up, by its place."""
-    return replace(diff, verdict="not compared") if inside else replace(diff, distance=_UNLIKE)
+    if not inside:
+        return replace(diff, distance=_UNLIKE)
+    return diff if diff.verdict == "ignored" else replace(diff, verdict="not compared")
 
 
 def _is_zero_for_none(a: Record, b: Record) -> bool:
@@ -62,43 +63,35 @@ def _is_zero_for_none(a: Record, b: Record) -> bool:
     return {a.kind, b.kind} == {"none", "tensor"} and is_zero(a if a.kind == "tensor" else b)
 
 
-def _tensors(a: Record, b: Record, floor: Floor | None, *, own: bool) -> SiteDiff:
-    found = measure(a, b)
-    diff = SiteDiff(
-        a.key,
-        UNKNOWN,
-        shapes=(a.shape, b.shape),
-        dtypes=(a.dtype, b.dtype),
-        nonfinite=(_nonfinite(a), _nonfinite(b)),
-        frame=a.frame,
-        rows=a.rows,
-    )
-    equal, as_many = same_mask(a, b) if found is None or found.l2 != 0.0 else (False, False)
-    if equal:
-        return replace(diff, distance=Distance(0.0, 0.0, 0.0))
-    if as_many:
-        return replace(diff, verdict="not compared", note=MASKS)
-    if found is not None:
-        return replace(
-            diff,
-            distance=distance(found, floor),
-            cosine=found.cosine,
-            max_abs=found.max_abs,
-            linf_ratio=NAN if floor is None else ratio(found.max_abs, floor.linf),
-            bins=bin_ratios(found, floor),
-        )
-    if a.key.is_apart:
-        return diff  # it never decides, and what was not compared says nothing about the whole
-    if comparable_shapes(a, b):  # without sketches: the distance is no less than that of the norms
+def _tensors(a: Record, b: Record, floor: Floor | None, drawn: SiteDiff, *, own: bool) -> SiteDiff:
+    comparable = comparable_shapes(a, b)
+    if comparable and not math.prod(a.frame):  # there is nothing in them
+        return replace(drawn, distance=_EQUAL)
+    measured = comparable and a.sketch is not None and b.sketch is not None
+    x, y = a.value, b.value
+    if comparable and isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and one_shape(x.shape, y.shape):
+        drawn, measured = _exactly(x, y, floor, drawn), True
+    equal, as_many = same_mask(a, b) if not measured or drawn.distance.rel_l2 != 0.0 else (False, False)
+    if equal or as_many:
+        diff = replace(drawn, distance=_EQUAL, cosine=NAN, max_abs=NAN, linf_ratio=NAN, peak=0.0, bins=())
+        return diff if equal else _unlike(replace(diff, distance=UNKNOWN, note=MASKS), inside=True)
+    if measured or a.key.is_apart:  # what never decides, and was not compared, says nothing about the whole
+        return drawn
+    if comparable:  # without sketches: the distance is no less than that of the norms
         far = norm_ratio(a, b, floor) > L2_LIMIT
         note = "their norms differ; no sketch is held" if far else "only moments are held"
-        return _unlike(replace(diff, note=note), not far)
+        return _unlike(replace(drawn, note=note), not far)
     note = unlike(a, b)
-    return _unlike(replace(diff, note=note), note == PICTURES or (own and not is_contract(a.key)))
+    return _unlike(replace(drawn, note=note), note == PICTURES or (own and not is_contract(a.key)))
 
 
-def _nonfinite(record: Record) -> int:
-    return 0 if record.moments is None else record.moments.nan + record.moments.inf
+def _exactly(x: np.ndarray, y: np.ndarray, floor: Floor | None, drawn: SiteDiff) -> SiteDiff:
+    """The site by the two values; its row bins come from the sketches beside them, as the floors' do."""
+    l2, scale, cosine, largest = compare_values(x, y)
+    linf = NAN if floor is None else ratio(largest, floor.linf)
+    peak = drawn.peak if math.isnan(linf) else max(drawn.peak, linf)
+    far = distance(l2, scale, floor)
+    return replace(drawn, distance=far, cosine=cosine, max_abs=largest, linf_ratio=linf, peak=peak)
 
 
 # --- records that do not line up

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from parity.compare.result import Cause, measured
+from parity.golden.disk.part import chosen
 from parity.records import LOOP, StepRecords
 from parity.transforms import Done, bfloat16, done, laid_out
 
@@ -69,8 +70,8 @@ def held(step: StepRecords) -> dict[tuple[str, str], np.ndarray]:
     wanted = (f"{LOOP}:", "schedule:", "decode:in.")
     return {
         (r.key.branch, r.key.site): np.asarray(r.value, np.float64)
-        for r in step.records
-        if isinstance(r.value, np.ndarray) and r.key.site.startswith(wanted) and r.key.call == 0
+        for r in chosen(step.records, lambda r: r.key.site.startswith(wanted) and r.key.call == 0)
+        if isinstance(r.value, np.ndarray)
     }
 
 

@@ -232,6 +232,11 @@ def _starts(sizes: Sequence[int | None]) -> np.ndarray:
     return np.where(np.array([size is not None for size in sizes], bool), np.cumsum(known) - known, -1)
 
 
+def chosen(records: Sequence[Record], which: Callable[[Record], bool]) -> Iterator[Record]:
+    """The records of a step that are asked for by what is the same at every step; a golden's others are not made."""
+    return records.where(which) if isinstance(records, Table) else filter(which, records)
+
+
 # --- from memory
 
 
