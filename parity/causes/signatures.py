@@ -16,6 +16,7 @@ from parity.causes.evidence import Evidence, known_faults
 from parity.causes.match import Known, as_read, coarse_cause, common_keys, error_vector, matched, noise_norm, norm
 from parity.causes.values import working_dtype
 from parity.compare.births import L2_LIMIT
+from parity.compare.comparable import of_script
 from parity.compare.reason import Note
 from parity.compare.result import HARMLESS, Cause, Witness
 from parity.errors import ParityError
@@ -26,28 +27,32 @@ from parity.settings import BITS, sentence
 
 def signatures(evidence: Evidence) -> Iterator[Cause | Note]:
     """Causes from the candidate's records alone, whatever it says of its settings."""
-    machine, ours, theirs, step = evidence.machine, evidence.ours, evidence.theirs, evidence.step
+    if evidence.model is None:
+        if of_script(evidence.reference):
+            told = evidence.reference.settings
+            origin = evidence.origin.key
+            yield from of_recording(evidence.request.reference, origin, evidence.ours, evidence.theirs, told)
+        return
+    machine, ours, theirs, step = evidence.model, evidence.ours, evidence.theirs, evidence.step
     # What is no fault among the settings that the candidate says or shows it has is given to every simulated one.
     declared = dict(evidence.declared.settings)
     block = next((p.block for p in evidence.phantoms if p.block is not None), None)
     if block is not None:
         declared["attention.block_kv"] = str(block)
     alone = "by signature alone: " if any(not c.harmless for c in evidence.causes) else ""
-    simulated = machine.simulated(step, declared)
-    if simulated.beside:
-        given = ", ".join(f"{name}={value}" for name, value in simulated.beside.items())
+    beside = machine.beside(declared)
+    if beside:
+        given = ", ".join(f"{name}={value}" for name, value in beside.items())
         yield Note(f"signatures: every known fault is run with what the candidate declares or shows: {given}")
-    base = simulated.run()
+    base = machine.with_fault("", step, beside)
     runs = {}
     left = machine.provenance.steps - step - 1
     faults = list(known_faults(machine.settings, machine.facts, machine.ports.reference, left))
     for i, name in enumerate(faults):
-        simulated.place = f"{i + 1} of {len(faults)}"
         try:
-            runs[name] = simulated.run(name)
+            runs[name] = machine.with_fault(name, step, beside, f"{i + 1} of {len(faults)}")
         except ParityError as refused:
             yield Note(f"known fault {name} could not be run: {refused}")
-    simulated.place = ""
     keys = common_keys(ours, theirs, base)
     if not keys:
         yield Note("signatures are skipped: the goldens share no outputs with this machine's reference")
@@ -132,12 +137,6 @@ def _too_small(theirs: StepRecords, keys: Sequence[Key], step: int) -> str:
 
 HOW = "to have known faults looked for, record the reference again with causes=True"
 """What can be done where none were kept."""
-
-
-def recorded(evidence: Evidence) -> Iterator[Cause | Note]:
-    """Causes from the candidate's records and the faults that the reference's recording kept."""
-    told = evidence.reference.settings
-    return of_recording(evidence.request.reference, evidence.origin.key, evidence.ours, evidence.theirs, told)
 
 
 def of_recording(

@@ -100,8 +100,10 @@ def swap_test(plan: Plan, run: Run, noise: float) -> SwapTest:
 
 
 def counterfactuals(evidence: Evidence) -> Iterator[Cause | Note]:
-    """Causes from running the candidate with one setting swapped at a time."""
-    machine, ours, theirs, step = evidence.machine, evidence.ours, evidence.theirs, evidence.step
+    """Causes from running the candidate of a kept run, whose settings are known, with one swapped at a time."""
+    if evidence.model is None or evidence.request.kept is None:
+        return
+    machine, ours, theirs, step = evidence.model, evidence.ours, evidence.theirs, evidence.step
     candidate = _again(machine, evidence.declared)
     if candidate is None:
         yield Note("counterfactuals are skipped: the candidate is not parity's own path")
@@ -129,7 +131,7 @@ def counterfactuals(evidence: Evidence) -> Iterator[Cause | Note]:
         return
     what = ", ".join(dict.fromkeys(key.port for key in keys))
     yield from told_by(tested, what, evidence.request.spec)
-    yield from _neutralised(evidence, candidate, keys)
+    yield from _neutralised(evidence, machine, candidate, keys)
 
 
 def _again(machine: Machine, told: Provenance) -> Settings | None:
@@ -177,12 +179,12 @@ def _judged_at(ours: StepRecords, theirs: StepRecords) -> tuple[Key, ...]:
     return tuple(k for k in every if k.site == "loop:latents.after")
 
 
-def _neutralised(evidence: Evidence, candidate: Settings, keys: Sequence[Key]) -> Iterator[Cause]:
+def _neutralised(evidence: Evidence, machine: Machine, candidate: Settings, keys: Sequence[Key]) -> Iterator[Cause]:
     """The differing settings that only round, of a run that failed before they came into play: each alone.
 
     Their floor is what the coarser working dtype costs the reference, as in the precision check.
     """
-    machine, ours, step = evidence.machine, evidence.ours, evidence.step
+    ours, step = evidence.ours, evidence.step
     for setting, value in evidence.request.rounding:
         alone = machine.settings_on(candidate).with_({setting: BY_NAME[setting].read(value)})
         if alone.values == candidate.values:
@@ -191,7 +193,7 @@ def _neutralised(evidence: Evidence, candidate: Settings, keys: Sequence[Key]) -
         noise = noise_norm(ours, keys)
         if alone.working_bits < machine.settings.working_bits:
             name = f"dtype={next(n for n, bits in BITS.items() if bits <= alone.working_bits)}"
-            coarse = error_vector(ours, machine.simulated(step).run(name), keys)
+            coarse = error_vector(ours, machine.with_fault(name, step), keys)
             noise = max(noise, norm(coarse))
         ratio = norm(error) / noise
         harmless = ratio <= L2_LIMIT

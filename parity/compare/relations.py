@@ -78,8 +78,8 @@ def judged_by_own_branches(reference: StepRecords, candidate: StepRecords) -> St
 
     A factor over both branches is left alone: guidance_rescale and CFG-Zero* fit one to the values themselves.
     """
-    guided = chosen(reference.records, lambda r: (r.key.branch, r.key.site, r.key.call) == ("", PREDICTED, 0))
-    record = next(guided, None)
+    places = chosen(reference.records, lambda r: (r.key.branch, r.key.site, r.key.call) == ("", PREDICTED, 0))
+    record = next(places, None)
     if record is None or record.key not in reference.floors:
         return reference
     ours, theirs = held(reference), held(candidate)

@@ -46,7 +46,7 @@ def test_each_is_asked_with_what_the_others_found(tmp_path: Path, monkeypatch: p
         seen.append(asked)
         return iter(())
 
-    monkeypatch.setattr(module, "WITNESSES", (module.Witness(first), module.Witness(second)))
+    monkeypatch.setattr(module, "WITNESSES", (first, second))
     result = explained(tmp_path)
     assert [c.cause for c in result.causes] == ["the first"]
     assert result.notes[-1].text == "and a note"
