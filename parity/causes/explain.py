@@ -23,9 +23,8 @@ from pathlib import Path
 import numpy as np
 
 from parity.causes.evidence import Evidence, Machine
-from parity.causes.match import UNKNOWN
+from parity.causes.match import UNKNOWN, of_recording, signatures
 from parity.causes.request import FOLDER, ExplainRequest, of_run, outside_of, own_settings
-from parity.causes.signatures import of_recording, signatures
 from parity.causes.swaps import counterfactuals
 from parity.causes.values import arguments_alone, dtype, schedule, values, values_reordered
 from parity.compare.attention import count_phantoms, mask_causes, phantom_cause

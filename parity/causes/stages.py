@@ -25,7 +25,7 @@ from parity.bisect.settings import plan
 from parity.causes.evidence import decoder_faults
 from parity.causes.match import Known, Vector, as_read, error_vector, matched, noise_norm, norm
 from parity.causes.swaps import swap_test, told_by
-from parity.compare.births import L2_LIMIT
+from parity.compare.metrics import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Result
 from parity.errors import ParityError, UsageError

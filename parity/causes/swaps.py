@@ -22,7 +22,7 @@ from parity.bisect.settings import Plan, Swap, ddmin
 from parity.causes.evidence import Evidence, Machine
 from parity.causes.match import common_keys, error_vector, noise_norm, norm
 from parity.causes.request import own_settings
-from parity.compare.births import L2_LIMIT
+from parity.compare.metrics import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import HARMLESS, Cause, Witness
 from parity.errors import ParityError, UsageError

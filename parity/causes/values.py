@@ -19,10 +19,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from parity.causes.evidence import Evidence
-from parity.compare.metrics import one_shape
+from parity.compare.metrics import keys_through, one_shape
 from parity.compare.reason import Note
 from parity.compare.result import Cause, measured
-from parity.compare.single import keys_through
 from parity.records import LOOP, PORT, Key, Moments, Record
 from parity.settings import BITS
 from parity.sketch import TOTAL, Geometry

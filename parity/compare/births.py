@@ -14,19 +14,17 @@ from __future__ import annotations
 
 import fnmatch
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from parity.compare.metrics import ratio
+from parity.compare.metrics import BIN_LIMIT, L2_LIMIT, LINF_LIMIT, ONE_SIDED, ratio
 from parity.compare.result import UNKNOWN, Birth, Distance, SiteDiff, SiteVerdict
 from parity.records import AFTER, ATTENTION, LOOP, Key, StepRecords
 from parity.settings import BY_NAME, DeepCache, Difference, deep_cache
 
-L2_LIMIT = 3.0
-LINF_LIMIT = 5.0
-BIN_LIMIT = LINF_LIMIT
 GROWTH = L2_LIMIT
 """What rounding that is carried on may grow by from one site to the next. Floors grow along with what they bound, so
 ratios are carried on nearly unchanged (tiny model, joint mask dropped: 2e4 to 1.5e5 at all later blocks)."""
@@ -128,20 +126,22 @@ class Births:
         Args:
             inputs: the worst severity among the compared inputs of each call. uncompared: calls with others.
         """
-        upstream, made, inside = _Upstream(), _Upstream(), _Upstream()
+        # How far sites beyond their floors were so far, by branch: infinitely, once something was introduced there.
+        upstream, made = defaultdict[str, float](float), defaultdict[str, float](float)
+        inside = defaultdict[tuple[str, str], float](float)
         numbers, masked = False, set[tuple[str, str]]()
         for d in diffs:
             if unknown(d):
                 yield "inconclusive", d.birth
                 continue
             excuse = excused(d.key, d.distance.rel_l2, self.excuses)
-            before = math.inf if self._carried(d) else (made if is_given(d) else upstream).before(d)
-            if numbers and not is_given(d):
+            before = _before(d.key, made if is_given(d) else upstream)
+            if self._carried(d) or (numbers and not is_given(d)):
                 before = math.inf
             given = inputs.get(call_of(d.key))
             if call_of(d.key) in uncompared or _masked(d.key, masked):
                 given = max(given or 0.0, before)
-            within = inside.of((d.key.branch, d.key.module))
+            within = inside[d.key.branch, d.key.module]
             birth = _birth(d, given, before, within)
             far = severity(d) if birth == "propagated" and math.isfinite(max(before, within)) else math.inf
             yield "harmless" if excuse else "fail", birth
@@ -150,11 +150,12 @@ class Births:
                 continue
             if is_mask_given(d):
                 masked.add((d.key.branch, d.key.module))
-            upstream.add(far, d.key.branch)
+            branch = d.key.branch
+            upstream[branch] = max(upstream[branch], far)
             if not (d.key.is_input and d.key.module == ""):  # one argument of the model does not feed another
-                made.add(far, d.key.branch)
+                made[branch] = max(made[branch], far)
             for module in above(d.key.module):
-                inside.add(far, (d.key.branch, module))
+                inside[branch, module] = max(inside[branch, module], far)
 
     def _carried(self, d: SiteDiff) -> bool:
         """Whether an earlier step's difference is in it: the latents, what is decoded, the schedule's numbers."""
@@ -169,25 +170,14 @@ def _masked(key: Key, masked: Set[tuple[str, str]]) -> bool:
     return attention and any((key.branch, module) in masked for module in above(key.module))
 
 
-@dataclass
-class _Upstream:
-    """How far sites beyond their floors were so far, by place: infinitely, once something was introduced there."""
+def _before(key: Key, worst: Mapping[str, float]) -> float:
+    """How far sites were so far in its branch; what the loop makes of all branches follows all of them.
 
-    worst: dict[object, float] = field(default_factory=dict)
-
-    def add(self, far: float, place: object) -> None:
-        self.worst[place] = max(self.worst.get(place, 0.0), far)
-
-    def before(self, d: SiteDiff) -> float:
-        """Of what was so far in its branch; what the loop makes of all branches follows all of them."""
-        of_all = d.key.module == LOOP and d.key.branch == "" and not is_number(d.key)
-        return self.of(*self.worst) if of_all else self.of(d.key.branch, "")
-
-    def of(self, *places: object) -> float:
-        return max((self.worst.get(place, 0.0) for place in places), default=0.0)
-
-
-ONE_SIDED = "observed on one side only"
+    Args:
+        worst: by branch.
+    """
+    of_all = key.module == LOOP and key.branch == "" and not is_number(key)
+    return max((far for branch, far in worst.items() if of_all or branch in ("", key.branch)), default=0.0)
 
 
 def is_number(key: Key) -> bool:
@@ -209,10 +199,7 @@ def is_mask_given(d: SiteDiff) -> bool:
 
 def beyond(d: SiteDiff) -> bool:
     """Whether a site is beyond its floor; a NaN or a missing floor is, agreement is never assumed."""
-    r = d.distance.ratio
-    if math.isnan(r):
-        return d.distance.rel_l2 != 0.0
-    return r > L2_LIMIT or d.peak > LINF_LIMIT
+    return severity(d) > L2_LIMIT
 
 
 def severity(d: SiteDiff) -> float:

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.compare.births import L2_LIMIT, LINF_LIMIT, SCHEDULE, beyond, call_of, unknown
+from parity.compare.births import SCHEDULE, beyond, call_of, unknown
 from parity.compare.findings import findings
 from parity.compare.judge import Common
+from parity.compare.metrics import L2_LIMIT, LINF_LIMIT
 from parity.compare.reason import Note, Output, Reason, worst_of
 from parity.compare.result import (
     NAN,

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from parity.compare.births import BIN_LIMIT
+from parity.compare.metrics import BIN_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Origin, SiteDiff
 from parity.records import LOOP

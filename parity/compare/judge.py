@@ -5,7 +5,7 @@ its sketch does.
 
 How. Which records stand against each other, and how their sketches lie, is found once for as long as both sides'
 layouts stay. Distances come from blocks of sketches. What is not two sketches alone (values that are held, masks,
-moments, scalars, None) is then looked at pair by pair (`parity.compare.single`), and what is beyond its floor is asked
+moments, scalars, None) is then looked at pair by pair (`parity.compare.metrics`), and what is beyond its floor is asked
 where the divergence begins (`parity.compare.births`).
 
 Cost. One read of both sketches; 3 MB of memory for a block; some 400 bytes a site, and 8 a row bin of what does not
@@ -21,11 +21,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.compare.births import L2_LIMIT, LINF_LIMIT, Births, Excuse, beyond
-from parity.compare.metrics import between, ratios
+from parity.compare.births import Births, Excuse, beyond
+from parity.compare.metrics import L2_LIMIT, LINF_LIMIT, between, compared, ratios, unread
 from parity.compare.pairs import Meeting, meet
 from parity.compare.result import NAN, Distance, SiteDiff
-from parity.compare.single import compared, unread
 from parity.golden.disk.part import FloorTable, Table, tabled
 from parity.records import Key, StepRecords
 from parity.sketch import Geometry

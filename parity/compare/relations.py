@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from parity.compare.births import L2_LIMIT
+from parity.compare.metrics import L2_LIMIT
 from parity.compare.result import Cause, measured
 from parity.compare.values import GIVEN, LATENTS, PREDICTED, SAME, Both, Seen, Values, apart, held, number
 from parity.golden.disk.part import chosen

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.causes import signatures as module
+from parity.causes import match as module
 from parity.compare.reason import Note
 from parity.compare.result import Cause
 from parity.records import Record, StepRecords

@@ -10,8 +10,8 @@ import pytest
 
 from parity.compare.births import Excuse, beyond, excused, excuses, severity
 from parity.compare.judge import Judge
+from parity.compare.metrics import UNREAD
 from parity.compare.result import NAN, Distance, SiteDiff
-from parity.compare.single import UNREAD
 from parity.records import PADDING, READ, Floor, Key, Record, StepRecords
 from parity.settings import Difference
 from tests.support.made import FLOOR, Walk, births, measured_floor, moved, noise, none, scalar, step, tensor, walk_of

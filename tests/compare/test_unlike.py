@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from parity.compare.judge import Judge
-from parity.compare.single import same_mask
+from parity.compare.metrics import same_mask
 from parity.records import Record, StepRecords
 from tests.support.made import Walk, noise, none, scalar, tensor
 
