@@ -30,12 +30,12 @@ from parity.causes.values import arguments_alone, dtype, schedule, values, value
 from parity.compare.attention import count_phantoms, mask_causes, phantom_cause
 from parity.compare.births import excuses
 from parity.compare.comparable import of_script
-from parity.compare.conclude import divergence
+from parity.compare.conclude import begun
 from parity.compare.diff import TO_COUNT, diff
 from parity.compare.judge import Judge
 from parity.compare.pairs import Branches, met
 from parity.compare.reason import Note
-from parity.compare.result import EVIDENCE, Cause, Origin, Result
+from parity.compare.result import EVIDENCE, Cause, Result
 from parity.errors import InconclusiveError, ParityError
 from parity.golden import Golden
 from parity.hooks.sites import plan_sites
@@ -257,10 +257,7 @@ def looked_closer(
     at = next((d for d in sites if d.key == told), None)
     if at is None:
         return found, ours, theirs
-    birth = at.birth or "module"
-    why = divergence(at, birth, outputs_match=found.why.outputs_match, sites=sites)
-    placed = replace(found, origin=Origin(at.key, birth), why=why, closer=sites)
-    return placed, _with(ours, near), _with(theirs, far)
+    return replace(begun(found, at, sites), closer=sites), _with(ours, near), _with(theirs, far)
 
 
 def _with(step: StepRecords, closer: StepRecords) -> StepRecords:

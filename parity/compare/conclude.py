@@ -25,7 +25,6 @@ from parity.compare.reason import Note, Output, Reason, worst_of
 from parity.compare.result import (
     NAN,
     UNKNOWN,
-    Birth,
     Check,
     Distance,
     Failed,
@@ -182,9 +181,9 @@ def conclude(
         why = Reason(kind="agrees", sites=decided, steps=len(steps), output=_worst(steps))
         beside = (*_harmless(why, differing), *_grown(sites), *_blurred(steps), *notes)
         return replace(nothing, verdict="pass", why=why, notes=beside)
-    origin = _origin(sites, outputs)
-    at = next(d for d in sites if d.key == origin.key)
-    why = divergence(at, origin.birth, outputs_match=bool(steps) and not outputs, sites=sites)
+    at = _first(sites, outputs)
+    why = _divergence(at, sites, outputs_match=bool(steps) and not outputs)
+    origin = Origin(at.key, why.birth)
     found = findings(sites, origin, [d.setting for d in differing], grid)
     return replace(nothing, verdict="fail", failed=failing, why=why, origin=origin, notes=(*notes, *found))
 
@@ -218,7 +217,7 @@ def _compared(d: SiteDiff) -> bool:
     return held and d.verdict not in ("ignored", "not compared")
 
 
-def _origin(sites: Sequence[SiteDiff], outputs: Sequence[SiteDiff]) -> Origin:
+def _first(sites: Sequence[SiteDiff], outputs: Sequence[SiteDiff]) -> SiteDiff:
     """The first birth, one that no setting explains before one that a setting does, else where growth crossed."""
     introduced = [d for d in sites if d.introduced]
     unexplained = (d for d in introduced if d.verdict == "fail")
@@ -226,7 +225,7 @@ def _origin(sites: Sequence[SiteDiff], outputs: Sequence[SiteDiff]) -> Origin:
     first = first or outputs[0]  # else nothing failed
     if first.introduced and first.key.module == SCHEDULE:
         first = _beside_the_schedule(sites, first)
-    return Origin(first.key, first.birth or "propagated")
+    return first if first.birth else replace(first, birth="propagated")
 
 
 def _beside_the_schedule(sites: Sequence[SiteDiff], schedule: SiteDiff) -> SiteDiff:
@@ -304,19 +303,19 @@ def _unpaired(before: Sequence[SiteDiff], first: SiteDiff) -> Mapping[str, str]:
     return inputs | modules
 
 
-def divergence(
-    at: SiteDiff,
-    birth: Birth,
-    *,
-    outputs_match: bool = False,
-    sites: Sequence[SiteDiff] = (),
-) -> Reason:
-    """The reason of a comparison that a site decides.
+def begun(result: Result, at: SiteDiff, sites: Sequence[SiteDiff]) -> Result:
+    """A failing result whose first divergence is this site.
 
     Args:
-        birth: how the divergence starts there. outputs_match: whether noise_pred and latents match all the same.
         sites: those that were judged, by which it is known what comes before it.
     """
+    why = _divergence(at, sites, outputs_match=result.why.outputs_match)
+    return replace(result, origin=Origin(at.key, why.birth), why=why)
+
+
+def _divergence(at: SiteDiff, sites: Sequence[SiteDiff], *, outputs_match: bool) -> Reason:
+    """The reason of a comparison that a site decides; `outputs_match`: whether noise_pred and latents match all the
+    same."""
     alone = math.isnan(at.distance.rel_l2) and not math.isnan(at.local.rel_l2)
     local = alone or not math.isnan(at.local.ratio)
     within_norm = not local and at.distance.ratio <= L2_LIMIT
@@ -331,7 +330,7 @@ def divergence(
     return Reason(
         kind="first_divergence",
         first=at.key,
-        birth=birth,
+        birth=at.birth or "module",
         after=tuple(d.key for d in after),
         not_compared=tuple(unpaired),
         unlike=next(iter(unpaired.values()), ""),

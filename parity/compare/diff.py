@@ -129,8 +129,8 @@ class Sides:
     @property
     def all_there(self) -> bool:
         """Whether what is to be compared was recorded to its end on both sides."""
-        finished = self.reference.complete and self.candidate.complete
-        return self.first is not None or (finished and len(set(self.loops)) == 1)
+        ours, theirs = self.loops
+        return self.first is not None or (self.reference.complete and self.candidate.complete and ours == theirs)
 
     def in_part(self, step: int) -> bool:
         """Whether a side may lack what the other has of a step, since it ended before, or was called once more."""

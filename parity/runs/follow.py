@@ -29,10 +29,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from parity.compare.births import Local, doubtful, excuses, followed_errors, with_followed
-from parity.compare.conclude import Collected, conclude, divergence
+from parity.compare.conclude import Collected, begun, conclude
 from parity.compare.independent import code_of, place_of
 from parity.compare.judge import Judge
-from parity.compare.result import Cause, Failed, Origin, Result, SiteDiff, measured
+from parity.compare.result import Cause, Failed, Result, SiteDiff, measured
 from parity.errors import ParityError
 from parity.hooks.sites import EVERYTHING, OUTPUTS, WHOLE, Held, SitePlan, block_of
 from parity.paths.plan import DEFAULT_KINDS, Array, Plan, Side, State, module_of, name_of, state_of
@@ -176,10 +176,7 @@ def placed(result: Result) -> Result:
     failing = [d for d in of_step if d.verdict == "fail" and d.key.module != LOOP]
     first = next((d for d in failing if d.introduced), None)
     stands = not any(d.key == origin.key and d.birth == "propagated" for d in failing)
-    if first is None or first.birth is None or stands:
-        return result
-    why = divergence(first, first.birth, outputs_match=result.why.outputs_match, sites=result.sites)
-    return replace(result, origin=Origin(first.key, first.birth), why=why)
+    return result if first is None or stands else begun(result, first, result.sites)
 
 
 def _named(result: Result, known: Mapping[Key, Local]) -> Iterator[Cause]:
@@ -289,11 +286,7 @@ def descend(result: Result, pair: Ready, state: State, sink: Sink, unseen: Colle
     branch = result.origin.key.branch
     at = next((d for d in sites if d.verdict == "fail" and d.introduced and d.key.branch == branch), None)
     result = replace(result, closer=sites)
-    if at is None:
-        return result
-    birth = at.birth or "module"
-    why = divergence(at, birth, outputs_match=result.why.outputs_match, sites=sites)
-    return replace(result, origin=Origin(at.key, birth), why=why)
+    return result if at is None else begun(result, at, sites)
 
 
 def block_of_origin(result: Result, trunk: str) -> str | None:
