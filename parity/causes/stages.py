@@ -19,12 +19,10 @@ import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from parity.bisect.settings import plan
 from parity.causes.evidence import decoder_faults
 from parity.causes.match import Known, Vector, as_read, error_vector, matched, noise_norm, norm
-from parity.causes.swaps import swap_test, told_by
+from parity.causes.swaps import swapped
 from parity.compare.metrics import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Result
@@ -70,26 +68,13 @@ def explain_stage(request: Request, openers: Openers, say: Say) -> Result:
     if request.stage == VAE_STAGE and (request.ports.any or not differences(request.reference, request.candidate)):
         return found.told(_decoding(again))
     try:
-        return found.told(_causes(again))
+        searched, ours = plan(request.reference, request.candidate), again.reference()
+        keys = tuple(r.key for r in ours.records)
+        swap = functools.partial(again.run, "candidate")
+        return found.told(swapped(searched, ours, keys, swap, RunSpec.of(request)))
     except UsageError as error:
         why = f"no cause is named in the {request.stage} stage: {error}; what differs is in its code"
         return found.noted(why)
-
-
-def _causes(again: _Again) -> Iterator[Cause | Note]:
-    """A cause for each differing setting. Raises UsageError where nothing can be swapped."""
-    request = again.request
-    searched = plan(request.reference, request.candidate)
-    ours = again.reference()
-    keys = tuple(r.key for r in ours.records)
-
-    def run(settings: Settings) -> np.ndarray:
-        return error_vector(ours, again.run("candidate", settings), keys)
-
-    spec = RunSpec.of(request)
-    what = ", ".join(dict.fromkeys(key.port for key in keys))
-    tested = swap_test(searched, run, noise_norm(ours, keys))
-    yield from told_by(tested, what, spec)
 
 
 def _decoding(again: _Again) -> Iterator[Cause | Note]:

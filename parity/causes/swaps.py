@@ -30,8 +30,10 @@ from parity.records import LOOP, PORT, Key, Provenance, StepRecords
 from parity.runs.request import RunSpec
 from parity.settings import BITS, BY_NAME, Settings, remedy, sentence
 
-Run = Callable[[Settings], np.ndarray]
+Error = Callable[[Settings], np.ndarray]
 """The candidate's error vector with these settings (`parity.causes.match.error_vector`)."""
+Run = Callable[[Settings], StepRecords]
+"""The candidate's outputs with these settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class SwapTest:
     left: float
 
 
-def swap_test(plan: Plan, run: Run, noise: float) -> SwapTest:
+def swap_test(plan: Plan, run: Error, noise: float) -> SwapTest:
     """What each differing setting does to the error.
 
     Args:
@@ -115,22 +117,16 @@ def counterfactuals(evidence: Evidence) -> Iterator[Cause | Note]:
         return
     machine.hold(candidate, theirs)
     keys = _judged_at(ours, theirs)
-    noise = noise_norm(ours, keys)
-
-    def run(settings: Settings) -> np.ndarray:
-        return error_vector(ours, machine.candidate(settings, step), keys)
-
     if machine.ports.candidate is not None:
         notes: list[str] = []
         searched = _obeyed(machine, searched, step, notes)
         yield from map(Note, notes)
     try:
-        tested = swap_test(searched, run, noise) if searched.swaps else SwapTest((), 0.0)
+        run = functools.partial(machine.candidate, step=step)
+        yield from swapped(searched, ours, keys, run, evidence.request.spec) if searched.swaps else ()
     except UsageError as refused:
         yield Note(f"counterfactuals are skipped: the candidate refuses settings that are to be tried: {refused}")
         return
-    what = ", ".join(dict.fromkeys(key.port for key in keys))
-    yield from told_by(tested, what, evidence.request.spec)
     yield from _neutralised(evidence, machine, candidate, keys)
 
 
@@ -200,6 +196,18 @@ def _neutralised(evidence: Evidence, machine: Machine, candidate: Settings, keys
         text = f"{HARMLESS if harmless else ''}{sentence(setting, value)}"
         detail = f"wrong alone, noise_pred is {ratio:.2g} x the floor of its working dtype"
         yield Cause(text, setting, "", value, evidence=(Witness("swap", ratio, detail),), harmless=harmless)
+
+
+def swapped(
+    plan: Plan, ours: StepRecords, keys: Sequence[Key], run: Run, spec: RunSpec | None
+) -> tuple[Cause | Note, ...]:
+    """One cause a differing setting, by the error of these outputs; see `told_by`.
+
+    Args:
+        ours: the reference's records, with floors.
+    """
+    tested = swap_test(plan, lambda settings: error_vector(ours, run(settings), keys), noise_norm(ours, keys))
+    return tuple(told_by(tested, ", ".join(dict.fromkeys(key.port for key in keys)), spec))
 
 
 def told_by(tested: SwapTest, what: str, spec: RunSpec | None) -> Iterator[Cause | Note]:
