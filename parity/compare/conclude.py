@@ -21,24 +21,11 @@ from parity.compare.births import SCHEDULE, beyond, call_of, unknown
 from parity.compare.findings import findings
 from parity.compare.judge import Common
 from parity.compare.metrics import L2_LIMIT, LINF_LIMIT
-from parity.compare.reason import Note, Output, Reason, worst_of
-from parity.compare.result import (
-    NAN,
-    UNKNOWN,
-    Check,
-    Distance,
-    Failed,
-    Origin,
-    Result,
-    SettingDifference,
-    SiteDiff,
-    StageDiff,
-    StepDiff,
-    Verdict,
-)
+from parity.compare.reason import NAN, UNKNOWN, Distance, Note, Output, Reason, worst_of
+from parity.compare.result import Check, Failed, Origin, Result, SiteDiff, StageDiff, StepDiff, Verdict
 from parity.golden.disk.part import chosen
 from parity.records import AFTER, LOOP, Record, StepRecords
-from parity.settings import BITS, BY_NAME
+from parity.settings import BITS, BY_NAME, Difference
 from parity.settings.chips import NO_CHIP
 
 
@@ -129,7 +116,7 @@ def conclude(
     collected: Collected,
     *,
     model: str,
-    differing: Sequence[SettingDifference],
+    differing: Sequence[Difference],
     preflight: Sequence[Check],
     notes: Sequence[Note] = (),
     failing: Failed = "logic",
@@ -246,7 +233,7 @@ def _worst(steps: Sequence[StepDiff]) -> Output | None:
     return None if worst is None else Output("noise_pred", worst.noise_pred)
 
 
-def _harmless(why: Reason, differing: Sequence[SettingDifference]) -> Iterator[Note]:
+def _harmless(why: Reason, differing: Sequence[Difference]) -> Iterator[Note]:
     for d in differing:
         differs = f"{d.setting} differs ({d.reference} against {d.candidate})"
         if d.setting.startswith("vae.") and d.setting not in BY_NAME:  # of a script's config
