@@ -93,8 +93,9 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
     found, ours, theirs = looked_closer(request, found, ours, theirs)
     origin = found.origin
     assert origin is not None
-    if closer := request.closer(origin.key):
-        found = found.noted(f"the run looked closer than the records it kept: {closer}")
+    ended = request.ended
+    if ended is not None and ended.step == origin.key.step and ended != replace(origin.key, branch=""):
+        found = found.noted(f"the run looked closer than the records it kept: {request.reason}")
     evidence = Evidence(
         request=request,
         found=found,
