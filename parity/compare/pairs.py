@@ -20,11 +20,11 @@ which, and what a side makes of its branches, the guided prediction, decides.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 
 import numpy as np
 
@@ -289,12 +289,15 @@ NEARER = 0.1
 def crossed(reference: StepRecords, candidate: StepRecords) -> Mapping[str, str]:
     """The candidate's branches -> the reference's, where another order of them is given the same; empty where not."""
     ours, theirs = _inputs(reference), _inputs(candidate)
-    names = sorted(ours)
+    names = tuple(sorted(ours))
     if len(names) < 2 or len(names) > 3 or ours.keys() != theirs.keys():
         return {}
-    orders = {order: _apart(ours, theirs, names, order) for order in itertools.permutations(names)}
-    least = min(orders, key=lambda order: orders[order])
-    if list(least) == names or not orders[least] <= NEARER * orders[tuple(names)]:
+    # What every branch of both is given, so that no order gains by what is missing.
+    everywhere = set.intersection(*(set(branch) for branch in (*ours.values(), *theirs.values())))
+    apart = {(a, b): sum(_apart(ours[a][s], theirs[b][s]) for s in everywhere) for a in names for b in names}
+    orders = {order: sum(map(apart.__getitem__, zip(names, order, strict=True))) for order in permutations(names)}
+    least = min(orders, key=orders.__getitem__)
+    if least == names or not orders[least] <= NEARER * orders[names]:
         return {}
     return dict(zip(least, names, strict=True))
 
@@ -317,23 +320,12 @@ def _tells(r: Record) -> bool:
     return given if r.key.branch else r.key.site == f"{LOOP}:noise_pred"
 
 
-def _apart(
-    ours: Mapping[str, Mapping[tuple[str, int], Record]],
-    theirs: Mapping[str, Mapping[tuple[str, int], Record]],
-    names: list[str],
-    order: tuple[str, ...],
-) -> float:
-    """How far the candidate's branches in this order are from the reference's: the sum of relative distances over what
-    every branch of both is given, so that no order gains by what is missing."""
-    total = 0.0
-    everywhere = set.intersection(*(set(branch) for branch in (*ours.values(), *theirs.values())))
-    for own, other in zip(names, order, strict=True):
-        for site in everywhere:
-            r, s = ours[own][site], theirs[other][site]
-            if s.sketch is not None and r.sketch is not None and r.frame == s.frame:
-                size = float(np.linalg.norm(r.sketch))
-                total += float(np.linalg.norm(s.sketch - r.sketch)) / size if size else 0.0
-    return total if np.isfinite(total) else np.inf
+def _apart(a: Record, b: Record) -> float:
+    """How far two inputs are apart, relative to the first; 0 where that cannot be told, and infinite for a NaN."""
+    if a.sketch is None or b.sketch is None or a.frame != b.frame:
+        return 0.0
+    size, far = (float(np.linalg.norm(x)) for x in (a.sketch, b.sketch - a.sketch))
+    return np.nan_to_num(far / size, nan=np.inf, posinf=np.inf) if size else 0.0
 
 
 @dataclass
