@@ -8,6 +8,7 @@ another the next time. Cost of one: a step of the reference. Imports neither tor
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
@@ -194,8 +195,7 @@ class Machine:
         # The encoders' dtype stays the reference's: what a fault changes is what it names.
         encode = {"dtype": self.settings.text("dtype"), "text.byt5_dtype": settings.text("text.byt5_dtype")}
         spec = changed(self.reference.spec, settings=settings.as_text(), encode=encode)
-        side = self.openers.of("reference").open(spec)
-        try:
+        with contextlib.closing(self.openers.of("reference").open(spec)) as side:
             facts = side.facts()
             assert facts.provenance is not None
             steps = side.observe(Plan(sites=plan_sites(["", *modules_of(facts)], "blocks")), steps=(0, step + 1))
@@ -208,8 +208,6 @@ class Machine:
                     for last in steps:
                         writer.write_step(last)
             return Golden.open(where).read_step(step)
-        finally:
-            side.close()
 
     def candidate_side(self, settings: Settings) -> Side:
         """Parity's candidate path with these settings, or the port."""
@@ -226,11 +224,8 @@ class Machine:
     def again(self, settings: Settings, step: int) -> StepRecords:
         """The same, run now, whatever was recorded of it."""
         self.say("candidate with swapped settings")
-        side = self.candidate_side(settings)
-        try:
+        with contextlib.closing(self.candidate_side(settings)) as side:
             *_, last = side.observe(Plan(), steps=(0, step + 1))
-        finally:
-            side.close()
         return last
 
     def hold(self, settings: Settings, ran: StepRecords) -> None:

@@ -15,6 +15,7 @@ so that `explain` is never coarser than the run was.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -215,13 +216,11 @@ def _values_of_call(evidence: Evidence, machine: Machine, module: str) -> tuple[
     if evidence.request.kept is None or not known:
         raise InconclusiveError(f"the goldens do not hold the values of {module}: record both with --values '{module}'")
     machine.say(f"both sides again, with the values of {module}")
-    sides = machine.reference, machine.candidate_side(machine.candidate_settings(declared))
-    plan = Plan(sites=plan_sites(["", *modules_of(machine.facts)], module, (module,)))
-    runs = [side.observe(plan, steps=(0, evidence.step + 1)) for side in sides]
-    *_, a = runs[0]
-    *_, b = runs[1]
-    sides[1].close()
-    return a.records, b.records
+    plan, steps = Plan(sites=plan_sites(["", *modules_of(machine.facts)], module, (module,))), (0, evidence.step + 1)
+    *_, ours = machine.reference.observe(plan, steps=steps)
+    with contextlib.closing(machine.candidate_side(machine.candidate_settings(declared))) as side:
+        *_, theirs = side.observe(plan, steps=steps)
+    return ours.records, theirs.records
 
 
 def _holds(records: Sequence[Record], module: str) -> bool:

@@ -15,6 +15,7 @@ Cost: a comparison of the stage, two runs of it for each differing setting, or t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -148,12 +149,9 @@ class _Again:
             port = self.request.ports.candidate
             if port is not None and role == "candidate":
                 spec = replace(spec, port=port.text, option=port.option)
-            side = self.openers.of(role).open(spec)
-            try:
-                nothing = SitePlan("none", (), frozenset())
-                first = next(iter(side.observe(Plan(sites=nothing, floors=floors, forced=True))))
-            finally:
-                side.close()
+            plan = Plan(sites=SitePlan("none", (), frozenset()), floors=floors, forced=True)
+            with contextlib.closing(self.openers.of(role).open(spec)) as side:
+                first = next(iter(side.observe(plan)))
             records += [r for r in first.records if r.key.module == LOOP and r.sketch is not None]
             found |= first.floors
         return as_read(StepRecords(STAGES_STEP, tuple(records), found)).where(lambda key: not key.is_apart)
