@@ -10,6 +10,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from parity.compare.metrics import BIN_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Origin, SiteDiff
@@ -73,15 +75,18 @@ def _rows(sites: Sequence[SiteDiff], origin: Origin | None, grid: tuple[int, int
     spans = [(int(i * size), min(tokens, math.ceil((i + 1) * size))) for i in hit]
     if at.key.site == VIDEO:  # a bin over the end of a frame says nothing of which, where another lies within one
         spans = [span for span in spans if span[1] - span[0] == 1] or spans
-    where = ", ".join(_span(first, last) for first, last in _merged(spans)[:_MOST])
+    lies = np.zeros(tokens, bool)
+    for first, last in spans:
+        lies[first:last] = True
+    edges = np.flatnonzero(np.diff(lies, prepend=False, append=False)).reshape(-1, 2).tolist()
+    where = ", ".join(str(first) if last - first == 1 else f"{first} to {last - 1}" for first, last in edges[:_MOST])
     if at.key.site == VIDEO:
-        alone = "; the first, which sees no other, agrees" if _merged(spans) == [(1, tokens)] else ""
+        alone = "; the first, which sees no other, agrees" if edges == [[1, tokens]] else ""
         return f"at {at.key.site} the difference lies in frames {where} of {tokens}{alone}"
     text = "text" in at.key.port.split("@")[1:] or at.rows != ""
     sentence = f"at {at.key.site} the difference lies in {'text ' if text else ''}tokens {where} of {tokens}"
     if not text and grid is not None and math.prod(grid) == tokens and grid[0] > 1:
-        frame = grid[1] * grid[2]
-        frames = sorted({f for first, last in spans for f in range(first // frame, (last - 1) // frame + 1)})
+        frames = np.flatnonzero(lies.reshape(grid).any(axis=(1, 2))).tolist()
         if len(frames) < grid[0]:
             sentence += f": frames {', '.join(map(str, frames[:_MOST]))} of {grid[0]}"
     return sentence
@@ -98,20 +103,6 @@ def _tokens(d: SiteDiff) -> int | None:
         return None
     per_token = math.prod(shape[2:])
     return rows * channels // per_token if len(shape) >= 3 and per_token and rows else None
-
-
-def _merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    merged: list[tuple[int, int]] = []
-    for first, last in spans:
-        if merged and first <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], last)
-        else:
-            merged.append((first, last))
-    return merged
-
-
-def _span(first: int, last: int) -> str:
-    return str(first) if last - first == 1 else f"{first} to {last - 1}"
 
 
 def _dtypes(sites: Sequence[SiteDiff], declared: Iterable[str]) -> str:
