@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from parity.compare.metrics import BIN_LIMIT, L2_LIMIT, LINF_LIMIT, ONE_SIDED, ratio
+from parity.compare.metrics import BIN_LIMIT, L2_LIMIT, LINF_LIMIT, ONE_SIDED, distance, ratios
 from parity.compare.result import UNKNOWN, Birth, Distance, SiteDiff, SiteVerdict
 from parity.records import AFTER, ATTENTION, LOOP, Key, StepRecords
 from parity.settings import BY_NAME, DeepCache, Difference, deep_cache
@@ -302,11 +302,10 @@ def followed_errors(step: StepRecords) -> dict[Key, Local]:
         floor, moments = step.floors[record.key], record.moments
         apart = np.asarray(record.value, np.float64)
         scale = moments.l2 if moments is not None and moments.l2 > 0 else 1.0
-        far = float(np.sqrt((apart**2).sum()))
-        distance = Distance(far / scale, floor.l2 / scale, ratio(far, floor.l2))
-        bins = [] if floor.bins is None else [ratio(float(v), float(f)) for v, f in zip(apart, floor.bins, strict=True)]
-        inside = distance.ratio <= L2_LIMIT and not any(b > BIN_LIMIT for b in bins)
-        found[record.key] = Local(distance, not inside)
+        far = distance(float(np.sqrt((apart**2).sum())), scale, floor.l2)
+        bins = () if floor.bins is None else ratios(apart, floor.bins.astype(np.float64))
+        inside = far.ratio <= L2_LIMIT and not any(b > BIN_LIMIT for b in bins)
+        found[record.key] = Local(far, not inside)
     return found
 
 

@@ -28,7 +28,7 @@ _MOST = 8
 
 def findings(
     sites: Sequence[SiteDiff],
-    origin: Origin | None,
+    origin: Origin,
     declared: Iterable[str] = (),
     grid: tuple[int, int, int] | None = None,
 ) -> tuple[Note, ...]:
@@ -42,21 +42,19 @@ def findings(
     return tuple(Note(text) for text in found if text)
 
 
-def _branches(sites: Sequence[SiteDiff], origin: Origin | None) -> str:
+def _branches(sites: Sequence[SiteDiff], origin: Origin) -> str:
     """Which guidance branches are hit, where not all are."""
-    if origin is None or not origin.key.branch:
+    if not origin.key.branch:
         return ""
     at = [d for d in sites if d.key.step == origin.key.step and d.key.branch]
-    every = list(dict.fromkeys(d.key.branch for d in at))
-    hit = [b for b in every if any(d.verdict == "fail" for d in at if d.key.branch == b)]
-    clean = [b for b in every if b not in hit]
+    differ = {d.key.branch for d in at if d.verdict == "fail"}
+    every = dict.fromkeys(d.key.branch for d in at)
+    hit, clean = [b for b in every if b in differ], [b for b in every if b not in differ]
     return f"only branch {', '.join(hit)} differs; {', '.join(clean)} agrees" if hit and clean else ""
 
 
-def _rows(sites: Sequence[SiteDiff], origin: Origin | None, grid: tuple[int, int, int] | None) -> str:
+def _rows(sites: Sequence[SiteDiff], origin: Origin, grid: tuple[int, int, int] | None) -> str:
     """Where in the rows of the origin the difference lies, where it is not everywhere."""
-    if origin is None:
-        return ""
     keys = {origin.key} if origin.key.site != VIDEO else {origin.key, origin.key.read}
     here = [d for d in sites if d.key in keys]
     # Of a video what is shown, which comes behind it: a side may have cut every frame.

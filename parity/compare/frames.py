@@ -12,8 +12,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from parity.compare.metrics import ratio
-from parity.compare.result import NAN, Cause, Distance, FrameDiff, FrameError, Region, measured
+from parity.compare import metrics
+from parity.compare.result import NAN, Cause, FrameDiff, FrameError, Region, measured
 from parity.golden.disk.part import chosen
 from parity.records import Key, Record, StepRecords
 from parity.sketch import Geometry, distance, norm, shown
@@ -57,11 +57,10 @@ def frame_errors(reference: np.ndarray, candidate: np.ndarray, floors: np.ndarra
     for ours, theirs, floor in zip(reference, candidate, floors, strict=True):
         a, b = ours.astype(np.float64), theirs.astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
-            apart, scale = b - a, float(np.linalg.norm(a)) or 1.0
-            l2 = float(np.linalg.norm(apart))
-        far = Distance(l2 / scale, float(floor) / scale, ratio(l2, float(floor)))
+            apart, scale = b - a, float(np.linalg.norm(a))
+            far = metrics.distance(float(np.linalg.norm(apart)), scale, float(floor))
         shown = pictures(a), pictures(b)
-        found.append(FrameError(far, psnr(*shown), ssim(*shown), worst_region(apart, scale)))
+        found.append(FrameError(far, psnr(*shown), ssim(*shown), worst_region(apart, scale or 1.0)))
     return tuple(found)
 
 

@@ -132,10 +132,10 @@ def _cosine(dot: float, a: float, b: float) -> float:
     return dot / (a * b) if a > 0 and b > 0 else NAN
 
 
-def distance(l2: float, scale: float, floor: Floor | None) -> Distance:
-    """A measured distance relative to the reference's norm, with its floor."""
-    scale, limit = scale if scale > 0 else 1.0, NAN if floor is None else floor.l2
-    return Distance(l2 / scale, limit / scale, ratio(l2, limit))
+def distance(l2: float, scale: float, floor: float) -> Distance:
+    """A measured distance relative to the reference's norm, with its floor; what is of zeros is absolute."""
+    scale = scale if scale > 0 else 1.0
+    return Distance(l2 / scale, floor / scale, ratio(l2, floor))
 
 
 def ratio(value: float, floor: float) -> float:
@@ -212,9 +212,9 @@ def _tensors(a: Record, b: Record, floor: Floor | None, drawn: SiteDiff, *, own:
 def _exactly(x: np.ndarray, y: np.ndarray, floor: Floor | None, drawn: SiteDiff) -> SiteDiff:
     """The site by the two values; its row bins come from the sketches beside them, as the floors' do."""
     l2, scale, cosine, largest = compare_values(x, y)
-    linf = NAN if floor is None else ratio(largest, floor.linf)
+    limits = (NAN, NAN) if floor is None else (floor.l2, floor.linf)
+    far, linf = distance(l2, scale, limits[0]), ratio(largest, limits[1])
     peak = drawn.peak if math.isnan(linf) else max(drawn.peak, linf)
-    far = distance(l2, scale, floor)
     return replace(drawn, distance=far, cosine=cosine, max_abs=largest, linf_ratio=linf, peak=peak)
 
 
