@@ -18,6 +18,7 @@ calls of more than `MOST` keys are left out.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -121,9 +122,8 @@ def mask_causes(reference: Sequence[Record], candidate: Sequence[Record], module
         reference: records with `in.query`, `in.key`, `in.value` and `out`. candidate: `out`.
     """
     calls = _calls(reference, candidate, module, "in.value")
-    found = (mask_cause(ours, theirs["out"], module) for _, ours, theirs in calls)
-    first = next((cause for cause in found if cause is not None), None)
-    return () if first is None else (first,)
+    found = filter(None, (mask_cause(ours, theirs["out"], module) for _, ours, theirs in calls))
+    return tuple(itertools.islice(found, 1))
 
 
 def phantom_cause(found: Phantoms, module: str) -> Cause:

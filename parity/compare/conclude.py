@@ -56,15 +56,13 @@ def step_diff(reference: StepRecords, candidate: StepRecords, sites: Sequence[Si
     if predicted is None:
         return None
 
-    def pair(name: str) -> tuple[float, float]:
-        return ours.get(name, NAN), theirs.get(name, NAN)
-
+    timestep, sigma, dt = ((ours.get(name, NAN), theirs.get(name, NAN)) for name in ("timestep", "sigma", "dt"))
     of = min(BITS.get(dtype, 0) for dtype in predicted.dtypes)
     return StepDiff(
         reference.step,
-        pair("timestep"),
-        pair("sigma"),
-        pair("dt"),
+        timestep,
+        sigma,
+        dt,
         predicted.distance,
         by_port.get(("", "latents.after"), UNKNOWN),
         by_port.get(("", "latents.before"), UNKNOWN),

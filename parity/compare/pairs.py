@@ -100,18 +100,9 @@ def lone_ports(
     """
     ours, theirs = (_ports(r for r in side if of(r.key.module)) for side in (reference, candidate))
     mine, other = _alone(ours, theirs), _alone(theirs, ours)
-    found: dict[Key, Key] = {}
-    for call, a in mine.items():
-        b = other.get(call)
-        if b is not None and _line_up(ours[a], theirs[b]):
-            found |= _renamed(ours[a], theirs[b])
-    for a, b in _turned(ours, theirs):
-        found |= _renamed(ours[a], theirs[b])
-    return found
-
-
-def _renamed(ours: _Parts, theirs: _Parts) -> dict[Key, Key]:
-    return {theirs[part].key: record.key for part, record in ours.items()}
+    both = ((a, other[call]) for call, a in mine.items() if call in other)
+    pairs = [*((a, b) for a, b in both if _line_up(ours[a], theirs[b])), *_turned(ours, theirs)]
+    return {theirs[b][part].key: record.key for a, b in pairs for part, record in ours[a].items()}
 
 
 def met(reference: StepRecords, candidate: StepRecords) -> StepRecords:
