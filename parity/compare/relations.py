@@ -256,43 +256,28 @@ def judged_by_own_latents(reference: StepRecords, candidate: StepRecords, latent
     candidate's differs from that beyond rounding: no rounding of the loop comes in.
 
     Args:
-        reference, candidate: what came after the loop. latents: each side's last ones.
+        reference, candidate: what came after the loop. latents: each side's last ones, as the decoder is given them or
+            with the axes 1 and 2 exchanged.
     """
-    if latents is None or reference.step >= 0:
+    record, other = _given(reference), _given(candidate)
+    if latents is None or reference.step >= 0 or record is None or other is None:
         return reference
-    ours, theirs = _given(reference), _given(candidate)
+    most = tolerance(record.dtype, other.dtype)
+    pair = np.asarray(record.value, np.float64), np.asarray(other.value, np.float64)
+    ours, theirs = (next(_scales(x, of, most), None) for x, of in zip(pair, latents, strict=True))
     if ours is None or theirs is None:
         return reference
-    most = tolerance(ours.dtype, theirs.dtype)
-    pair = np.asarray(ours.value, np.float64), np.asarray(theirs.value, np.float64)
-    own = expected(pair, latents, most)
-    if own is None or apart(own, pair[1]) <= most:
+    (scale, offset, _), (_, _, laid) = ours, theirs
+    own = scale * laid + offset if scale.shape[1] == laid.shape[1] else pair[1]
+    if apart(own, pair[1]) <= most:
         return reference
-    return _judged_by(reference, ours, pair[1], own, most * float(np.linalg.norm(own)))
+    return _judged_by(reference, record, pair[1], own, most * float(np.linalg.norm(own)))
 
 
 def tolerance(*dtypes: str) -> float:
     """Relative L2 difference that the casts and products between latents and decoder make, in the coarsest of these."""
     bits = min(BITS.get(dtype, 24) for dtype in dtypes)
     return max(LEAST, ROUNDINGS * 2.0 ** -(bits + 1))
-
-
-def expected(given: Both, latents: Both, most: float) -> np.ndarray | None:
-    """What the candidate's decoder is given where its latents are scaled as the reference's are.
-
-    Args:
-        given: what each side's decoder is given, [B, channels, ...]. latents: each side's last ones, so laid out or
-            with the axes 1 and 2 exchanged. most: see `tolerance`.
-
-    Returns:
-        float64, of the candidate's shape; None where one of the sides gives something else.
-    """
-    ours = next(_scales(given[0], latents[0], most), None)
-    theirs = next(_scales(given[1], latents[1], most), None)
-    if ours is None or theirs is None:
-        return None
-    (scale, offset, _), (_, _, laid) = ours, theirs
-    return scale * laid + offset if scale.shape[1] == laid.shape[1] else None
 
 
 def _scales(given: np.ndarray, latents: np.ndarray, most: float) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
