@@ -22,7 +22,7 @@ from parity.causes.evidence import Evidence
 from parity.compare.metrics import keys_through, one_shape
 from parity.compare.reason import Note
 from parity.compare.result import Cause, measured
-from parity.records import LOOP, PORT, Key, Moments, Record
+from parity.records import LOOP, PORT, Key, Record
 from parity.settings import BITS
 from parity.sketch import TOTAL, Geometry
 from parity.transforms import EXACT, LEFT, WITHIN, Done, done
@@ -306,7 +306,12 @@ def reordering(ours: Record, theirs: Record) -> str | None:
     """By what two tensors are seen to hold the same values in another order; None where they do not."""
     a, b = ours.moments, theirs.moments
     far = apart(ours, theirs)
-    if a is None or b is None or far is None or far < 1e-3 or not _alike(a, b, far):
+    if a is None or b is None or far is None or far < 1e-3:
+        return None
+    # Moments agree far better than tensors do that are this far apart by anything but their order.
+    size, within = max(abs(a.min), abs(a.max)), max(LEAST, min(SAME, AGAINST * far))
+    close = all(abs(x - y) <= within * size for x, y in ((a.min, b.min), (a.max, b.max), (a.mean, b.mean)))
+    if not close or a.count != b.count or abs(a.l2 - b.l2) > within * a.l2:
         return None
     return f"minimum, maximum, mean and norm agree ({a.min:.4g}, {a.max:.4g}, {a.mean:.3g}, {a.l2:.4g})"
 
@@ -318,10 +323,3 @@ def apart(ours: Record, theirs: Record) -> float | None:
     x, y = (sketch.astype(np.float64) for sketch in (ours.sketch, theirs.sketch))
     size, far = float(np.linalg.norm(x)), float(np.linalg.norm(x - y))
     return far / size if math.isfinite(far) and size > 0.0 else None
-
-
-def _alike(a: Moments, b: Moments, apart: float) -> bool:
-    """Whether moments agree far better than tensors do that are this far apart by anything but their order."""
-    size, within = max(abs(a.min), abs(a.max)), max(LEAST, min(SAME, AGAINST * apart))
-    close = all(abs(x - y) <= within * size for x, y in ((a.min, b.min), (a.max, b.max), (a.mean, b.mean)))
-    return close and a.count == b.count and abs(a.l2 - b.l2) <= within * a.l2

@@ -278,13 +278,11 @@ def _fits(call: Call, candidate: np.ndarray) -> bool:
 
 def _reads(logits: np.ndarray, value: np.ndarray, out: np.ndarray, asks: np.ndarray) -> tuple[np.ndarray, bool] | None:
     """Which keys the reference reads, and whether only those up to the query's own; None where neither is its way."""
-    reads = _mask(logits[asks], value, out[asks])
-    if reads is not None:
-        return reads, False
-    if logits.shape[0] != logits.shape[2]:
-        return None
-    reads = _mask((logits + _causal(len(logits)))[asks], value, out[asks])
-    return None if reads is None else (reads, True)
+    for causal in (False, True) if logits.shape[0] == logits.shape[2] else (False,):
+        reads = _mask((logits + _causal(len(logits)) if causal else logits)[asks], value, out[asks])
+        if reads is not None:
+            return reads, causal
+    return None
 
 
 def _mask(logits: np.ndarray, value: np.ndarray, out: np.ndarray) -> np.ndarray | None:
