@@ -239,8 +239,20 @@ class FrameDiff:
     in_chain: FrameError | None = None
 
 
+class Reasoned:
+    """What has a reason."""
+
+    __slots__ = ()
+    why: Reason
+
+    @property
+    def reason(self) -> str:
+        """`why` as one sentence for a tired person."""
+        return sentence(self.why)
+
+
 @dataclass(frozen=True, slots=True)
-class StageDiff:
+class StageDiff(Reasoned):
     """One stage outside the loop.
 
     Attributes:
@@ -256,14 +268,9 @@ class StageDiff:
     verdict: Verdict
     why: Reason
 
-    @property
-    def reason(self) -> str:
-        """`why` as a sentence."""
-        return sentence(self.why)
-
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(Reasoned):
     """One check of a run.
 
     Attributes:
@@ -278,14 +285,9 @@ class Checked:
     steps: tuple[StepDiff, ...] = ()
     origin: Origin | None = None
 
-    @property
-    def reason(self) -> str:
-        """`why` as a sentence."""
-        return sentence(self.why)
-
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class Result(Reasoned):
     """A whole comparison.
 
     Attributes:
@@ -312,11 +314,6 @@ class Result:
     stages: tuple[StageDiff, ...] = ()
     frames: tuple[FrameDiff, ...] = ()
     notes: tuple[Note, ...] = ()
-
-    @property
-    def reason(self) -> str:
-        """`why` as one sentence for a tired person."""
-        return sentence(self.why)
 
     @property
     def introduced(self) -> Iterator[SiteDiff]:
