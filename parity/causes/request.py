@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -139,8 +139,7 @@ def _outside(where: Path, spec: RunSpec, stage: str, ports: Ports) -> Request:
     given = spec.latents or (str(latents) if latents.is_file() else None)
     return Request(
         str(spec.model),
-        typed(ports.reference, "torch", _settings(spec.reference)),
-        typed(ports.candidate, "torchax", _settings(spec.candidate)),
+        *ports.settings([*spec.reference], [*spec.candidate]),
         spec.steps,
         spec.seed,
         None if spec.embeddings is None or stage == VAE_STAGE else Path(spec.embeddings),
@@ -149,12 +148,6 @@ def _outside(where: Path, spec: RunSpec, stage: str, ports: Ports) -> Request:
         stage2=None if given is None or stage != VAE_STAGE else Path(given),
         ports=ports,
     )
-
-
-def _settings(texts: Sequence[str]) -> dict[str, str]:
-    """`NAME=VALUE` texts by name."""
-    named = (text.partition("=") for text in texts)
-    return {name: value for name, _, value in named}
 
 
 def own_settings(golden: Provenance, backend: Backend) -> Settings | None:
