@@ -316,18 +316,14 @@ def rounded_otherwise(seen: Seen) -> Iterator[str]:
     worst = max((apart(a, b) for a, b in pairs), default=0.0)
     if 0.0 < worst <= ROUNDING:
         yield f"the schedules differ by rounding alone ({worst:.1e} relative): made in another precision or order"
-    first, second = (_guided_as(side) for side in (seen.ours, seen.theirs))
-    if first and second and first != second:
-        yield (
-            f"guidance is computed as {second} on the candidate, as {first} on the reference: the same but for "
-            "rounding in bfloat16"
-        )
-    first, second = (_stepped_in(side) for side in (seen.ours, seen.theirs))
-    if first and second and first != second:
-        yield (
-            f"the scheduler's product of dt and the prediction is {second} on the candidate, {first} on the "
-            "reference: a 0-d tensor takes the other's dtype"
-        )
+    guided = (
+        "guidance is computed as {1} on the candidate, as {0} on the reference: the same but for rounding in bfloat16"
+    )
+    product = "the scheduler's product of dt and the prediction is {1} on the candidate, {0} on the reference"
+    for way, text in ((_guided_as, guided), (_stepped_in, f"{product}: a 0-d tensor takes the other's dtype")):
+        first, second = (way(side) for side in (seen.ours, seen.theirs))
+        if first and second and first != second:
+            yield text.format(first, second)
 
 
 def _guided_as(values: Values) -> str:
