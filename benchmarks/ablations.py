@@ -31,7 +31,7 @@ from mutations import mutated
 from parity.compare.result import Distance
 
 NAN = float("nan")
-JUDGE, SINGLE, STRUCTURE = "parity.compare.judge", "parity.compare.single", "parity.runs.checks"
+JUDGE, SINGLE, STRUCTURE = "parity.compare.judge", "parity.compare.metrics", "parity.runs.checks"
 
 MECHANISMS: Mapping[str, Mapping[str, Any]] = {
     "nothing": {},

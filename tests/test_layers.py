@@ -64,7 +64,6 @@ WITHOUT_HEAVY = {"port", *SHARED, "golden", "compare", "report"}
 REPORT_READS = (
     "parity.compare.independent",
     "parity.compare.result",
-    "parity.compare.sites",
     "parity.compare.reason",
     "parity.records",
 )

@@ -63,25 +63,25 @@ def fewest(
         UsageError: the run does not fail with all of them.
     """
     every = tuple(swap.setting for swap in plan.swaps)
-    probes: dict[tuple[str, ...], Probe] = {}
+    probes: list[Probe] = []
 
+    @functools.cache
     def fails(names: tuple[str, ...]) -> bool:
-        if names not in probes:
-            try:
-                probe = Probe(names, *judge(plan.with_only(names)))
-            except ParityError as error:
-                if names == every:  # the user's own settings, not a combination of the search's
-                    raise
-                probe = Probe(names, "skipped", str(error))
-            if names == every and probe.outcome != "bad":
-                raise UsageError(f"with all differing settings the run does not fail: {probe.evidence}")
-            probes[names] = probe
-            heard(probe)
-        return probes[names].outcome == "bad"
+        try:
+            probe = Probe(names, *judge(plan.with_only(names)))
+        except ParityError as error:
+            if names == every:  # the user's own settings, not a combination of the search's
+                raise
+            probe = Probe(names, "skipped", str(error))
+        if names == every and probe.outcome != "bad":
+            raise UsageError(f"with all differing settings the run does not fail: {probe.evidence}")
+        probes.append(probe)
+        heard(probe)
+        return probe.outcome == "bad"
 
     fails(every)
     culprits = () if fails(()) else ddmin(every, fails)
-    return tuple(swap for swap in plan.swaps if swap.setting in culprits), tuple(probes.values())
+    return tuple(swap for swap in plan.swaps if swap.setting in culprits), tuple(probes)
 
 
 def by_run(request: Request, say: Say) -> Judge:

@@ -8,12 +8,12 @@ another the next time. Cost of one: a step of the reference. Imports neither tor
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Literal
 
 from parity.bisect.settings import Plan as Swaps
 from parity.bisect.settings import plan
@@ -34,10 +34,6 @@ from parity.runs.request import Ports, Request, Say
 from parity.runs.sides import candidate_spec, modules_of, spec_of
 from parity.settings import SETTINGS, Settings, parse
 
-Need = Literal["reference", "candidate", "script"]
-"""Beside the records, which there always are: the reference's model can be run on this machine; so can the candidate,
-whose settings are those of a kept run; or the reference was recorded in a script, and cannot be run."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
@@ -47,7 +43,7 @@ class Evidence:
         request: the two goldens, and how they came about. found: their comparison. origin: where they part.
         ours, theirs: the records of the step in which they part, reference and candidate.
         reference, declared: what the reference's golden says of itself, and the candidate's.
-        model: the reference's model on this machine, None where it cannot be run; `machine` for who needs it.
+        model: the reference's model on this machine; None where it cannot be run.
         phantoms: those that are certain, of the attention call in which they part. attention: what that call shows.
             More than one witness reads them, and both sides may run for them.
         causes: found so far, by the witnesses that were asked before.
@@ -75,19 +71,6 @@ class Evidence:
         """Whether phantom keys were counted: by the comparison, from what the goldens hold, or in the attention."""
         return bool(self.phantoms) or any("phantom keys" in c.cause for c in self.found.causes)
 
-    @property
-    def met(self) -> frozenset[Need]:
-        """The needs of a witness that are met."""
-        if self.model is None:
-            return frozenset({"script"} if of_script(self.reference) else ())
-        return frozenset({"reference"} if self.request.kept is None else {"reference", "candidate"})
-
-    @property
-    def machine(self) -> Machine:
-        """The model on this machine, for a witness that needs `reference` and is not asked without it."""
-        assert self.model is not None, "a witness that runs the reference declares the need"
-        return self.model
-
 
 # --- the model on this machine
 
@@ -108,7 +91,7 @@ class Machine:
     facts: Facts
     settings: Settings
     say: Say
-    _simulated: dict[object, Simulated] = field(default_factory=dict)
+    _faulty: dict[object, StepRecords] = field(default_factory=dict)
     _candidates: dict[object, StepRecords] = field(default_factory=dict)
 
     @classmethod
@@ -168,18 +151,63 @@ class Machine:
         except UsageError:
             return candidate
 
-    def simulated(self, step: int, candidate: Mapping[str, str] = MappingProxyType({})) -> Simulated:
-        """The reference under known faults, looked at in this step.
+    def beside(self, candidate: Mapping[str, str]) -> dict[str, str]:
+        """What a candidate declares of its attention that is no fault and changes what one does: K-smooth, its blocks.
 
         Args:
-            candidate: settings that the candidate says it has, some of which change what a fault does.
+            candidate: its settings as text, of which the reference takes those that it has code for.
         """
-        alone = self.ports.reference is not None or "attention" in self.facts.lacks
-        own = {} if alone else beside(self.settings, candidate)
-        key = (step, *own.items())
-        if key not in self._simulated:
-            self._simulated[key] = Simulated(self, step, own)
-        return self._simulated[key]
+        found: dict[str, str] = {}
+        if self.ports.reference is not None or "attention" in self.facts.lacks:
+            return found
+        for setting in SETTINGS:
+            value = candidate.get(setting.name)
+            if not setting.innocent or value is None or "attention" not in setting.requires:
+                continue
+            if setting.name == "attention.kernel":  # which computes the same; the reference keeps its own
+                continue
+            try:
+                if setting.parse(value, "torch") != self.settings[setting.name]:
+                    found[setting.name] = value
+            except UsageError:
+                continue  # a kernel that torch has not
+        return found
+
+    def with_fault(
+        self, fault: str, step: int, beside: Mapping[str, str] = MappingProxyType({}), place: str = ""
+    ) -> StepRecords:
+        """The records of a step of the reference under a fault, or none; from the cache where it was run before.
+
+        Args:
+            fault: `setting=value`. beside: settings that every fault is run with. place: `3 of 22`, of several.
+        """
+        key = (fault, step, *beside.items())
+        if key not in self._faulty:
+            name, _, value = fault.partition("=")
+            self.say(f"known fault {place}".rstrip() + f": {fault or 'none'}")
+            self._faulty[key] = self._recorded({**beside, name: value} if fault else beside, step)
+        return self._faulty[key]
+
+    def _recorded(self, given: Mapping[str, str], step: int) -> StepRecords:
+        """A step of the reference with these settings of its own."""
+        values = typed(None, "torch", given)
+        settings = self.settings.with_({name: values[name] for name in given})
+        # The encoders' dtype stays the reference's: what a fault changes is what it names.
+        encode = {"dtype": self.settings.text("dtype"), "text.byt5_dtype": settings.text("text.byt5_dtype")}
+        spec = changed(self.reference.spec, settings=settings.as_text(), encode=encode)
+        with contextlib.closing(self.openers.of("reference").open(spec)) as side:
+            facts = side.facts()
+            assert facts.provenance is not None
+            steps = side.observe(Plan(sites=plan_sites(["", *modules_of(facts)], "blocks")), steps=(0, step + 1))
+            if self.ports.reference is not None:
+                *_, last = steps
+                return last
+            where = cache_dir() / "known_faults" / _digest(facts.provenance, settings, step)
+            if not (where / "golden.json").exists() or not Golden.open(where).complete:
+                with GoldenWriter(where, facts.provenance, overwrite=True) as writer:
+                    for last in steps:
+                        writer.write_step(last)
+            return Golden.open(where).read_step(step)
 
     def candidate_side(self, settings: Settings) -> Side:
         """Parity's candidate path with these settings, or the port."""
@@ -196,11 +224,8 @@ class Machine:
     def again(self, settings: Settings, step: int) -> StepRecords:
         """The same, run now, whatever was recorded of it."""
         self.say("candidate with swapped settings")
-        side = self.candidate_side(settings)
-        try:
+        with contextlib.closing(self.candidate_side(settings)) as side:
             *_, last = side.observe(Plan(), steps=(0, step + 1))
-        finally:
-            side.close()
         return last
 
     def hold(self, settings: Settings, ran: StepRecords) -> None:
@@ -255,84 +280,6 @@ def decoder_faults(reference: Settings) -> Iterator[str]:
             yield from (
                 f"{setting.name}={v}" for v in setting.kind.values if setting.read(v) != reference[setting.name]
             )
-
-
-def beside(reference: Settings, candidate: Mapping[str, str]) -> dict[str, str]:
-    """What a candidate declares of its attention that is no fault and changes what one does: K-smooth, its blocks.
-
-    Args:
-        candidate: its settings as text, of which the reference takes those that it has code for.
-    """
-    found = {}
-    for setting in SETTINGS:
-        value = candidate.get(setting.name)
-        if not setting.innocent or value is None or "attention" not in setting.requires:
-            continue
-        if setting.name == "attention.kernel":  # which computes the same; the reference keeps its own
-            continue
-        try:
-            if setting.parse(value, "torch") != reference[setting.name]:
-                found[setting.name] = value
-        except UsageError:
-            continue  # a kernel that torch has not
-    return found
-
-
-@dataclass
-class Simulated:
-    """The reference of this machine under known faults.
-
-    Attributes:
-        machine: whose reference it is. step: the one that is looked at. beside: settings of the candidate's that are no
-            faults and change what a fault does, which every fault is run with.
-        place: `3 of 22`: which of the known faults is run, where they are run one after the other.
-    """
-
-    machine: Machine
-    step: int
-    beside: Mapping[str, str]
-    place: str = ""
-    _steps: dict[str, StepRecords] = field(default_factory=dict)
-
-    def run(self, fault: str = "") -> StepRecords:
-        """The records of the step under a fault, or none; from the cache where it was run before."""
-        if fault not in self._steps:
-            self._steps[fault] = self._kept(fault)
-        return self._steps[fault]
-
-    def _kept(self, fault: str) -> StepRecords:
-        reference, (name, _, value) = self.machine.reference, fault.partition("=")
-        given = {**self.beside, name: value} if fault else {}
-        values = typed(None, "torch", given)
-        settings = self.machine.settings.with_({name: values[name] for name in given})
-        # The encoders' dtype stays the reference's: what a fault changes is what it names.
-        encode = {"dtype": self.machine.settings.text("dtype"), "text.byt5_dtype": settings.text("text.byt5_dtype")}
-        spec = changed(reference.spec, settings=settings.as_text(), encode=encode)
-        side = self.machine.openers.of("reference").open(spec)
-        try:
-            facts = side.facts()
-            assert facts.provenance is not None
-            if self.machine.ports.reference is not None:
-                return self._run(fault, side, facts)
-            where = cache_dir() / "known_faults" / _digest(facts.provenance, settings, self.step)
-            if (where / "golden.json").exists():
-                golden = Golden.open(where)
-                if golden.complete:
-                    return golden.read_step(self.step)
-            with GoldenWriter(where, facts.provenance, overwrite=True) as writer:
-                return self._run(fault, side, facts, writer)
-        finally:
-            side.close()
-
-    def _run(self, fault: str, side: Side, facts: Facts, writer: GoldenWriter | None = None) -> StepRecords:
-        place = f" {self.place}" if self.place else ""
-        self.machine.say(f"known fault{place}: {fault or 'none'}")
-        plan = Plan(sites=plan_sites(["", *modules_of(facts)], "blocks"))
-        for step in side.observe(plan, steps=(0, self.step + 1)):
-            if writer is not None:
-                writer.write_step(step)
-            last = step
-        return last
 
 
 def _digest(provenance: Provenance, settings: Settings, step: int) -> str:

@@ -8,36 +8,35 @@
 
 What differs in a stage outside the loop is looked for there (`parity.causes.stages`).
 
-Each is asked with the same `Evidence`. One that lacks what it needs is not asked; where the model cannot be run on this
-machine, the kinds that this leaves out are said. A kept run's closer look counts, with its place and its records, so
-that `explain` is never coarser than the run was.
+Each is asked with the same `Evidence`, and says nothing where it lacks what it needs; where the model cannot be run on
+this machine, the kinds that this leaves out are said. A kept run's closer look counts, with its place and its records,
+so that `explain` is never coarser than the run was.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
-from parity.causes.evidence import Evidence, Machine, Need
-from parity.causes.match import UNKNOWN
+from parity.causes.evidence import Evidence, Machine
+from parity.causes.match import UNKNOWN, of_recording, signatures
 from parity.causes.request import FOLDER, ExplainRequest, of_run, outside_of, own_settings
-from parity.causes.signatures import of_recording, recorded, signatures
 from parity.causes.swaps import counterfactuals
 from parity.causes.values import arguments_alone, dtype, schedule, values, values_reordered
 from parity.compare.attention import count_phantoms, mask_causes, phantom_cause
 from parity.compare.births import excuses
-from parity.compare.comparable import layouts
-from parity.compare.conclude import divergence
+from parity.compare.comparable import layouts, of_script
+from parity.compare.conclude import begun
 from parity.compare.diff import TO_COUNT, diff
 from parity.compare.judge import Judge
 from parity.compare.pairs import Branches, met
 from parity.compare.reason import Note
-from parity.compare.result import EVIDENCE, Cause, Origin, Result
+from parity.compare.result import EVIDENCE, Cause, Result
 from parity.errors import InconclusiveError, ParityError
 from parity.golden import Golden
 from parity.hooks.sites import plan_sites
@@ -49,36 +48,18 @@ from parity.runs.sides import modules_of
 
 __all__ = ["ExplainRequest", "explain", "of_run"]
 
-Kind = Literal["swap", "fault", "measured"]
-"""The candidate run again with a value changed; its error among those of known faults; what the records show."""
-
-
-@dataclass(frozen=True, slots=True)
-class Witness:
-    """Asked with the evidence, it tells causes, and notes of what it could not tell.
-
-    Attributes:
-        ask: the function itself. kind: decides how its causes are merged with the others'. needs: without which it is
-            not asked.
-    """
-
-    ask: Callable[[Evidence], Iterable[Cause | Note]]
-    kind: Kind = "measured"
-    needs: frozenset[Need] = frozenset()
-
-
-WITNESSES = (
-    Witness(counterfactuals, "swap", frozenset({"reference", "candidate"})),
-    Witness(recorded, "fault", frozenset({"script"})),
-    Witness(signatures, "fault", frozenset({"reference"})),
-    Witness(arguments_alone),
-    Witness(lambda evidence: evidence.attention, needs=frozenset({"reference"})),
-    Witness(dtype),
-    Witness(schedule),
-    Witness(values),
-    Witness(values_reordered),
+WITNESSES: tuple[Callable[[Evidence], Iterable[Cause | Note]], ...] = (
+    counterfactuals,
+    signatures,
+    arguments_alone,
+    lambda evidence: evidence.attention,
+    dtype,
+    schedule,
+    values,
+    values_reordered,
 )
-"""In the order of what they can prove, so that a later one sees what the earlier ones found."""
+"""Each tells causes, and notes of what it could not tell. In the order of what they can prove, so that a later one sees
+what the earlier ones found."""
 
 
 def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machine | None = None) -> Result:
@@ -113,8 +94,9 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
     found, ours, theirs = looked_closer(request, found, ours, theirs)
     origin = found.origin
     assert origin is not None
-    if closer := request.closer(origin.key):
-        found = found.noted(f"the run looked closer than the records it kept: {closer}")
+    ended = request.ended
+    if ended is not None and ended.step == origin.key.step and ended != replace(origin.key, branch=""):
+        found = found.noted(f"the run looked closer than the records it kept: {request.reason}")
     evidence = Evidence(
         request=request,
         found=found,
@@ -128,9 +110,8 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
         check_extras(torchax=False)
         evidence = replace(evidence, model=machine or Machine.of(request, reference.provenance, openers, say))
     except ParityError as error:
-        asked = {witness.kind for witness in WITNESSES if witness.needs <= evidence.met}
-        lacking = (name for kind, name in EVIDENCE.items() if kind not in asked)
-        found = found.noted(f"no {' and no '.join(lacking)}: {error}")
+        lacking = ["swap"] if of_script(reference.provenance) else ["swap", "fault"]
+        found = found.noted(f"no {' and no '.join(map(EVIDENCE.__getitem__, lacking))}: {error}")
     return _asked(found, attention_call(evidence))
 
 
@@ -155,21 +136,18 @@ def _outside(pair: Request, openers: Openers, say: Say) -> Result:
 
 
 def _asked(found: Result, evidence: Evidence) -> Result:
-    """The comparison with what every witness tells of it whose needs are met."""
-    causes: dict[str, list[Cause]] = {kind: [] for kind in EVIDENCE}
-    notes: list[Note] = []
+    """The comparison with what every witness tells of it."""
+    told: list[Cause | Note] = []
     for witness in WITNESSES:
-        if witness.needs <= evidence.met:
-            told = tuple(witness.ask(evidence))
-            new = tuple(t for t in told if isinstance(t, Cause))
-            causes[witness.kind] += new
-            notes += (t for t in told if isinstance(t, Note))
-            evidence = replace(evidence, causes=(*evidence.causes, *new))
-    known = {c.setting for c in causes["measured"]} - {""}
-    measured = (*causes["measured"], *(c for c in found.causes if c.setting not in known))
+        told += witness(evidence)
+        evidence = replace(evidence, causes=tuple(t for t in told if isinstance(t, Cause)))
+    notes = [t for t in told if isinstance(t, Note)]
+    swapped, faults, measured = ([c for c in evidence.causes if c.evidence[0].kind == kind] for kind in EVIDENCE)
+    known = {c.setting for c in measured} - {""}
+    measured += (c for c in found.causes if c.setting not in known)
     # How to have phantom keys counted is no news where they were.
     held = (n for n in found.notes if not (evidence.phantoms and n.text.startswith(TO_COUNT)))
-    named = tuple(_joined((*_merged(causes["swap"], causes["fault"]), *measured)))
+    named = tuple(_joined((*_merged(swapped, faults), *measured)))
     if any(not c.harmless for c in named):  # what known faults leave unknown is not unknown beside a cause
         notes = [replace(n, text=re.sub("^unknown: ", "signatures: ", n.text)) for n in notes]
     return replace(found, causes=named, notes=(*held, *notes))
@@ -212,10 +190,11 @@ def attention_call(evidence: Evidence) -> Evidence:
     Nothing more without the model, nor where the comparison has counted phantom keys from what the goldens hold.
     """
     module = evidence.request.looked_at(evidence.origin.key).module
-    if evidence.model is None or evidence.counts_keys or module.rpartition(".")[2] != ATTENTION:
+    machine = evidence.model
+    if machine is None or evidence.counts_keys or module.rpartition(".")[2] != ATTENTION:
         return evidence
     try:
-        reference, candidate = _values_of_call(evidence, module)
+        reference, candidate = _values_of_call(evidence, machine, module)
     except ParityError as error:
         return replace(evidence, attention=(Note(f"phantom keys are not counted: {error}"),))
     certain = tuple(p for p in count_phantoms(reference, candidate, module) if p.is_certain)
@@ -223,7 +202,7 @@ def attention_call(evidence: Evidence) -> Evidence:
     return replace(evidence, phantoms=certain, attention=told)
 
 
-def _values_of_call(evidence: Evidence, module: str) -> tuple[Sequence[Record], Sequence[Record]]:
+def _values_of_call(evidence: Evidence, machine: Machine, module: str) -> tuple[Sequence[Record], Sequence[Record]]:
     """Records with values of an attention call, reference and candidate.
 
     Raises:
@@ -232,18 +211,16 @@ def _values_of_call(evidence: Evidence, module: str) -> tuple[Sequence[Record], 
     held = evidence.ours.records, evidence.theirs.records
     if all(_holds(records, module) for records in held):
         return held
-    machine, declared = evidence.machine, evidence.declared
+    declared = evidence.declared
     known = declared.backend == PORT or own_settings(declared, "torchax") is not None
-    if "candidate" not in evidence.met or not known:
+    if evidence.request.kept is None or not known:
         raise InconclusiveError(f"the goldens do not hold the values of {module}: record both with --values '{module}'")
     machine.say(f"both sides again, with the values of {module}")
-    sides = machine.reference, machine.candidate_side(machine.candidate_settings(declared))
-    plan = Plan(sites=plan_sites(["", *modules_of(machine.facts)], module, (module,)))
-    runs = [side.observe(plan, steps=(0, evidence.step + 1)) for side in sides]
-    *_, a = runs[0]
-    *_, b = runs[1]
-    sides[1].close()
-    return a.records, b.records
+    plan, steps = Plan(sites=plan_sites(["", *modules_of(machine.facts)], module, (module,))), (0, evidence.step + 1)
+    *_, ours = machine.reference.observe(plan, steps=steps)
+    with contextlib.closing(machine.candidate_side(machine.candidate_settings(declared))) as side:
+        *_, theirs = side.observe(plan, steps=steps)
+    return ours.records, theirs.records
 
 
 def _holds(records: Sequence[Record], module: str) -> bool:
@@ -281,10 +258,7 @@ def looked_closer(
     at = next((d for d in sites if d.key == told), None)
     if at is None:
         return found, ours, theirs
-    birth = at.birth or "module"
-    why = divergence(at, birth, outputs_match=found.why.outputs_match, sites=sites)
-    placed = replace(found, origin=Origin(at.key, birth), why=why, closer=sites)
-    return placed, _with(ours, near), _with(theirs, far)
+    return replace(begun(found, at, sites), closer=sites), _with(ours, near), _with(theirs, far)
 
 
 def _with(step: StepRecords, closer: StepRecords) -> StepRecords:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,6 @@ FOLDER = "closer"
 """Of the records of a check's closer look, with one golden a side."""
 _MOST_BYTES = 1 << 30
 """Of a document of a kept run; a site takes about a kilobyte."""
-_NOT_TOLD = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""What reading a document raises that is another than a run writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ class ExplainRequest:
         rounding: (setting, candidate's value) of the differing settings that the check of these goldens neutralised.
         ports, inputs: of the kept run; see `parity.runs.request.Request`.
         outside: the stage outside the loop in which the kept run failed, to be compared again. spec: what the kept run
-            was asked for.
+            was asked for. ended, reason: its first divergence, and why.
     """
 
     reference: str
@@ -50,6 +48,8 @@ class ExplainRequest:
     inputs: Path | None = None
     outside: Request | None = None
     spec: RunSpec | None = None
+    ended: Key | None = None
+    reason: str = ""
 
     def with_fault(self, fault: str, golden: Provenance) -> str:
         """The command whose reference has a known fault (`NAME=VALUE`): it passes where the candidate has the same.
@@ -69,27 +69,10 @@ class ExplainRequest:
 
     def looked_at(self, origin: Key) -> Key:
         """The first divergence; of a kept run the one inside it that the run came to when it looked closer."""
-        told = self._told(origin)
-        if told is None or (origin.module and not told[0].startswith(f"{origin.module}.")):
+        if self.ended is None or self.ended.step != origin.step:
             return origin
-        return replace(origin, site=told[0], call=told[1])
-
-    def closer(self, origin: Key) -> str:
-        """The reason of a kept run that came to another place than its records show; empty where it did not."""
-        told = self._told(origin)
-        return "" if told is None or told[:2] == (origin.site, origin.call) else told[2]
-
-    def _told(self, origin: Key) -> tuple[str, int, str] | None:
-        """Site, call and reason that a kept run ended in, at this step; None for none."""
-        if self.kept is None:
-            return None
-        try:
-            document = json.loads(read_text(self.kept / RESULT, _MOST_BYTES))
-            told, reason = document["origin"], str(document.get("reason", ""))
-            found = str(told["site"]), int(told["call"]), reason
-            return found if int(told["step"]) == origin.step else None
-        except _NOT_TOLD:
-            return None
+        inside = not origin.module or self.ended.site.startswith(f"{origin.module}.")
+        return replace(origin, site=self.ended.site, call=self.ended.call) if inside else origin
 
 
 def of_run(where: Path, openers: Openers, named: Mapping[Role, str | None] | None = None) -> ExplainRequest:
@@ -108,7 +91,8 @@ def of_run(where: Path, openers: Openers, named: Mapping[Role, str | None] | Non
         result = json.loads(read_text(where / RESULT, _MOST_BYTES))
         differing, failed = result["differing_settings"], _failed_outside(result)
         rounding = tuple((str(d["setting"]), str(d["candidate"])) for d in differing if d["setting"] in NEUTRAL)
-    except _NOT_TOLD:
+        ended, reason = _origin(result), str(result.get("reason", ""))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):  # another than a run writes
         raise no_run(where) from None
     if failed:
         pair = _outside(where, spec, failed, ports_of(spec, openers, named))
@@ -126,7 +110,15 @@ def of_run(where: Path, openers: Openers, named: Mapping[Role, str | None] | Non
         ports=ports_of(spec, openers, named),
         inputs=None if spec.arguments is None else Path(spec.arguments),
         spec=spec,
+        ended=ended,
+        reason=reason,
     )
+
+
+def _origin(result: Mapping[str, Any]) -> Key | None:
+    """The first divergence of a kept run; None for none."""
+    at = result.get("origin") or {}
+    return Key(str(at["stage"]), int(at["step"]), "", str(at["site"]), int(at["call"])) if "site" in at else None
 
 
 def _failed_outside(result: Mapping[str, Any]) -> str:
@@ -145,8 +137,7 @@ def _outside(where: Path, spec: RunSpec, stage: str, ports: Ports) -> Request:
     given = spec.latents or (str(latents) if latents.is_file() else None)
     return Request(
         str(spec.model),
-        typed(ports.reference, "torch", _settings(spec.reference)),
-        typed(ports.candidate, "torchax", _settings(spec.candidate)),
+        *ports.settings([*spec.reference], [*spec.candidate]),
         spec.steps,
         spec.seed,
         None if spec.embeddings is None or stage == VAE_STAGE else Path(spec.embeddings),
@@ -155,12 +146,6 @@ def _outside(where: Path, spec: RunSpec, stage: str, ports: Ports) -> Request:
         stage2=None if given is None or stage != VAE_STAGE else Path(given),
         ports=ports,
     )
-
-
-def _settings(texts: Sequence[str]) -> dict[str, str]:
-    """`NAME=VALUE` texts by name."""
-    named = (text.partition("=") for text in texts)
-    return {name: value for name, _, value in named}
 
 
 def own_settings(golden: Provenance, backend: Backend) -> Settings | None:

@@ -15,17 +15,16 @@ Cost: a comparison of the stage, two runs of it for each differing setting, or t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from parity.bisect.settings import plan
 from parity.causes.evidence import decoder_faults
 from parity.causes.match import Known, Vector, as_read, error_vector, matched, noise_norm, norm
-from parity.causes.swaps import swap_test, told_by
-from parity.compare.births import L2_LIMIT
+from parity.causes.swaps import swapped
+from parity.compare.metrics import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Result
 from parity.errors import ParityError, UsageError
@@ -70,26 +69,13 @@ def explain_stage(request: Request, openers: Openers, say: Say) -> Result:
     if request.stage == VAE_STAGE and (request.ports.any or not differences(request.reference, request.candidate)):
         return found.told(_decoding(again))
     try:
-        return found.told(_causes(again))
+        searched, ours = plan(request.reference, request.candidate), again.reference()
+        keys = tuple(r.key for r in ours.records)
+        swap = functools.partial(again.run, "candidate")
+        return found.told(swapped(searched, ours, keys, swap, RunSpec.of(request)))
     except UsageError as error:
         why = f"no cause is named in the {request.stage} stage: {error}; what differs is in its code"
         return found.noted(why)
-
-
-def _causes(again: _Again) -> Iterator[Cause | Note]:
-    """A cause for each differing setting. Raises UsageError where nothing can be swapped."""
-    request = again.request
-    searched = plan(request.reference, request.candidate)
-    ours = again.reference()
-    keys = tuple(r.key for r in ours.records)
-
-    def run(settings: Settings) -> np.ndarray:
-        return error_vector(ours, again.run("candidate", settings), keys)
-
-    spec = RunSpec.of(request)
-    what = ", ".join(dict.fromkeys(key.port for key in keys))
-    tested = swap_test(searched, run, noise_norm(ours, keys))
-    yield from told_by(tested, what, spec)
 
 
 def _decoding(again: _Again) -> Iterator[Cause | Note]:
@@ -163,12 +149,9 @@ class _Again:
             port = self.request.ports.candidate
             if port is not None and role == "candidate":
                 spec = replace(spec, port=port.text, option=port.option)
-            side = self.openers.of(role).open(spec)
-            try:
-                nothing = SitePlan("none", (), frozenset())
-                first = next(iter(side.observe(Plan(sites=nothing, floors=floors, forced=True))))
-            finally:
-                side.close()
+            plan = Plan(sites=SitePlan("none", (), frozenset()), floors=floors, forced=True)
+            with contextlib.closing(self.openers.of(role).open(spec)) as side:
+                first = next(iter(side.observe(plan)))
             records += [r for r in first.records if r.key.module == LOOP and r.sketch is not None]
             found |= first.floors
         return as_read(StepRecords(STAGES_STEP, tuple(records), found)).where(lambda key: not key.is_apart)

@@ -14,15 +14,14 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from parity.bisect.settings import Plan, Swap, ddmin
+from parity.bisect.settings import Plan, ddmin
 from parity.causes.evidence import Evidence, Machine
 from parity.causes.match import common_keys, error_vector, noise_norm, norm
 from parity.causes.request import own_settings
-from parity.compare.births import L2_LIMIT
+from parity.compare.metrics import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import HARMLESS, Cause, Witness
 from parity.errors import ParityError, UsageError
@@ -30,43 +29,18 @@ from parity.records import LOOP, PORT, Key, Provenance, StepRecords
 from parity.runs.request import RunSpec
 from parity.settings import BITS, BY_NAME, Settings, remedy, sentence
 
-Run = Callable[[Settings], np.ndarray]
+Error = Callable[[Settings], np.ndarray]
 """The candidate's error vector with these settings (`parity.causes.match.error_vector`)."""
+Run = Callable[[Settings], StepRecords]
+"""The candidate's outputs with these settings."""
 
 
-@dataclass(frozen=True, slots=True)
-class Swapped:
-    """One differing setting.
-
-    Attributes:
-        swap: its two values. alone: norm of what it does where it alone is wrong, over what rounding gives.
-        gone: share of the error's norm, 0 to 1, that goes where it alone is set back. harmless: see the module.
-    """
-
-    swap: Swap
-    alone: float
-    gone: float
-    harmless: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SwapTest:
-    """All differing settings.
-
-    Attributes:
-        swapped: those that do most harm first. left: share of the error's norm that is left with all of them set back;
-            0 where that is within what rounding gives.
-    """
-
-    swapped: tuple[Swapped, ...]
-    left: float
-
-
-def swap_test(plan: Plan, run: Run, noise: float) -> SwapTest:
-    """What each differing setting does to the error.
+def swap_test(plan: Plan, run: Error, noise: float, what: str, spec: RunSpec | None) -> Iterator[Cause | Note]:
+    """One cause a differing setting, by what it does to the error; and what no swap takes back.
 
     Args:
-        noise: norm of the error that rounding alone gives.
+        noise: norm of the error that rounding alone gives. what: the outputs whose error is looked at. spec: of the
+            run; None where it is not known.
     """
     names = tuple(s.setting for s in plan.swaps)
     none: frozenset[str] = frozenset()
@@ -86,22 +60,35 @@ def swap_test(plan: Plan, run: Run, noise: float) -> SwapTest:
     rest = tuple(n for n in names if n not in guilty)
     if len(rest) > 1 and fails(rest):  # each harmless alone, not together
         guilty |= set(ddmin(rest, fails))
-    found = []
-    for swap in plan.swaps:
-        harmless = swap.setting not in guilty
-        alone = does((swap.setting,)) / noise if noise else math.inf
-        gone = 0.0 if harmless else max(0.0, 1.0 - norm(error(guilty - {swap.setting})) / norm(error(guilty)))
-        found.append(Swapped(swap, alone, gone, harmless))
     left = base / whole if whole and base > L2_LIMIT * noise else 0.0
-    return SwapTest(tuple(sorted(found, key=lambda s: (s.harmless, -s.alone))), left)
+    if left:
+        yield Note(
+            f"with every differing setting as the reference has it, {left:.1%} of the error of {what} is left: "
+            "something else differs too"
+        )
+    # The run with all that do harm set back passes, unless something else differs.
+    back = [f"{s.setting}={s.without}" for s in plan.swaps if s.setting in guilty]
+    confirm = "" if spec is None or left else spec.with_settings(candidate=back).command()
+    alone = {name: does((name,)) / noise if noise else math.inf for name in names}
+    for swap in sorted(plan.swaps, key=lambda s: (s.setting not in guilty, -alone[s.setting])):
+        name, text, gone, fix = swap.setting, sentence(swap.setting, swap.candidate), 0.0, ""
+        if name in guilty:
+            gone, fix = max(0.0, 1.0 - norm(error(guilty - {name})) / norm(error(guilty))), remedy(name)
+            detail = f"with {name}={swap.without}, {gone:.2%} of the error of {what} disappears"
+        else:
+            text, detail = f"{HARMLESS}{text}", f"wrong alone, {what} is {alone[name]:.2g} x what rounding gives"
+        witness = Witness("swap", gone, detail, confirm if name in guilty else "")
+        yield Cause(text, name, swap.without, swap.candidate, gone, (witness,), fix=fix, harmless=name not in guilty)
 
 
 # --- the candidate of a kept run
 
 
 def counterfactuals(evidence: Evidence) -> Iterator[Cause | Note]:
-    """Causes from running the candidate with one setting swapped at a time."""
-    machine, ours, theirs, step = evidence.machine, evidence.ours, evidence.theirs, evidence.step
+    """Causes from running the candidate of a kept run, whose settings are known, with one swapped at a time."""
+    if evidence.model is None or evidence.request.kept is None:
+        return
+    machine, ours, theirs, step = evidence.model, evidence.ours, evidence.theirs, evidence.step
     candidate = _again(machine, evidence.declared)
     if candidate is None:
         yield Note("counterfactuals are skipped: the candidate is not parity's own path")
@@ -113,23 +100,17 @@ def counterfactuals(evidence: Evidence) -> Iterator[Cause | Note]:
         return
     machine.hold(candidate, theirs)
     keys = _judged_at(ours, theirs)
-    noise = noise_norm(ours, keys)
-
-    def run(settings: Settings) -> np.ndarray:
-        return error_vector(ours, machine.candidate(settings, step), keys)
-
     if machine.ports.candidate is not None:
         notes: list[str] = []
         searched = _obeyed(machine, searched, step, notes)
         yield from map(Note, notes)
     try:
-        tested = swap_test(searched, run, noise) if searched.swaps else SwapTest((), 0.0)
+        run = functools.partial(machine.candidate, step=step)
+        yield from swapped(searched, ours, keys, run, evidence.request.spec) if searched.swaps else ()
     except UsageError as refused:
         yield Note(f"counterfactuals are skipped: the candidate refuses settings that are to be tried: {refused}")
         return
-    what = ", ".join(dict.fromkeys(key.port for key in keys))
-    yield from told_by(tested, what, evidence.request.spec)
-    yield from _neutralised(evidence, candidate, keys)
+    yield from _neutralised(evidence, machine, candidate, keys)
 
 
 def _again(machine: Machine, told: Provenance) -> Settings | None:
@@ -177,12 +158,12 @@ def _judged_at(ours: StepRecords, theirs: StepRecords) -> tuple[Key, ...]:
     return tuple(k for k in every if k.site == "loop:latents.after")
 
 
-def _neutralised(evidence: Evidence, candidate: Settings, keys: Sequence[Key]) -> Iterator[Cause]:
+def _neutralised(evidence: Evidence, machine: Machine, candidate: Settings, keys: Sequence[Key]) -> Iterator[Cause]:
     """The differing settings that only round, of a run that failed before they came into play: each alone.
 
     Their floor is what the coarser working dtype costs the reference, as in the precision check.
     """
-    machine, ours, step = evidence.machine, evidence.ours, evidence.step
+    ours, step = evidence.ours, evidence.step
     for setting, value in evidence.request.rounding:
         alone = machine.settings_on(candidate).with_({setting: BY_NAME[setting].read(value)})
         if alone.values == candidate.values:
@@ -191,7 +172,7 @@ def _neutralised(evidence: Evidence, candidate: Settings, keys: Sequence[Key]) -
         noise = noise_norm(ours, keys)
         if alone.working_bits < machine.settings.working_bits:
             name = f"dtype={next(n for n, bits in BITS.items() if bits <= alone.working_bits)}"
-            coarse = error_vector(ours, machine.simulated(step).run(name), keys)
+            coarse = error_vector(ours, machine.with_fault(name, step), keys)
             noise = max(noise, norm(coarse))
         ratio = norm(error) / noise
         harmless = ratio <= L2_LIMIT
@@ -200,26 +181,17 @@ def _neutralised(evidence: Evidence, candidate: Settings, keys: Sequence[Key]) -
         yield Cause(text, setting, "", value, evidence=(Witness("swap", ratio, detail),), harmless=harmless)
 
 
-def told_by(tested: SwapTest, what: str, spec: RunSpec | None) -> Iterator[Cause | Note]:
-    """One cause a setting, and what no swap takes back.
+def swapped(
+    plan: Plan, ours: StepRecords, keys: Sequence[Key], run: Run, spec: RunSpec | None
+) -> tuple[Cause | Note, ...]:
+    """What the swap test shows of the error of these outputs.
 
     Args:
-        what: the outputs whose error was looked at. spec: of the run; None where it is not known.
+        ours: the reference's records, with floors. spec: of the run; None where it is not known.
     """
-    if tested.left:
-        yield Note(
-            f"with every differing setting as the reference has it, {tested.left:.1%} of the error of {what} is left: "
-            "something else differs too"
-        )
-    # The run with all that do harm set back passes, unless something else differs.
-    back = [f"{s.swap.setting}={s.swap.without}" for s in tested.swapped if not s.harmless]
-    confirm = "" if spec is None or tested.left else spec.with_settings(candidate=back).command()
-    for found in tested.swapped:
-        setting, without, candidate = found.swap.setting, found.swap.without, found.swap.candidate
-        text, fix, passes = sentence(setting, candidate), remedy(setting), confirm
-        detail = f"with {setting}={without}, {found.gone:.2%} of the error of {what} disappears"
-        if found.harmless:
-            text, fix, passes = f"{HARMLESS}{text}", "", ""
-            detail = f"wrong alone, {what} is {found.alone:.2g} x what rounding gives"
-        witness = Witness("swap", found.gone, detail, passes)
-        yield Cause(text, setting, without, candidate, found.gone, (witness,), fix=fix, harmless=found.harmless)
+    what = ", ".join(dict.fromkeys(key.port for key in keys))
+
+    def error(settings: Settings) -> np.ndarray:
+        return error_vector(ours, run(settings), keys)
+
+    return tuple(swap_test(plan, error, noise_norm(ours, keys), what, spec))

@@ -19,11 +19,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from parity.causes.evidence import Evidence
-from parity.compare.metrics import one_shape
+from parity.compare.metrics import keys_through, one_shape
 from parity.compare.reason import Note
 from parity.compare.result import Cause, measured
-from parity.compare.single import keys_through
-from parity.records import LOOP, PORT, Key, Moments, Record
+from parity.records import LOOP, PORT, Key, Record
 from parity.settings import BITS
 from parity.sketch import TOTAL, Geometry
 from parity.transforms import EXACT, LEFT, WITHIN, Done, done
@@ -241,38 +240,33 @@ SET = frozenset({"shift", "schedule_dtype", "timesteps", "scheduler.step_index"}
 
 def schedule(evidence: Evidence) -> Iterator[Cause]:
     """One cause where the loop's numbers differ at any step, none else."""
-    steps = evidence.found.steps
-    told = {"timestep": [s.timestep for s in steps], "sigma": [s.sigma for s in steps], "dt": [s.dt for s in steps]}
-    numbers = {name: np.array(pairs, np.float64).reshape(-1, 2) for name, pairs in told.items()}
-    hit = {name: _apart(x) > ROUNDING for name, x in numbers.items()}
-    names = [name for name in numbers if hit[name].any()]
-    if not names:
+    steps, names = evidence.found.steps, ("timestep", "sigma", "dt")
+    numbers = np.array([[s.timestep, s.sigma, s.dt] for s in steps], np.float64).reshape(-1, len(names), 2)
+    size = np.maximum(np.abs(numbers).max(axis=2), 1e-12)
+    # 0 where either was not recorded.
+    far = np.nan_to_num(np.abs(numbers[..., 1] - numbers[..., 0]) / size, nan=0.0, posinf=0.0)
+    hit = far > ROUNDING
+    at = np.flatnonzero(hit.any(axis=1))
+    if not at.size:
         return
-    first = int(np.flatnonzero(np.any([hit[name] for name in names], axis=0))[0])
-    at = {name: numbers[name][first] for name in names if hit[name][first]}
-    shown = ", ".join(f"{name} {ours:.6g} against {theirs:.6g}" for name, (ours, theirs) in at.items())
-    where = ", ".join(str(steps[i].step) for i in np.flatnonzero(np.any([hit[n] for n in names], axis=0))[:8])
-    kind = _kind(numbers, names)
+    differ = {name: numbers[:, i] for i, name in enumerate(names) if hit[:, i].any()}
+    kind = _kind(differ)
     if kind == ANOTHER and any(cause.setting in SET for cause in evidence.found.causes):
         return  # what was set before the first step says which
     fix, sides = "set the scheduler up as the reference does", ("", "", "")
     if kind == ROUNDED:
         fix, sides = "keep the schedule in float32", ("schedule_dtype", "model", "bfloat16")
-    detail = f"{' and '.join(names)} at steps {where}; at step {steps[first].step}: {shown}"
-    worst = max(_apart(numbers[name]).max() for name in names)
-    yield measured(f"the schedule {kind}", *sides, worst, detail=detail, fix=fix)
+    first = zip(names, numbers[at[0]].tolist(), hit[at[0]], strict=True)
+    shown = ", ".join(f"{name} {pair[0]:.6g} against {pair[1]:.6g}" for name, pair, differs in first if differs)
+    where = ", ".join(str(steps[i].step) for i in at[:8])
+    detail = f"{' and '.join(differ)} at steps {where}; at step {steps[at[0]].step}: {shown}"
+    yield measured(f"the schedule {kind}", *sides, float(far.max()), detail=detail, fix=fix)
 
 
-def _apart(x: np.ndarray) -> np.ndarray:
-    """Relative difference of the pairs; 0 where either was not recorded."""
-    size = np.maximum(np.abs(x).max(axis=1), 1e-12)
-    return np.nan_to_num(np.abs(x[:, 1] - x[:, 0]) / size, nan=0.0, posinf=0.0)
-
-
-def _kind(numbers: Mapping[str, np.ndarray], names: Sequence[str]) -> str:
-    """What the candidate's numbers are, as a sentence's end."""
-    values = [n for n in names if n != "dt"] or names
-    first, *others = {done(numbers[n][:, 0], numbers[n][:, 1]) for n in values}
+def _kind(numbers: Mapping[str, np.ndarray]) -> str:
+    """What the candidate's numbers are that differ, as a sentence's end."""
+    values = [x for name, x in numbers.items() if name != "dt"] or list(numbers.values())
+    first, *others = {done(x[:, 0], x[:, 1]) for x in values}
     if first is None or first.inverse or others:
         return ANOTHER
     if first.words.startswith("a step"):
@@ -312,7 +306,12 @@ def reordering(ours: Record, theirs: Record) -> str | None:
     """By what two tensors are seen to hold the same values in another order; None where they do not."""
     a, b = ours.moments, theirs.moments
     far = apart(ours, theirs)
-    if a is None or b is None or far is None or far < 1e-3 or not _alike(a, b, far):
+    if a is None or b is None or far is None or far < 1e-3:
+        return None
+    # Moments agree far better than tensors do that are this far apart by anything but their order.
+    size, within = max(abs(a.min), abs(a.max)), max(LEAST, min(SAME, AGAINST * far))
+    close = all(abs(x - y) <= within * size for x, y in ((a.min, b.min), (a.max, b.max), (a.mean, b.mean)))
+    if not close or a.count != b.count or abs(a.l2 - b.l2) > within * a.l2:
         return None
     return f"minimum, maximum, mean and norm agree ({a.min:.4g}, {a.max:.4g}, {a.mean:.3g}, {a.l2:.4g})"
 
@@ -324,10 +323,3 @@ def apart(ours: Record, theirs: Record) -> float | None:
     x, y = (sketch.astype(np.float64) for sketch in (ours.sketch, theirs.sketch))
     size, far = float(np.linalg.norm(x)), float(np.linalg.norm(x - y))
     return far / size if math.isfinite(far) and size > 0.0 else None
-
-
-def _alike(a: Moments, b: Moments, apart: float) -> bool:
-    """Whether moments agree far better than tensors do that are this far apart by anything but their order."""
-    size, within = max(abs(a.min), abs(a.max)), max(LEAST, min(SAME, AGAINST * apart))
-    close = all(abs(x - y) <= within * size for x, y in ((a.min, b.min), (a.max, b.max), (a.mean, b.mean)))
-    return close and a.count == b.count and abs(a.l2 - b.l2) <= within * a.l2

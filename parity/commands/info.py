@@ -271,7 +271,7 @@ def _record_cells(step: StepRecords, record: Record) -> Cells:
             record.dtype,
             shape,
             *(("", "", "") if moments is None else (f"{n:.4g}" for n in (moments.min, moments.max, moments.l2))),
-            "" if moments is None else str(moments.nan + moments.inf),
+            "" if moments is None else str(record.nonfinite),
             "" if floor is None else f"{floor.l2:.3g}",
             " ".join(holds),
         )

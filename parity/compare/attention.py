@@ -18,6 +18,7 @@ calls of more than `MOST` keys are left out.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -121,9 +122,8 @@ def mask_causes(reference: Sequence[Record], candidate: Sequence[Record], module
         reference: records with `in.query`, `in.key`, `in.value` and `out`. candidate: `out`.
     """
     calls = _calls(reference, candidate, module, "in.value")
-    found = (mask_cause(ours, theirs["out"], module) for _, ours, theirs in calls)
-    first = next((cause for cause in found if cause is not None), None)
-    return () if first is None else (first,)
+    found = filter(None, (mask_cause(ours, theirs["out"], module) for _, ours, theirs in calls))
+    return tuple(itertools.islice(found, 1))
 
 
 def phantom_cause(found: Phantoms, module: str) -> Cause:
@@ -278,13 +278,11 @@ def _fits(call: Call, candidate: np.ndarray) -> bool:
 
 def _reads(logits: np.ndarray, value: np.ndarray, out: np.ndarray, asks: np.ndarray) -> tuple[np.ndarray, bool] | None:
     """Which keys the reference reads, and whether only those up to the query's own; None where neither is its way."""
-    reads = _mask(logits[asks], value, out[asks])
-    if reads is not None:
-        return reads, False
-    if logits.shape[0] != logits.shape[2]:
-        return None
-    reads = _mask((logits + _causal(len(logits)))[asks], value, out[asks])
-    return None if reads is None else (reads, True)
+    for causal in (False, True) if logits.shape[0] == logits.shape[2] else (False,):
+        reads = _mask((logits + _causal(len(logits)) if causal else logits)[asks], value, out[asks])
+        if reads is not None:
+            return reads, causal
+    return None
 
 
 def _mask(logits: np.ndarray, value: np.ndarray, out: np.ndarray) -> np.ndarray | None:

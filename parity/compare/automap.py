@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,15 +57,16 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class _Module:
-    """A module's tensors of one step; padded rows are left out."""
+    """A module's tensors of one step; padded rows are left out.
+
+    Attributes:
+        signature: what a module must share to be compared; empty for one without outputs.
+    """
 
     name: str
+    signature: Signature
     outputs: tuple[Record, ...]
-    inputs: tuple[Record, ...]
-
-
-def _signature(module: _Module) -> Signature:
-    return tuple((r.key.branch, r.key.call, r.key.port, r.rows, r.frame) for r in module.outputs)
+    inputs: tuple[Record, ...] = ()
 
 
 def propose(reference: StepRecords, candidate: StepRecords) -> Proposal:
@@ -75,11 +76,7 @@ def propose(reference: StepRecords, candidate: StepRecords) -> Proposal:
     only_theirs = {name: m for name, m in theirs.items() if name not in ours}
     if not only_theirs or not only_ours:
         return Proposal(Rename(), {}, ())
-    pairs: dict[str, str] = {}
-    ambiguous: dict[str, list[str]] = {}
-    for signature, (a, b) in _grouped(only_ours.values(), only_theirs.values(), _signature).items():
-        if signature and a and b:
-            _match(a, b, pairs, ambiguous)
+    pairs, ambiguous = _matched(only_ours.values(), only_theirs.values())
     modules = _generalised(pairs, theirs.keys())
     covered = Rename(modules)
     free = [name for name in only_theirs if covered.module(name) not in only_ours]
@@ -110,34 +107,34 @@ def _modules(records: Iterable[Record]) -> dict[str, _Module]:
             continue
         outputs[record.key.module]  # a module of inputs alone is a module too
         (inputs if record.key.is_input else outputs)[record.key.module].append(record)
-    return {
-        name: _Module(name, tuple(sorted(held, key=lambda r: r.key)), tuple(inputs[name]))
-        for name, held in outputs.items()
-    }
+    found = {}
+    for name, held in outputs.items():
+        own = tuple(sorted(held, key=lambda r: r.key))
+        signature = tuple((r.key.branch, r.key.call, r.key.port, r.rows, r.frame) for r in own)
+        found[name] = _Module(name, signature, own, tuple(inputs[name]))
+    return found
 
 
-def _grouped(
-    ours: Iterable[_Module], theirs: Iterable[_Module], by: Callable[[_Module], Signature]
-) -> dict[Signature, tuple[list[_Module], list[_Module]]]:
+def _matched(ours: Iterable[_Module], theirs: Iterable[_Module]) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """The clear pairs, a name of the candidate's -> the reference's; and what is ambiguous -> all that it may be."""
     groups: dict[Signature, tuple[list[_Module], list[_Module]]] = defaultdict(lambda: ([], []))
     for side, modules in enumerate((ours, theirs)):
         for module in modules:
-            groups[by(module)][side].append(module)
-    return groups
-
-
-def _match(
-    ours: Sequence[_Module], theirs: Sequence[_Module], pairs: dict[str, str], ambiguous: dict[str, list[str]]
-) -> None:
-    """Accept the clear pairs of one signature; note the ambiguous ones."""
-    apart = _distances([m.outputs for m in ours], [m.outputs for m in theirs])
-    of_theirs = [_nearest(apart[:, j], module, ours) for j, module in enumerate(theirs)]
-    of_ours = [_nearest(apart[i], module, theirs) for i, module in enumerate(ours)]
-    for j, near in enumerate(of_theirs):
-        if len(near) == 1 and of_ours[near[0]] == [j]:
-            pairs[theirs[j].name] = ours[near[0]].name
-        elif near:
-            ambiguous[theirs[j].name] = [ours[i].name for i in near]
+            groups[module.signature][side].append(module)
+    pairs: dict[str, str] = {}
+    ambiguous: dict[str, list[str]] = {}
+    for signature, (first, second) in groups.items():
+        if not (signature and first and second):
+            continue
+        apart = _distances([m.outputs for m in first], [m.outputs for m in second])
+        of_ours = [_nearest(apart[i], module, second) for i, module in enumerate(first)]
+        for j, module in enumerate(second):
+            near = _nearest(apart[:, j], module, first)
+            if len(near) == 1 and of_ours[near[0]] == [j]:
+                pairs[module.name] = first[near[0]].name
+            elif near:
+                ambiguous[module.name] = [first[i].name for i in near]
+    return pairs, ambiguous
 
 
 def _nearest(line: np.ndarray, module: _Module, others: Sequence[_Module]) -> list[int]:
@@ -238,12 +235,7 @@ def _ports(ours: Mapping[str, _Module], theirs: Mapping[str, _Module], rename: R
         target = rename.module(name)
         if target == name or target not in ours:
             continue
-        sides = ((ours[target], module), (module, ours[target]))
-        mine, rest = (list(_inputs_alone(one, other)) for one, other in sides)
-        pairs: dict[str, str] = {}
-        for a, b in _grouped(mine, rest, lambda port: _place(port.outputs[0])).values():
-            if a and b:
-                _match(a, b, pairs, {})
+        pairs, _ = _matched(_inputs_alone(ours[target], module), _inputs_alone(module, ours[target]))
         found |= {f"{target}:{their}": f"{target}:{our}" for their, our in pairs.items()}
     return _generalised(found, found)
 
@@ -251,7 +243,7 @@ def _ports(ours: Mapping[str, _Module], theirs: Mapping[str, _Module], rename: R
 def _inputs_alone(module: _Module, other: _Module) -> Iterator[_Module]:
     """Inputs whose name the other module has not, each as a module of one output, to be matched as modules are."""
     names = {r.key.port for r in other.inputs}
-    return (_Module(r.key.port.partition("@")[0], (r,), ()) for r in module.inputs if r.key.port not in names)
+    return (_Module(r.key.port.partition("@")[0], _place(r), (r,)) for r in module.inputs if r.key.port not in names)
 
 
 def _clear(line: Iterable[float]) -> bool:

@@ -14,19 +14,17 @@ from __future__ import annotations
 
 import fnmatch
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from parity.compare.metrics import ratio
+from parity.compare.metrics import BIN_LIMIT, L2_LIMIT, LINF_LIMIT, ONE_SIDED, distance, ratios
 from parity.compare.result import UNKNOWN, Birth, Distance, SiteDiff, SiteVerdict
 from parity.records import AFTER, ATTENTION, LOOP, Key, StepRecords
 from parity.settings import BY_NAME, DeepCache, Difference, deep_cache
 
-L2_LIMIT = 3.0
-LINF_LIMIT = 5.0
-BIN_LIMIT = LINF_LIMIT
 GROWTH = L2_LIMIT
 """What rounding that is carried on may grow by from one site to the next. Floors grow along with what they bound, so
 ratios are carried on nearly unchanged (tiny model, joint mask dropped: 2e4 to 1.5e5 at all later blocks)."""
@@ -105,32 +103,45 @@ class Births:
     dirty: bool = False
     scheduled: bool = False
 
-    def of(
+    def judged(self, sites: Iterable[SiteDiff]) -> list[SiteDiff]:
+        """The sites of one step with what those beyond their floors come to, and where a divergence begins.
+
+        Padded rows do not decide, nor does what was not compared.
+        """
+        sites = list(sites)
+        far = [i for i, d in enumerate(sites) if d.verdict == "pass" and beyond(d)]
+        if far:
+            uncompared = {call_of(d.key) for d in sites if d.verdict == "not compared" and d.key.is_input}
+            found = self._of([sites[i] for i in far], input_severities(sites), uncompared)
+            for i, (verdict, birth) in zip(far, found, strict=True):
+                sites[i] = replace(sites[i], verdict=verdict, birth=birth)
+        self.dirty = self.dirty or any(d.key.site in LATENTS and beyond(d) for d in sites)
+        return sites
+
+    def _of(
         self, diffs: Sequence[SiteDiff], inputs: Mapping[object, float], uncompared: Set[object]
     ) -> Iterator[tuple[SiteVerdict, Birth | None]]:
-        """Verdicts and births of the sites of one step that decide: no padded rows, nothing that was not compared.
+        """Verdicts and births of the sites that are beyond their floors.
 
         Args:
-            inputs: the worst severity among the compared inputs of each call, of all sites. uncompared: calls with
-                others.
+            inputs: the worst severity among the compared inputs of each call. uncompared: calls with others.
         """
-        upstream, made, inside = _Upstream(), _Upstream(), _Upstream()
+        # How far sites beyond their floors were so far, by branch: infinitely, once something was introduced there.
+        upstream, made = defaultdict[str, float](float), defaultdict[str, float](float)
+        inside = defaultdict[tuple[str, str], float](float)
         numbers, masked = False, set[tuple[str, str]]()
         for d in diffs:
-            if not beyond(d):
-                yield d.verdict, d.birth
-                continue
             if unknown(d):
                 yield "inconclusive", d.birth
                 continue
             excuse = excused(d.key, d.distance.rel_l2, self.excuses)
-            before = math.inf if self._carried(d) else (made if is_given(d) else upstream).before(d)
-            if numbers and not is_given(d):
+            before = _before(d.key, made if is_given(d) else upstream)
+            if self._carried(d) or (numbers and not is_given(d)):
                 before = math.inf
             given = inputs.get(call_of(d.key))
             if call_of(d.key) in uncompared or _masked(d.key, masked):
                 given = max(given or 0.0, before)
-            within = inside.of((d.key.branch, d.key.module))
+            within = inside[d.key.branch, d.key.module]
             birth = _birth(d, given, before, within)
             far = severity(d) if birth == "propagated" and math.isfinite(max(before, within)) else math.inf
             yield "harmless" if excuse else "fail", birth
@@ -139,11 +150,12 @@ class Births:
                 continue
             if is_mask_given(d):
                 masked.add((d.key.branch, d.key.module))
-            upstream.add(far, d.key.branch)
+            branch = d.key.branch
+            upstream[branch] = max(upstream[branch], far)
             if not (d.key.is_input and d.key.module == ""):  # one argument of the model does not feed another
-                made.add(far, d.key.branch)
+                made[branch] = max(made[branch], far)
             for module in above(d.key.module):
-                inside.add(far, (d.key.branch, module))
+                inside[branch, module] = max(inside[branch, module], far)
 
     def _carried(self, d: SiteDiff) -> bool:
         """Whether an earlier step's difference is in it: the latents, what is decoded, the schedule's numbers."""
@@ -158,25 +170,14 @@ def _masked(key: Key, masked: Set[tuple[str, str]]) -> bool:
     return attention and any((key.branch, module) in masked for module in above(key.module))
 
 
-@dataclass
-class _Upstream:
-    """How far sites beyond their floors were so far, by place: infinitely, once something was introduced there."""
+def _before(key: Key, worst: Mapping[str, float]) -> float:
+    """How far sites were so far in its branch; what the loop makes of all branches follows all of them.
 
-    worst: dict[object, float] = field(default_factory=dict)
-
-    def add(self, far: float, place: object) -> None:
-        self.worst[place] = max(self.worst.get(place, 0.0), far)
-
-    def before(self, d: SiteDiff) -> float:
-        """Of what was so far in its branch; what the loop makes of all branches follows all of them."""
-        of_all = d.key.module == LOOP and d.key.branch == "" and not is_number(d.key)
-        return self.of(*self.worst) if of_all else self.of(d.key.branch, "")
-
-    def of(self, *places: object) -> float:
-        return max((self.worst.get(place, 0.0) for place in places), default=0.0)
-
-
-ONE_SIDED = "observed on one side only"
+    Args:
+        worst: by branch.
+    """
+    of_all = key.module == LOOP and key.branch == "" and not is_number(key)
+    return max((far for branch, far in worst.items() if of_all or branch in ("", key.branch)), default=0.0)
 
 
 def is_number(key: Key) -> bool:
@@ -198,23 +199,12 @@ def is_mask_given(d: SiteDiff) -> bool:
 
 def beyond(d: SiteDiff) -> bool:
     """Whether a site is beyond its floor; a NaN or a missing floor is, agreement is never assumed."""
-    r = d.distance.ratio
-    if math.isnan(r):
-        return d.distance.rel_l2 != 0.0
-    return r > L2_LIMIT or peak(d) > LINF_LIMIT
-
-
-def peak(d: SiteDiff) -> float:
-    """The worst ratio to the floor of a row bin or, where values are held, of the largest element; 0 for none.
-
-    Row bins count beside held values, so that asking for values never lets through what was seen without.
-    """
-    return max((r for r in (d.linf_ratio, *d.bins) if not math.isnan(r)), default=0.0)
+    return severity(d) > L2_LIMIT
 
 
 def severity(d: SiteDiff) -> float:
     """The largest ratio to a floor, that of the largest element or row bin scaled to the L2 limit; NaN is infinite."""
-    r, worst = d.distance.ratio, peak(d) * L2_LIMIT / LINF_LIMIT
+    r, worst = d.distance.ratio, d.peak * L2_LIMIT / LINF_LIMIT
     return max(math.inf if math.isnan(r) and d.distance.rel_l2 != 0.0 else (0.0 if math.isnan(r) else r), worst)
 
 
@@ -276,8 +266,6 @@ def call_of(key: Key) -> object:
 
 # --- local errors
 
-BORN: tuple[Birth, ...] = ("input", "module")
-
 DOUBT = 1.0
 """Severity from which a site of an agreeing run is suspect: above its floor. Of innocent pairs in float32 hardly a site
 is (benchmarks/results/fault-bench.md: the largest ratio of all variants is 1.04)."""
@@ -314,11 +302,10 @@ def followed_errors(step: StepRecords) -> dict[Key, Local]:
         floor, moments = step.floors[record.key], record.moments
         apart = np.asarray(record.value, np.float64)
         scale = moments.l2 if moments is not None and moments.l2 > 0 else 1.0
-        far = float(np.sqrt((apart**2).sum()))
-        distance = Distance(far / scale, floor.l2 / scale, ratio(far, floor.l2))
-        bins = [] if floor.bins is None else [ratio(float(v), float(f)) for v, f in zip(apart, floor.bins, strict=True)]
-        inside = distance.ratio <= L2_LIMIT and not any(b > BIN_LIMIT for b in bins)
-        found[record.key] = Local(distance, not inside)
+        far = distance(float(np.sqrt((apart**2).sum())), scale, floor.l2)
+        bins = () if floor.bins is None else ratios(apart, floor.bins.astype(np.float64))
+        inside = far.ratio <= L2_LIMIT and not any(b > BIN_LIMIT for b in bins)
+        found[record.key] = Local(far, not inside)
     return found
 
 
@@ -354,7 +341,7 @@ def with_followed(
         mine = found.get(d.key)
         if mine is not None and mine.beyond and d.verdict in ("pass", "fail"):
             d = replace(d, local=mine.distance, birth=_born(d.key), verdict=_verdict(d.key, mine, excuses))
-        elif mine is not None and d.birth in BORN:
+        elif mine is not None and d.introduced:
             d = replace(d, local=mine.distance, birth="propagated")
         elif _accounted_for(d, within, outer):
             d = replace(d, birth="propagated")

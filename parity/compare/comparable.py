@@ -246,18 +246,18 @@ def _held(reference: Golden, candidate: Golden) -> list[Check]:
             f"script: record it anew), or compare that part alone: --steps {len(walked)}"
         )
         return [Check("steps held", "explained", detail)]
-    if _in_loop(reference) == _in_loop(candidate) != () and reference.steps != candidate.steps:
+    if reference.steps == candidate.steps:
+        return [Check("steps held", "pass", f"{len(common)} on both sides")]
+    ours, theirs = _in_loop(reference), _in_loop(candidate)
+    if ours == theirs != ():
         holds = "reference" if OUTSIDE in reference.steps else "candidate"
         detail = f"the {holds} alone holds what is outside the loop: {len(common)} steps of the loop compared"
         return [Check("steps held", "explained", detail)]
-    ours, theirs = _in_loop(reference), _in_loop(candidate)
-    if ours != theirs and ours[: len(theirs)] == theirs[: len(ours)] != ():
+    if ours[: len(theirs)] == theirs[: len(ours)] != ():
         detail = f"the reference's loop made {len(ours)} steps, the candidate's {len(theirs)}: the shorter compared"
         return [Check("steps held", "explained", detail)]
-    if reference.steps != candidate.steps:
-        detail = f"{_listed(reference)} against {_listed(candidate)}: both are finished, but hold other steps"
-        return [Check("steps held", "fail", detail)]
-    return [Check("steps held", "pass", f"{len(common)} on both sides")]
+    detail = f"{_listed(reference)} against {_listed(candidate)}: both are finished, but hold other steps"
+    return [Check("steps held", "fail", detail)]
 
 
 OUTSIDE = -1

@@ -17,28 +17,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.compare.births import L2_LIMIT, LINF_LIMIT, SCHEDULE, beyond, call_of, peak, unknown
+from parity.compare.births import SCHEDULE, beyond, call_of, unknown
 from parity.compare.findings import findings
 from parity.compare.judge import Common
-from parity.compare.reason import Note, Output, Reason, worst_of
-from parity.compare.result import (
-    NAN,
-    UNKNOWN,
-    Birth,
-    Check,
-    Distance,
-    Failed,
-    Origin,
-    Result,
-    SettingDifference,
-    SiteDiff,
-    StageDiff,
-    StepDiff,
-    Verdict,
-)
-from parity.compare.sites import BORN, FAILED, INTRODUCED, NOT_COMPARED, Columns, Sites, among, count
+from parity.compare.metrics import L2_LIMIT, LINF_LIMIT
+from parity.compare.reason import NAN, UNKNOWN, Distance, Note, Output, Reason, worst_of
+from parity.compare.result import Check, Failed, Origin, Result, SiteDiff, StageDiff, StepDiff, Verdict
+from parity.golden.disk.part import chosen
 from parity.records import AFTER, LOOP, Record, StepRecords
-from parity.settings import BITS, BY_NAME
+from parity.settings import BITS, BY_NAME, Difference
 from parity.settings.chips import NO_CHIP
 
 
@@ -47,18 +34,16 @@ class Collected:
     """What a comparison has gathered, step by step.
 
     Attributes:
-        steps, sites: of the steps so far, in execution order. lean: whether row bins of what passes are left out; only
-            a run that follows the candidate may find later that it does not.
+        steps, sites: of the steps so far, in execution order.
     """
 
     steps: list[StepDiff] = field(default_factory=list)
-    sites: Sites = field(default_factory=Sites)
-    lean: bool = False
+    sites: list[SiteDiff] = field(default_factory=list)
 
-    def add(self, reference: StepRecords, candidate: StepRecords, sites: Columns) -> None:
+    def add(self, reference: StepRecords, candidate: StepRecords, sites: Sequence[SiteDiff]) -> None:
         """Take in one judged step; steps without the loop's values (step -1) give sites alone."""
-        self.sites.parts.append(sites.kept(lean=self.lean))
-        step = step_diff(reference, candidate, sites.loop)
+        self.sites += sites
+        step = step_diff(reference, candidate, sites)
         if step is not None:
             self.steps.append(step)
 
@@ -71,15 +56,13 @@ def step_diff(reference: StepRecords, candidate: StepRecords, sites: Sequence[Si
     if predicted is None:
         return None
 
-    def pair(name: str) -> tuple[float, float]:
-        return ours.get(name, NAN), theirs.get(name, NAN)
-
+    timestep, sigma, dt = ((ours.get(name, NAN), theirs.get(name, NAN)) for name in ("timestep", "sigma", "dt"))
     of = min(BITS.get(dtype, 0) for dtype in predicted.dtypes)
     return StepDiff(
         reference.step,
-        pair("timestep"),
-        pair("sigma"),
-        pair("dt"),
+        timestep,
+        sigma,
+        dt,
         predicted.distance,
         by_port.get(("", "latents.after"), UNKNOWN),
         by_port.get(("", "latents.before"), UNKNOWN),
@@ -96,9 +79,13 @@ def bits_of_agreement(rel_l2: float, of: int) -> float:
     return float(of) if rel_l2 <= 2.0**-of else max(0.0, -math.log2(rel_l2)) if math.isfinite(rel_l2) else 0.0
 
 
+def _is_number(r: Record) -> bool:
+    return r.key.module == LOOP and r.shape == ()
+
+
 def _scalars(records: Sequence[Record]) -> dict[str, float]:
     """The loop's own numbers; a golden from elsewhere may hold anything under these names."""
-    held = ((r.key.port, np.asarray(r.value)) for r in records if r.key.module == LOOP and r.shape == ())
+    held = ((r.key.port, np.asarray(r.value)) for r in chosen(records, _is_number))
     return {port: float(value.item()) for port, value in held if value.size == 1 and value.dtype.kind in "biuf"}
 
 
@@ -130,7 +117,7 @@ def conclude(
     collected: Collected,
     *,
     model: str,
-    differing: Sequence[SettingDifference],
+    differing: Sequence[Difference],
     preflight: Sequence[Check],
     notes: Sequence[Note] = (),
     failing: Failed = "logic",
@@ -161,11 +148,12 @@ def conclude(
     )
     if not any(_compared(d) for d in sites):
         return nothing
-    loop = [d for d in among(sites, which=lambda d: d.key.module == LOOP) if d.verdict != "ignored"]
+    loop = [d for d in sites if d.key.module == LOOP and d.verdict != "ignored"]
     broken = next((d for d in loop if d.nonfinite[0]), None)
     # What was judged before the reference broke stands.
     outputs = [d for d in loop if (broken is None or _before(d, broken)) and beyond(d) and not unknown(d)]
-    births = any(broken is None or _before(d, broken) for d in among(sites, verdicts=FAILED, births=INTRODUCED))
+    introduced = (d for d in sites if d.verdict == "fail" and d.introduced)
+    births = any(broken is None or _before(d, broken) for d in introduced)
     if not outputs and not births:
         if broken is not None:
             return replace(nothing, why=Reason(kind="inconclusive", problem="not_finite", first=broken.key))
@@ -173,17 +161,17 @@ def conclude(
             widest = WIDEST if failing == "logic" else math.inf
         if wide := _wide_floor(sites, steps, widest):
             return replace(nothing, why=wide)
-        without = (d.key for d in among(sites, verdicts=frozenset({"inconclusive"})) if unknown(d))
-        if first := next(without, None):
-            some = Reason(kind="inconclusive", problem="some_floors", first=first, sites=1 + sum(1 for _ in without))
+        without = [d.key for d in sites if d.verdict == "inconclusive" and unknown(d)]
+        if without:
+            some = Reason(kind="inconclusive", problem="some_floors", first=without[0], sites=len(without))
             return replace(nothing, why=some)
-        decided = count(sites, frozenset({"pass", "harmless"}))
+        decided = sum(d.verdict in ("pass", "harmless") for d in sites)
         why = Reason(kind="agrees", sites=decided, steps=len(steps), output=_worst(steps))
         beside = (*_harmless(why, differing), *_grown(sites), *_blurred(steps), *notes)
         return replace(nothing, verdict="pass", why=why, notes=beside)
-    origin = _origin(sites, outputs)
-    at = next(d for d in among(sites, step=origin.key.step) if d.key == origin.key)
-    why = divergence(at, origin.birth, outputs_match=bool(steps) and not outputs, sites=sites)
+    at = _first(sites, outputs)
+    why = _divergence(at, sites, outputs_match=bool(steps) and not outputs)
+    origin = Origin(at.key, why.birth)
     found = findings(sites, origin, [d.setting for d in differing], grid)
     return replace(nothing, verdict="fail", failed=failing, why=why, origin=origin, notes=(*notes, *found))
 
@@ -193,7 +181,7 @@ def _wide_floor(sites: Sequence[SiteDiff], steps: Sequence[StepDiff], widest: fl
     hold what the loop has grown to."""
     if not steps or not steps[0].noise_pred.floor > widest:
         return None
-    first = next((d for d in among(sites, step=steps[0].step) if d.distance.floor > widest), None)
+    first = next((d for d in sites if d.key.step == steps[0].step and d.distance.floor > widest), None)
     key = None if first is None else first.key
     return Reason(
         kind="inconclusive",
@@ -217,15 +205,15 @@ def _compared(d: SiteDiff) -> bool:
     return held and d.verdict not in ("ignored", "not compared")
 
 
-def _origin(sites: Sequence[SiteDiff], outputs: Sequence[SiteDiff]) -> Origin:
+def _first(sites: Sequence[SiteDiff], outputs: Sequence[SiteDiff]) -> SiteDiff:
     """The first birth, one that no setting explains before one that a setting does, else where growth crossed."""
-    for verdict in ("fail", "harmless"):
-        for d in among(sites, verdicts=frozenset({verdict}), births=INTRODUCED):
-            d = _beside_the_schedule(sites, d) if d.key.module == SCHEDULE else d
-            return Origin(d.key, d.birth or "propagated")
-    first = next(among(sites, births=BORN), outputs[0] if outputs else None)
-    assert first is not None  # else nothing failed
-    return Origin(first.key, first.birth or "propagated")
+    introduced = [d for d in sites if d.introduced]
+    unexplained = (d for d in introduced if d.verdict == "fail")
+    first = next(unexplained, None) or next(iter(introduced), None) or next((d for d in sites if d.birth), None)
+    first = first or outputs[0]  # else nothing failed
+    if first.introduced and first.key.module == SCHEDULE:
+        first = _beside_the_schedule(sites, first)
+    return first if first.birth else replace(first, birth="propagated")
 
 
 def _beside_the_schedule(sites: Sequence[SiteDiff], schedule: SiteDiff) -> SiteDiff:
@@ -234,7 +222,7 @@ def _beside_the_schedule(sites: Sequence[SiteDiff], schedule: SiteDiff) -> SiteD
     The schedule is recorded whole in its first step, whose transformer reads nothing of it but that step's timestep:
     what is born there is not the schedule's doing, and comes before the scheduler reads more of it.
     """
-    wrong = list(among(sites, step=schedule.key.step, verdicts=FAILED))
+    wrong = [d for d in sites if d.key.step == schedule.key.step and d.verdict == "fail"]
     if any(d.key.site == f"{LOOP}:timestep" for d in wrong):
         return schedule
     own = (d for d in wrong if d.key.module not in (SCHEDULE, LOOP) and d.birth == "module")
@@ -246,7 +234,7 @@ def _worst(steps: Sequence[StepDiff]) -> Output | None:
     return None if worst is None else Output("noise_pred", worst.noise_pred)
 
 
-def _harmless(why: Reason, differing: Sequence[SettingDifference]) -> Iterator[Note]:
+def _harmless(why: Reason, differing: Sequence[Difference]) -> Iterator[Note]:
     for d in differing:
         differs = f"{d.setting} differs ({d.reference} against {d.candidate})"
         if d.setting.startswith("vae.") and d.setting not in BY_NAME:  # of a script's config
@@ -266,22 +254,22 @@ def _blurred(steps: Sequence[StepDiff]) -> Iterator[Note]:
 
 
 def _grown(sites: Sequence[SiteDiff]) -> Iterator[Note]:
-    grown = count(sites, FAILED)
+    grown = sum(d.verdict == "fail" for d in sites)
     if grown:
         yield Note(f"{grown} sites are beyond their floors by growth alone; nothing was introduced at any of them")
 
 
 def _coverage(seen: Common, sites: Sequence[SiteDiff]) -> Iterator[Note]:
     """How much of the reference was compared."""
-    left = count(sites, NOT_COMPARED)
+    left = [d for d in sites if d.verdict == "not compared"]
     if not seen.modules and not left:
         return
     text = f"{len(seen.compared)} of the reference's {len(seen.modules)} modules were compared"
     if any(seen.alone):
         text += f"; without a counterpart: {seen.alone[0]} tensors of the reference, {seen.alone[1]} of the candidate"
-    first = next((d for d in among(sites, verdicts=NOT_COMPARED) if d.note), None)
+    first = next((d for d in left if d.note), None)
     if first is not None:
-        text += f"; not compared, since they do not line up: {left} tensors, first {first.key.site} ({first.note})"
+        text += f"; not compared, since they do not line up: {len(left)} tensors, first {first.key.site} ({first.note})"
     yield Note(text)
 
 
@@ -303,23 +291,24 @@ def _unpaired(before: Sequence[SiteDiff], first: SiteDiff) -> Mapping[str, str]:
     return inputs | modules
 
 
-def divergence(
-    at: SiteDiff,
-    birth: Birth,
-    *,
-    outputs_match: bool = False,
-    sites: Sequence[SiteDiff] = (),
-) -> Reason:
-    """The reason of a comparison that a site decides.
+def begun(result: Result, at: SiteDiff, sites: Sequence[SiteDiff]) -> Result:
+    """A failing result whose first divergence is this site.
 
     Args:
-        birth: how the divergence starts there. outputs_match: whether noise_pred and latents match all the same.
         sites: those that were judged, by which it is known what comes before it.
     """
+    why = _divergence(at, sites, outputs_match=result.why.outputs_match)
+    return replace(result, origin=Origin(at.key, why.birth), why=why)
+
+
+def _divergence(at: SiteDiff, sites: Sequence[SiteDiff], *, outputs_match: bool) -> Reason:
+    """The reason of a comparison that a site decides; `outputs_match`: whether noise_pred and latents match all the
+    same."""
     alone = math.isnan(at.distance.rel_l2) and not math.isnan(at.local.rel_l2)
     local = alone or not math.isnan(at.local.ratio)
     within_norm = not local and at.distance.ratio <= L2_LIMIT
-    before = list(itertools.takewhile(lambda d: d.key != at.key, among(sites, step=at.key.step)))
+    of_step = (d for d in sites if d.key.step == at.key.step)
+    before = list(itertools.takewhile(lambda d: d.key != at.key, of_step))
     agreeing = [d for d in before if d.verdict == "pass"]
     inputs = [d for d in agreeing if d.key.is_input and call_of(d.key) == call_of(at.key)]
     # The last that were seen to agree: the inputs of its call, else what came before it.
@@ -329,14 +318,14 @@ def divergence(
     return Reason(
         kind="first_divergence",
         first=at.key,
-        birth=birth,
+        birth=at.birth or "module",
         after=tuple(d.key for d in after),
         not_compared=tuple(unpaired),
         unlike=next(iter(unpaired.values()), ""),
         called=tuple(dict.fromkeys(d.called for d in ([at] if at.key.is_input else inputs) if d.called)),
         distance=at.local if local else at.distance,
         element=element,
-        part=peak(at) if within_norm and math.isnan(element) else NAN,
+        part=at.peak if within_norm and math.isnan(element) else NAN,
         note=at.note,
         fed="candidate" if local else "own",
         outputs_match=outputs_match,
@@ -345,7 +334,7 @@ def divergence(
 
 def stage_diff(judged: Result, name: str, in_chain: Distance | None = None) -> StageDiff:
     """The line of a stage, for its worst output."""
-    loop = among(judged.sites, which=lambda d: (d.key.stage, d.key.module) == (name, LOOP) and not d.key.is_apart)
+    loop = (d for d in judged.sites if (d.key.stage, d.key.module) == (name, LOOP) and not d.key.is_apart)
     worst = max(loop, key=lambda d: d.distance.ratio, default=None)
     by_itself = UNKNOWN if worst is None else worst.distance
     output = "" if worst is None else worst.key.port
@@ -357,11 +346,11 @@ def recorded_stages(result: Result) -> tuple[StageDiff, ...]:
     of its own loop."""
     found = []
     for name in (BEFORE, AFTER):
-        sites = list(among(result.sites, which=lambda d, name=name: d.key.stage == name))  # type: ignore[misc]
+        sites = [d for d in result.sites if d.key.stage == name]
         if not sites:
             continue
         carried = [d for d in sites if d.verdict == "fail"]
-        failed = any(d.birth in INTRODUCED or (d.key.module == LOOP and beyond(d)) for d in carried)
+        failed = any(d.introduced or (d.key.module == LOOP and beyond(d)) for d in carried)
         why = Reason(kind="output" if failed else "agrees", stage=name, sites=len(sites))
         if carried and not failed:
             text = f"{name}: {len(carried)} of {len(sites)} sites differ by what they are given, nothing begins there"

@@ -8,18 +8,11 @@ difference is not measured: they are said where the divergence starts inside tha
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from parity.compare import relations
 from parity.compare.frames import truncated
-from parity.compare.relations import (
-    decoded,
-    guidance,
-    judged_by_own_branches,
-    judged_by_own_latents,
-    rounded_otherwise,
-    stepped,
-)
 from parity.compare.result import Cause, Origin, SettingDifference, measured
 from parity.compare.values import GIVEN, LATENTS, Both, Seen, counters, held, order, schedule, start
 from parity.records import LOOP, StepRecords
@@ -27,8 +20,15 @@ from parity.records import LOOP, StepRecords
 OWN_LATENTS = f"{GIVEN} is compared with what the reference's scaling makes of the candidate's latents"
 OWN_BRANCHES = "noise_pred is compared with what the reference's guidance makes of the candidate's branches"
 
-Detector = Callable[[Seen], Iterator[Cause]]
-_DETECTORS: tuple[Detector, ...] = (schedule, counters, start, order, guidance, stepped, decoded)
+_DETECTORS = (
+    schedule,
+    counters,
+    start,
+    order,
+    relations.guidance,
+    relations.stepped,
+    relations.decoded,
+)
 
 
 @dataclass
@@ -50,8 +50,8 @@ class Detectors:
 
         See `judged_by_own_latents` and `judged_by_own_branches`; `add` reads the branches that were recorded.
         """
-        read = judged_by_own_latents(reference, candidate, self._before)
-        judged = judged_by_own_branches(read, candidate)
+        read = relations.judged_by_own_latents(reference, candidate, self._before)
+        judged = relations.judged_by_own_branches(read, candidate)
         for instead, of, note in ((read, reference, OWN_LATENTS), (judged, read, OWN_BRANCHES)):
             if instead is not of and note not in self.notes:
                 self.notes.append(note)
@@ -68,7 +68,7 @@ class Detectors:
         a, b = (side.get(("", LATENTS)) for side in (ours, theirs))
         self._before = None if a is None or b is None else (a, b)
         if reference.step == 0:
-            self.notes += rounded_otherwise(seen)
+            self.notes += relations.rounded_otherwise(seen)
         if not differs:
             return
         told = (cause for detector in _DETECTORS for cause in detector(seen))

@@ -29,11 +29,10 @@ from parity.compare.comparable import common_steps, comparable, layouts, setting
 from parity.compare.conclude import Collected, conclude, recorded_stages, widest_of
 from parity.compare.detectors import Detectors, config_cause
 from parity.compare.judge import Judge
-from parity.compare.pairs import Branches, lean
+from parity.compare.pairs import Branches
 from parity.compare.preflight import failed
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Cause, Check, Failed, Result
-from parity.compare.sites import FAILED, VERDICTS, among, inconclusive
 from parity.errors import UsageError
 from parity.golden import Golden
 from parity.golden.rename import NONE, Rename, Renamer
@@ -130,8 +129,8 @@ class Sides:
     @property
     def all_there(self) -> bool:
         """Whether what is to be compared was recorded to its end on both sides."""
-        finished = self.reference.complete and self.candidate.complete
-        return self.first is not None or (finished and len(set(self.loops)) == 1)
+        ours, theirs = self.loops
+        return self.first is not None or (self.reference.complete and self.candidate.complete and ours == theirs)
 
     def in_part(self, step: int) -> bool:
         """Whether a side may lack what the other has of a step, since it ended before, or was called once more."""
@@ -187,8 +186,8 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     # Implementations that are mapped onto each other, or a user's own, are built otherwise: one may have more.
     port = b.backend == PORT
     renamer = Renamer(rename)
-    lies = layouts(a, b, rename.module if rename else None)
-    judge = Judge(excuses(differing), port=port, mapped=renamer.mapped if rename else None, laid_out=lies)
+    mapped, lies = renamer.mapped if rename else None, layouts(a, b, rename.module if rename else None)
+    judge = Judge(excuses(differing), port=port, mapped=mapped, laid_out=lies, lean=True)
     detectors, branches = Detectors((a.settings, b.settings)), Branches.of(a, b)
     collected = judge_streams(_steps(sides, renamer, branches, say, strict=not (rename or port)), judge, detectors)
     held = (f.detail for f in findings if f.check == "steps held" and f.verdict == "explained")
@@ -240,13 +239,12 @@ def judge_streams(steps: Iterable[tuple[StepRecords, StepRecords]], judge: Judge
         detectors: looks for causes around the model, from the first step that differs on.
         steps: the reference's, with floors, and the candidate's; of two streams `zip(a, b, strict=True)`.
     """
-    collected = Collected(lean=True)
+    collected = Collected()
     for reference, candidate in steps:
         reference, own = detectors.as_judged(reference, candidate)
         judged = judge.step(own, candidate)
-        reference, own, candidate = (lean(side) for side in (reference, own, candidate))
         collected.add(own, candidate, judged)
-        detectors.add(reference, candidate, differs=bool((judged.verdicts == VERDICTS.index("fail")).any()))
+        detectors.add(reference, candidate, differs=any(d.verdict == "fail" for d in judged))
         del reference, own, candidate  # before the next is waited for: both sides' next are read already
     return collected
 
@@ -290,10 +288,10 @@ def without_floors(result: Result) -> Result:
     """The verdict where the reference holds no floors at all: exact equality passes, anything else is unknown."""
     if result.verdict == "inconclusive" and result.why.problem != "some_floors":
         return result
-    first = next((d for d in among(result.sites, apart=True) if d.verdict != "ignored"), None)
-    first = first or next(among(result.sites, verdicts=FAILED), None)
+    apart = (d for d in result.sites if d.distance.rel_l2 != 0.0 and d.verdict != "ignored")
+    first = next(apart, None) or next((d for d in result.sites if d.verdict == "fail"), None)
     if first is None:
         return result
     why = Reason(kind="inconclusive", problem="no_floors", first=first.key, note=first.note, distance=first.distance)
-    sites = inconclusive(result.sites)
+    sites = [replace(d, verdict="inconclusive", birth=None) if d.verdict == "fail" else d for d in result.sites]
     return replace(result, verdict="inconclusive", failed=None, why=why, sites=sites, origin=None)

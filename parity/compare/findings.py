@@ -10,10 +10,11 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from parity.compare.births import BIN_LIMIT
+import numpy as np
+
+from parity.compare.metrics import BIN_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Origin, SiteDiff
-from parity.compare.sites import among
 from parity.records import LOOP
 from parity.sketch import Geometry
 
@@ -27,7 +28,7 @@ _MOST = 8
 
 def findings(
     sites: Sequence[SiteDiff],
-    origin: Origin | None,
+    origin: Origin,
     declared: Iterable[str] = (),
     grid: tuple[int, int, int] | None = None,
 ) -> tuple[Note, ...]:
@@ -41,23 +42,21 @@ def findings(
     return tuple(Note(text) for text in found if text)
 
 
-def _branches(sites: Sequence[SiteDiff], origin: Origin | None) -> str:
+def _branches(sites: Sequence[SiteDiff], origin: Origin) -> str:
     """Which guidance branches are hit, where not all are."""
-    if origin is None or not origin.key.branch:
+    if not origin.key.branch:
         return ""
-    at = [d for d in among(sites, step=origin.key.step) if d.key.branch]
-    every = list(dict.fromkeys(d.key.branch for d in at))
-    hit = [b for b in every if any(d.verdict == "fail" for d in at if d.key.branch == b)]
-    clean = [b for b in every if b not in hit]
+    at = [d for d in sites if d.key.step == origin.key.step and d.key.branch]
+    differ = {d.key.branch for d in at if d.verdict == "fail"}
+    every = dict.fromkeys(d.key.branch for d in at)
+    hit, clean = [b for b in every if b in differ], [b for b in every if b not in differ]
     return f"only branch {', '.join(hit)} differs; {', '.join(clean)} agrees" if hit and clean else ""
 
 
-def _rows(sites: Sequence[SiteDiff], origin: Origin | None, grid: tuple[int, int, int] | None) -> str:
+def _rows(sites: Sequence[SiteDiff], origin: Origin, grid: tuple[int, int, int] | None) -> str:
     """Where in the rows of the origin the difference lies, where it is not everywhere."""
-    if origin is None:
-        return ""
     keys = {origin.key} if origin.key.site != VIDEO else {origin.key, origin.key.read}
-    here = [d for d in among(sites, step=origin.key.step) if d.key in keys]
+    here = [d for d in sites if d.key in keys]
     # Of a video what is shown, which comes behind it: a side may have cut every frame.
     at = replace(here[-1], key=origin.key) if here else None
     if at is None or at.key.site == _FRAMES or len(at.bins) < 2 or any(math.isnan(b) for b in at.bins):
@@ -74,15 +73,18 @@ def _rows(sites: Sequence[SiteDiff], origin: Origin | None, grid: tuple[int, int
     spans = [(int(i * size), min(tokens, math.ceil((i + 1) * size))) for i in hit]
     if at.key.site == VIDEO:  # a bin over the end of a frame says nothing of which, where another lies within one
         spans = [span for span in spans if span[1] - span[0] == 1] or spans
-    where = ", ".join(_span(first, last) for first, last in _merged(spans)[:_MOST])
+    lies = np.zeros(tokens, bool)
+    for first, last in spans:
+        lies[first:last] = True
+    edges = np.flatnonzero(np.diff(lies, prepend=False, append=False)).reshape(-1, 2).tolist()
+    where = ", ".join(str(first) if last - first == 1 else f"{first} to {last - 1}" for first, last in edges[:_MOST])
     if at.key.site == VIDEO:
-        alone = "; the first, which sees no other, agrees" if _merged(spans) == [(1, tokens)] else ""
+        alone = "; the first, which sees no other, agrees" if edges == [[1, tokens]] else ""
         return f"at {at.key.site} the difference lies in frames {where} of {tokens}{alone}"
     text = "text" in at.key.port.split("@")[1:] or at.rows != ""
     sentence = f"at {at.key.site} the difference lies in {'text ' if text else ''}tokens {where} of {tokens}"
     if not text and grid is not None and math.prod(grid) == tokens and grid[0] > 1:
-        frame = grid[1] * grid[2]
-        frames = sorted({f for first, last in spans for f in range(first // frame, (last - 1) // frame + 1)})
+        frames = np.flatnonzero(lies.reshape(grid).any(axis=(1, 2))).tolist()
         if len(frames) < grid[0]:
             sentence += f": frames {', '.join(map(str, frames[:_MOST]))} of {grid[0]}"
     return sentence
@@ -101,20 +103,6 @@ def _tokens(d: SiteDiff) -> int | None:
     return rows * channels // per_token if len(shape) >= 3 and per_token and rows else None
 
 
-def _merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    merged: list[tuple[int, int]] = []
-    for first, last in spans:
-        if merged and first <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], last)
-        else:
-            merged.append((first, last))
-    return merged
-
-
-def _span(first: int, last: int) -> str:
-    return str(first) if last - first == 1 else f"{first} to {last - 1}"
-
-
 def _dtypes(sites: Sequence[SiteDiff], declared: Iterable[str]) -> str:
     """One sentence for all sites whose floating dtype differs, unless a declared dtype explains them."""
     if "dtype" in set(declared):
@@ -122,9 +110,10 @@ def _dtypes(sites: Sequence[SiteDiff], declared: Iterable[str]) -> str:
     pairs: dict[tuple[str, str], None] = {}
     modules: dict[str, None] = {}
     first = ""
-    for d in among(sites, which=lambda d: d.dtypes[0] != d.dtypes[1] and set(d.dtypes) <= set(_FLOATS)):
-        first = first or d.key.site
-        pairs[d.dtypes] = modules[d.key.module or "(model)"] = None
+    for d in sites:
+        if d.dtypes[0] != d.dtypes[1] and set(d.dtypes) <= set(_FLOATS):
+            first = first or d.key.site
+            pairs[d.dtypes] = modules[d.key.module or "(model)"] = None
     if not modules:
         return ""
     kinds = ", ".join(sorted(f"{a} against {b}" for a, b in pairs))
@@ -134,7 +123,7 @@ def _dtypes(sites: Sequence[SiteDiff], declared: Iterable[str]) -> str:
 
 def _nonfinite(sites: Sequence[SiteDiff]) -> str:
     """Where values are NaN or infinite on the candidate alone first, and what takes them in."""
-    bad = (d for d in among(sites, worse=True) if not d.key.is_apart)
+    bad = (d for d in sites if d.nonfinite[1] > d.nonfinite[0] and not d.key.is_apart)
     first = next(bad, None)
     if first is None:
         return ""

@@ -12,8 +12,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from parity.compare.metrics import ratio
-from parity.compare.result import NAN, Cause, Distance, FrameDiff, FrameError, Region, measured
+from parity.compare import metrics
+from parity.compare.result import NAN, Cause, FrameDiff, FrameError, Region, measured
+from parity.golden.disk.part import chosen
 from parity.records import Key, Record, StepRecords
 from parity.sketch import Geometry, distance, norm, shown
 
@@ -56,11 +57,10 @@ def frame_errors(reference: np.ndarray, candidate: np.ndarray, floors: np.ndarra
     for ours, theirs, floor in zip(reference, candidate, floors, strict=True):
         a, b = ours.astype(np.float64), theirs.astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
-            apart, scale = b - a, float(np.linalg.norm(a)) or 1.0
-            l2 = float(np.linalg.norm(apart))
-        far = Distance(l2 / scale, float(floor) / scale, ratio(l2, float(floor)))
+            apart, scale = b - a, float(np.linalg.norm(a))
+            far = metrics.distance(float(np.linalg.norm(apart)), scale, float(floor))
         shown = pictures(a), pictures(b)
-        found.append(FrameError(far, psnr(*shown), ssim(*shown), worst_region(apart, scale)))
+        found.append(FrameError(far, psnr(*shown), ssim(*shown), worst_region(apart, scale or 1.0)))
     return tuple(found)
 
 
@@ -141,8 +141,8 @@ ONE_LEVEL = 0.15
 def truncated(reference: StepRecords, candidate: StepRecords) -> Iterator[Cause]:
     """Frames as they leave the generation: by truncation to uint8 half of the pixels, but for those that are cut to
     black or white, are one level darker than by rounding, and no other differs."""
-    theirs = {r.key: r for r in candidate.records}
-    for ours in reference.records:
+    theirs = {r.key: r for r in chosen(candidate.records, _is_picture)}
+    for ours in chosen(reference.records, _is_picture):
         other = theirs.get(ours.key)
         if other is None or not ours.dtype == other.dtype == "uint8" or ours.moments is None or other.moments is None:
             continue
@@ -156,9 +156,13 @@ def truncated(reference: StepRecords, candidate: StepRecords) -> Iterator[Cause]
             yield measured(text, "frames", *made, darker, at=ours.key.site)
 
 
+def _is_picture(r: Record) -> bool:
+    return r.dtype == "uint8" or r.key.site == "decode:out"
+
+
 def _least_darker(reference: StepRecords, theirs: Mapping[Key, Record]) -> float:
     """The least by which truncated pictures are darker: infinite where what the decoder gave differs already."""
-    out = [(r, theirs.get(r.key)) for r in reference.records if r.key.site == "decode:out"]
+    out = [(r, theirs.get(r.key)) for r in chosen(reference.records, _is_picture) if r.key.site == "decode:out"]
     found = [
         distance(a.sketch, b.sketch, Geometry(*a.frame)) / (norm(a.sketch, Geometry(*a.frame)) or 1.0)
         for a, b in out

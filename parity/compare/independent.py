@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from parity.compare.births import SCHEDULE
 from parity.compare.result import Result, SiteDiff
-from parity.compare.sites import FAILED, INTRODUCED, NOT_COMPARED, among
 from parity.records import ATTENTION, LOOP
 
 _RELATIONS = (f"{LOOP}:noise_pred", f"{LOOP}:latents.after", "decode:in.z", "decode:frames")
@@ -54,11 +53,12 @@ def differences(result: Result) -> tuple[Difference, ...]:
         return ()
     weights = [c for c in result.preflight if c.computed]
     found = {f"the {c.check}": Difference(f"the {c.check}", causes=[c.detail]) for c in weights}
-    for d in among(result.sites, verdicts=NOT_COMPARED, which=_is_argument):
-        found.setdefault(code_of(d.key.site), Difference(place_of(d.key.site), causes=[f"{d.note}: not compared"]))
+    for d in result.sites:
+        if d.verdict == "not compared" and _is_argument(d):
+            found.setdefault(code_of(d.key.site), Difference(place_of(d.key.site), causes=[f"{d.note}: not compared"]))
     # The first divergence is often known closer than the sites are, which were judged before it was looked for.
-    first = [result.origin.key] if result.origin is not None and result.origin.birth in INTRODUCED else []
-    for key in (*first, *(d.key for d in among(result.sites, verdicts=FAILED, births=INTRODUCED))):
+    first = [result.origin.key] if result.origin is not None and result.origin.birth != "propagated" else []
+    for key in (*first, *(d.key for d in result.introduced)):
         if weights and key.module not in _AROUND:
             continue  # a module that has other weights differs by them
         one = found.setdefault(code_of(key.site), Difference(place_of(key.site)))
@@ -78,7 +78,7 @@ def closest(result: Result) -> Sequence[SiteDiff]:
         return result.sites
     block = min((d.key.module for d in result.closer), key=len)
     seen = {d.key for d in result.closer}
-    more = among(result.sites, verdicts=FAILED, births=INTRODUCED, which=lambda d: not within(d.key.module, block))
+    more = (d for d in result.introduced if not within(d.key.module, block))
     return (*result.closer, *(d for d in more if d.key not in seen))
 
 

@@ -1,43 +1,35 @@
-"""Judging one step: every site's distance from columns of sketches, objects for what does not pass.
+"""Judging one step: every site's distance from its floor, measured in blocks of sketches.
 
-Problem. A site that passes needs four numbers; made and judged as an object it costs a hundred times what reading its
-sketch does, and nearly every site of nearly every comparison passes.
+Problem. Nearly every site of nearly every comparison passes; measured one by one it costs a hundred times what reading
+its sketch does.
 
 How. Which records stand against each other, and how their sketches lie, is found once for as long as both sides'
-layouts stay. Distances come from blocks of sketches. What is not two sketches (values that are held, moments alone,
-scalars, None) is compared pair by pair (`parity.compare.single`), and what is beyond its floor becomes an object, of
-which it is asked where the divergence begins (`parity.compare.births`).
+layouts stay. Distances come from blocks of sketches. What is not two sketches alone (values that are held, masks,
+moments, scalars, None) is then looked at pair by pair (`parity.compare.metrics`), and what is beyond its floor is asked
+where the divergence begins (`parity.compare.births`).
 
-Cost. One read of both sketches; 3 MB of memory for a block.
+Cost. One read of both sketches; 3 MB of memory for a block; some 400 bytes a site, and 8 a row bin of what does not
+pass. A live run keeps the row bins of what passes too, at 4 a bin: following the candidate may show that it does not.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Collection, Sequence
+from array import array
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.compare.births import (
-    L2_LIMIT,
-    LATENTS,
-    LINF_LIMIT,
-    Births,
-    Excuse,
-    beyond,
-    call_of,
-    input_severities,
-    peak,
-)
-from parity.compare.metrics import between, ratios
-from parity.compare.pairs import Group, Meeting, Pair, meet
+from parity.compare.births import Births, Excuse, beyond, call_of
+from parity.compare.metrics import L2_LIMIT, LINF_LIMIT, between, compared, keys_through, ratios, unread
+from parity.compare.pairs import Meeting, meet
 from parity.compare.preflight import Factors
-from parity.compare.result import NAN, SiteDiff
-from parity.compare.single import compared, keys_through, unread
-from parity.compare.sites import BIRTHS, VERDICTS, Columns
+from parity.compare.result import NAN, Distance, SiteDiff
 from parity.golden.disk.part import FloorTable, Table, tabled
-from parity.records import LOOP, StepRecords
+from parity.records import Key, StepRecords
+from parity.sketch import Geometry
 
 BLOCK = 1 << 17
 """Elements of the sketches that are compared at a time."""
@@ -57,13 +49,12 @@ class Common:
     alone: tuple[int, int] = (0, 0)
     floors: int = 0
 
-    def add(self, meeting: Meeting, made: Columns, floors: int) -> None:
+    def add(self, meeting: Meeting, sites: Iterable[SiteDiff], floors: int) -> None:
         """Count one judged step."""
         self.modules |= meeting.modules
         if not self.compared >= meeting.modules:
-            decided = ~np.isin(made.verdicts, [VERDICTS.index(v) for v in ("ignored", "not compared")])
-            tensors = (made.places[i] for i in np.flatnonzero(decided).tolist())
-            self.compared |= meeting.modules & {p.key.module for p in tensors if all(p.dtypes)}
+            decided = (d for d in sites if d.verdict not in ("ignored", "not compared"))
+            self.compared |= meeting.modules & {d.key.module for d in decided if all(d.dtypes)}
         self.alone = self.alone[0] + meeting.alone[0], self.alone[1] + meeting.alone[1]
         self.floors += floors
 
@@ -77,13 +68,14 @@ class Judge:
         port: whether the candidate's modules are a user's own. mapped: modules of the reference that other names of the
             candidate are mapped onto; None without a mapping. Inside both, what does not line up is not compared.
         laid_out: the modules whose parameters a port holds in another order or times a factor, with the factors.
-        seen: what both sides had in common so far.
+        lean: whether row bins of what passes are left out. seen: what both sides had in common so far.
     """
 
     excuses: tuple[Excuse, ...] = ()
     port: bool = False
     mapped: Collection[str] | None = None
     laid_out: Factors = field(default_factory=dict)
+    lean: bool = False
     births: Births = field(init=False)
     seen: Common = field(default_factory=Common)
     _meeting: Meeting | None = None
@@ -91,7 +83,7 @@ class Judge:
     def __post_init__(self) -> None:
         self.births = Births(self.excuses)
 
-    def step(self, reference: StepRecords, candidate: StepRecords) -> Columns:
+    def step(self, reference: StepRecords, candidate: StepRecords) -> tuple[SiteDiff, ...]:
         """The sites of one step, in execution order, with births."""
         (ours, floors), (theirs, _) = tabled(reference), tabled(candidate)
         meeting = self._meeting
@@ -99,157 +91,120 @@ class Judge:
             meeting = self._meeting = meet(
                 ours.layout, theirs.layout, port=self.port, mapped=self.mapped, laid_out=self.laid_out
             )
-        made = _Step(self, meeting, ours, theirs, floors).judged()
-        self.seen.add(meeting, made, len(floors))
-        return made
+        step = _Step(meeting, ours, theirs, floors, lean=self.lean)
+        sites = step.measured()
+        _read(sites, meeting.read)
+        _tell_apart(sites, meeting.lone)
+        step.lie_otherwise(sites)
+        step.move_masks(sites)
+        sites = self.births.judged(sites)
+        self.seen.add(meeting, sites, len(floors))
+        return tuple(sites)
 
 
 class _Step:
-    """One step being judged."""
+    """One step being measured."""
 
-    def __init__(self, judge: Judge, meeting: Meeting, ours: Table, theirs: Table, floors: FloorTable) -> None:
-        self.judge, self.meeting, self.ours, self.theirs, self.floors = judge, meeting, ours, theirs, floors
-        self.made = Columns.empty(ours.step, meeting.places)
-        self.peaks = np.zeros(len(meeting.places))
-        for s, side in enumerate((ours, theirs)):
-            bad = np.append(side.counts[:, 1] + side.counts[:, 2], 0)
-            self.made.nonfinite[:, s] = bad[meeting.moments[:, s]]
+    def __init__(self, meeting: Meeting, ours: Table, theirs: Table, floors: FloorTable, *, lean: bool) -> None:
+        self.meeting, self.ours, self.theirs, self.floors, self.lean = meeting, ours, theirs, floors, lean
+        self.numbers, self.peaks = np.full((len(meeting.places), 4), NAN), np.zeros(len(meeting.places))
+        self.bins: dict[int, Sequence[float]] = {}
+        sides = zip((ours, theirs), meeting.at, strict=True)
+        self.moments = [np.append(side.layout.moments, -1)[at] for side, at in sides]
+        # NaN and Inf of both sides; what has no moments is alike to nothing.
+        self.counts = [
+            np.append(side.counts[:, 1:], [[none, none]], axis=0)[at]
+            for side, at, none in zip((ours, theirs), self.moments, (-1, -2), strict=True)
+        ]
 
-    def judged(self) -> Columns:
-        for group in self.meeting.groups:
-            self._sketches(group)
+    def measured(self) -> list[SiteDiff]:
+        """Every pair, before it is known which of them decide."""
+        for view, at in self.meeting.groups.items():
+            rows = max(1, BLOCK // view.size)
+            for start in range(0, at.size, rows):
+                with np.errstate(all="ignore"):
+                    self._block(view, at[start : start + rows])
+        numbers, peaks = self.numbers.tolist(), self.peaks.tolist()
+        bad = np.maximum([counts.sum(axis=1) for counts in self.counts], 0).T.tolist()
+        sites = [self._site(i, *each) for i, each in enumerate(zip(numbers, peaks, bad, strict=True))]
         for i in self.meeting.others:
-            self._one(i)
-        loop = self.made.loop
-        self._bear(loop)
-        if any(d.key.site in LATENTS and beyond(d) for d in loop):
-            self.judge.births.dirty = True
-        return self.made
+            a, b = (at[i] for at in self.meeting.at)
+            ours, theirs = None if a < 0 else self.ours[a], None if b < 0 else self.theirs[b]
+            floor = None if ours is None else self.floors.get(ours.key)
+            sites[i] = compared(ours, theirs, floor, sites[i], own=self.meeting.own[i])
+        return sites
 
-    def _sketches(self, group: Group) -> None:
-        """Measure what meets as sketches, block by block."""
-        size = group.view.size
-        rows = max(1, BLOCK // size)
-        for start in range(0, group.at.size, rows):
-            part = slice(start, start + rows)
-            x, y = (
-                _gathered(side.sketches, starts[part], size)
-                for side, starts in zip((self.ours, self.theirs), group.starts, strict=True)
-            )
-            limits = np.full((group.at[part].size, group.view.bins), NAN)
-            held = np.flatnonzero(group.bins[part] >= 0)
-            if held.size:
-                limits[held] = _gathered(self.floors.bins, group.bins[part][held], group.view.bins)
-            with np.errstate(all="ignore"):
-                self._block(group, part, x, y, limits)
+    def _site(self, i: int, numbers: Sequence[float], peak: float, bad: Sequence[int]) -> SiteDiff:
+        place = self.meeting.places[i]
+        key = place.key
+        return SiteDiff(
+            Key(key.stage, self.ours.step, key.branch, key.site, key.call),
+            Distance(*numbers[:3]),
+            cosine=numbers[3],
+            shapes=place.shapes,
+            dtypes=place.dtypes,
+            nonfinite=(bad[0], bad[1]),
+            peak=peak,
+            bins=self.bins.get(i, ()),
+            frame=place.frame,
+            rows=place.rows,
+            verdict=place.verdict,
+            called=place.called,
+        )
 
-    def _block(self, group: Group, part: slice, x: np.ndarray, y: np.ndarray, limits: np.ndarray) -> None:
-        at = group.at[part]
-        moments = self.meeting.moments[at]
-        counts = [np.append(side.counts[:, 1:], [[-1, -1]], axis=0) for side in (self.ours, self.theirs)]
-        alike = (moments >= 0).all(axis=1) & (counts[0][moments[:, 0]] == counts[1][moments[:, 1]]).all(axis=1)
-        l2, own, cosine, apart = between(x, y, group.view, alike)
-        scale = np.where(moments[:, 0] >= 0, np.append(self.ours.numbers[:, 3], NAN)[moments[:, 0]], own)
+    def _block(self, view: Geometry, at: np.ndarray) -> None:
+        """Measure some pairs of sketches that lie alike."""
+        x, y = (
+            _gathered(side.sketches, side.layout.sketches[where[at]], view.size).astype(np.float64)
+            for side, where in zip((self.ours, self.theirs), self.meeting.at, strict=True)
+        )
+        alike = (self.counts[0][at] == self.counts[1][at]).all(axis=1)
+        l2, own, cosine, apart = between(x, y, view, alike)
+        known = np.append(self.ours.numbers[:, 3], NAN)[self.moments[0][at]]
+        scale = np.where(np.isnan(known), own, known)
         size = np.where(scale > 0, scale, 1.0)
-        floor = np.append(self.floors.numbers[:, 0], NAN)[group.floors[part]]
-        self.made.numbers[at, :4] = np.stack([l2 / size, floor / size, ratios(l2, floor), cosine], axis=1)
-        bins = ratios(apart, limits)
+        floors, layout = self.meeting.floors[at], self.floors.layout
+        floor = np.append(self.floors.numbers[:, 0], NAN)[floors]
+        self.numbers[at] = np.stack([l2 / size, floor / size, ratios(l2, floor), cosine], axis=1)
+        starts, counts = (np.append(column, -1)[floors] for column in (layout.bins, layout.bin_counts))
+        held = np.flatnonzero((starts >= 0) & (counts == view.bins))
+        bins = ratios(apart[held], _gathered(self.floors.bins, starts[held], view.bins))
+        at = at[held]
         self.peaks[at] = np.fmax.reduce(bins, axis=1, initial=0.0)
-        for i in np.flatnonzero(group.bins[part] >= 0).tolist():
-            self.made.bins[at[i]] = bins[i]
+        passes = (self.numbers[at, 2] <= L2_LIMIT) & (self.peaks[at] <= LINF_LIMIT) & ~self.meeting.whole[at]
+        for i, row, within in zip(at.tolist(), bins, passes.tolist(), strict=True):
+            if not within:
+                self.bins[i] = array("d", row.tobytes())
+            elif not self.lean:
+                self.bins[i] = array("f", row.astype(np.float32).tobytes())
 
-    def _one(self, i: int) -> None:
-        """A site that is not two sketches."""
-        a, b = self.meeting.pairs[i]
-        key = replace(self.meeting.places[i].key, step=self.ours.step)
-        pair = Pair(key, None if a < 0 else self.ours[a], None if b < 0 else self.theirs[b])
-        floor = None if a < 0 else self.floors.get(self.ours[a].key)
-        d = compared(pair, floor, own=self.meeting.own[i])
-        self.made.put(i, d)
-        self.peaks[i] = peak(d)
-
-    def _bear(self, loop: Sequence[SiteDiff]) -> None:
-        """Verdicts and births of what is beyond its floor."""
-        self._read()
-        self._tell_apart()
-        self._lie_otherwise()
-        self._move_masks()
-        rel, ratios = self.made.numbers[:, 0], self.made.numbers[:, 2]
-        unknown, far = np.isnan(ratios), self._far()
-        far &= ~self.meeting.padding & (self.made.verdicts != VERDICTS.index("not compared"))
-        self.made.verdicts[self.meeting.padding] = VERDICTS.index("ignored")
-        at = np.flatnonzero(far).tolist()
-        if not at:
-            return
-        severities = np.where(unknown, np.where(rel != 0.0, math.inf, 0.0), ratios)
-        severities = np.maximum(severities, self.peaks * L2_LIMIT / LINF_LIMIT)
-        unpaired = np.flatnonzero(self.made.verdicts == VERDICTS.index("not compared"))
-        severities[unpaired] = 0.0
-        uncompared = {call_of(p.key) for p in (self.meeting.places[i] for i in unpaired.tolist()) if p.key.is_input}
-        inputs = input_severities(loop)
-        for place, worst in zip(self.meeting.places, severities.tolist(), strict=True):
-            if place.key.is_input and place.key.module != LOOP and not place.key.is_apart:
-                call = call_of(place.key)
-                inputs[call] = max(inputs.get(call, 0.0), worst)
-        found = self.judge.births.of([self.made[i] for i in at], inputs, uncompared)
-        for i, (verdict, birth) in zip(at, found, strict=True):
-            self.made.verdicts[i], self.made.births[i] = VERDICTS.index(verdict), BIRTHS.index(birth)
-
-    def _far(self) -> np.ndarray:
-        rel, ratios = self.made.numbers[:, 0], self.made.numbers[:, 2]
-        return np.where(np.isnan(ratios), rel != 0.0, (ratios > L2_LIMIT) | (self.peaks > LINF_LIMIT))
-
-    def _read(self) -> None:
-        """What is read alone decides: not rows that no query reads, nor frames beyond what a picture shows. In a norm
-        over both, many that nobody reads hide the few that are read."""
-        rel, ratios = self.made.numbers[:, 0], self.made.numbers[:, 2]
-        far, known = self._far(), ~np.isnan(ratios) | (rel == 0.0)
-        for i, j in self.meeting.read[known[self.meeting.read[:, 1]]].tolist():
-            if far[i] and not far[j]:
-                self.made.notes[i] = unread(self.meeting.places[i].key)
-            self.made.numbers[i], self.peaks[i] = self.made.numbers[j], self.peaks[j]
-            if not far[j]:  # else they say where in the whole it differs
-                self.made.bins[i] = self.made.bins[j]
-
-    def _tell_apart(self) -> None:
-        """A pair under two names can only agree: what differs may be two things, and so may an output of which the
-        model's own output shows nothing."""
-        far = self._far()
-        for i, output in self.meeting.lone:
-            if far[i] and (output < 0 or not far[output]):
-                called = self.meeting.places[i].called
-                self.made.verdicts[i] = VERDICTS.index("not compared")
-                self.made.notes[i] = f"{called} in the candidate, which may be another thing"
-
-    def _lie_otherwise(self) -> None:
+    def lie_otherwise(self, sites: list[SiteDiff]) -> None:
         """What is made of parameters that lie otherwise is not compared where it lies so too: it holds the reference's
         values in another order, or times the parameters' factor, and what is made of it shows whether that is right."""
-        far = self._far()
         for i, factors in self.meeting.laid_out.items():
-            a, b = self.meeting.moments[i].tolist()
-            floor = self.floors.get(replace(self.meeting.places[i].key, step=self.ours.step)) if far[i] else None
-            if a < 0 or b < 0 or floor is None or self.ours.counts[a, 0] != self.theirs.counts[b, 0]:
+            (a, b), at = (moments[i] for moments in self.moments), self.meeting.floors[i]
+            if a < 0 or b < 0 or at < 0 or not beyond(sites[i]) or self.ours.counts[a, 0] != self.theirs.counts[b, 0]:
                 continue
-            numbers, near = (self.ours.numbers[a], self.theirs.numbers[b]), L2_LIMIT * floor.l2
+            numbers, near = (self.ours.numbers[a], self.theirs.numbers[b]), L2_LIMIT * float(self.floors.numbers[at, 0])
             same = [factor for factor in factors if _same_values(*numbers, factor, near, int(self.ours.counts[a, 0]))]
             if same:
                 how = "in another order" if same[0] == 1.0 else f"times {same[0]:.4g}"
-                self.made.verdicts[i] = VERDICTS.index("not compared")
-                self.made.notes[i] = f"the reference's values {how}, as its parameters are"
+                note = f"the reference's values {how}, as its parameters are"
+                sites[i] = replace(sites[i], verdict="not compared", note=note)
 
-    def _move_masks(self) -> None:
+    def move_masks(self, sites: list[SiteDiff]) -> None:
         """A port's mask may let as many keys through in other places: its text lies there, where the rows that the mask
         says are read are the reference's."""
-        far, places = self._far(), self.meeting.places
         for i in self.meeting.others:
-            if not far[i] or not self.meeting.own[i] or "mask" not in places[i].key.port:
+            d, (a, b) = sites[i], (at[i] for at in self.meeting.at)
+            if a < 0 or b < 0 or not self.meeting.own[i] or "mask" not in d.key.port or not beyond(d):
                 continue
-            call, (a, b) = call_of(places[i].key), self.meeting.pairs[i]
-            read = [j for j, p in enumerate(places) if p.rows and call_of(p.key) == call and not p.key.is_apart]
-            as_many = a >= 0 and b >= 0 and keys_through(self.ours[a]) & keys_through(self.theirs[b])
-            if as_many and read and not far[read].any():
-                self.made.verdicts[i] = VERDICTS.index("not compared")
-                self.made.notes[i] = "it lets as many keys through, and the rows that it reads are the reference's"
+            call = call_of(d.key)
+            read = [e for e in sites if e.rows and call_of(e.key) == call and not e.key.is_apart]
+            as_many = keys_through(self.ours[a]) & keys_through(self.theirs[b])
+            if as_many and read and not any(map(beyond, read)):
+                note = "it lets as many keys through, and the rows that it reads are the reference's"
+                sites[i] = replace(d, verdict="not compared", note=note)
 
 
 def _same_values(x: np.ndarray, y: np.ndarray, factor: float, near: float, count: int) -> bool:
@@ -270,6 +225,38 @@ def _gathered(column: np.ndarray, starts: np.ndarray, size: int) -> np.ndarray:
     if starts.size and not edges.size:
         return column[starts[0] : starts[0] + starts.size * size].reshape(-1, size)
     found = np.empty((starts.size, size), np.float32)
-    for first, last in zip([0, *edges.tolist()], [*edges.tolist(), starts.size], strict=True):
+    for first, last in itertools.pairwise([0, *edges.tolist(), starts.size] if starts.size else []):
         found[first:last] = column[starts[first] : starts[first] + (last - first) * size].reshape(-1, size)
     return found
+
+
+def _read(sites: list[SiteDiff], read: Iterable[tuple[int, int]]) -> None:
+    """What is read alone decides: not rows that no query reads, nor frames beyond what a picture shows. In a norm over
+    both, many that nobody reads hide the few that are read.
+
+    Args:
+        read: positions of a whole, and of what is read of it.
+    """
+    for i, j in read:
+        whole, part = sites[i], sites[j]
+        if np.isnan(part.distance.ratio) and part.distance.rel_l2 != 0.0:
+            continue
+        numbers = {name: getattr(part, name) for name in ("distance", "cosine", "max_abs", "linf_ratio", "peak")}
+        if not beyond(part):  # else the whole's bins say where it differs
+            note = unread(whole.key) if beyond(whole) else whole.note
+            whole = replace(whole, bins=part.bins, note=note)
+        sites[i] = replace(whole, **numbers)
+
+
+def _tell_apart(sites: list[SiteDiff], lone: Iterable[tuple[int, int]]) -> None:
+    """A pair under two names can only agree: what differs may be two things, and so may an output of which the model's
+    own output shows nothing.
+
+    Args:
+        lone: positions of such a pair, and of the prediction that shows an output; -1 for none.
+    """
+    for i, output in lone:
+        d = sites[i]
+        if d.verdict != "ignored" and beyond(d) and (output < 0 or not beyond(sites[output])):
+            note = f"{d.called} in the candidate, which may be another thing"
+            sites[i] = replace(d, verdict="not compared", note=note)

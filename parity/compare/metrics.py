@@ -1,5 +1,11 @@
 """How far two records are apart: relative L2 from sketches (exact where values are held), cosine, extremes, bins.
 
+Contract and inside. What the loop computes, what it gives the model and what comes after it are the contract: there two
+records line up, or they differ. Inside a port, which is built otherwise, what does not line up (another shape, other
+rows, a number, None on one side) is not compared: neither a difference nor an agreement. A mask that one side lacks
+stays a difference. The arguments of a port's own model are its own as far as their shapes go: a timestep for each
+token, text without its padding.
+
 numpy only, in float64. Distances between sketches are estimates (`parity.sketch`: 2 % typically); where both
 sides hold the value they are exact. A golden's values are mapped files larger than memory, so they are walked in blocks
 that stay in the processor's cache. Infinities that both hold, and NaNs that both hold, count as no difference.
@@ -10,14 +16,18 @@ Cost. One read of both values, some three times the time of numpy's `norm(y - x)
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
-from parity.compare.result import NAN, Distance
+from parity.compare.result import NAN, UNKNOWN, Distance, SiteDiff
 from parity.records import AFTER, LOOP, Floor, Key, Record
+from parity.settings import BITS
 from parity.sketch import TOTAL, Geometry, bin_norms
 
+L2_LIMIT = 3.0
+LINF_LIMIT = 5.0
+BIN_LIMIT = LINF_LIMIT
 BLOCK = 1 << 13
 """Elements: small enough that BLAS does not wake its threads (from 10,000 on), which costs more than it gains."""
 
@@ -40,37 +50,6 @@ def compare_values(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float, f
             largest = float(np.maximum(largest, np.abs(apart).max()))  # which keeps a NaN
         l2, scale, other = (float(root) for root in np.sqrt(total[:3]))
     return l2, scale, _cosine(float(total[3]), scale, other), largest
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """What was measured between two tensor records.
-
-    Attributes:
-        l2: ||candidate - reference||; NaN where either holds a NaN or an infinity that the other does not.
-        scale: ||reference||. cosine: of the two. max_abs: NaN unless both values are held.
-        bins: ||difference|| of each row bin.
-    """
-
-    l2: float
-    scale: float
-    cosine: float
-    max_abs: float
-    bins: np.ndarray
-
-
-def measure(reference: Record, candidate: Record) -> Measure | None:
-    """Measure two tensor records; None where they cannot be compared (shapes or frames differ, sketches missing)."""
-    if not comparable_shapes(reference, candidate):
-        return None
-    drawn = _from_sketches(reference, candidate)
-    x, y = reference.value, candidate.value
-    if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray):
-        return drawn
-    if not one_shape(x.shape, y.shape):
-        return None
-    # Exact, but for the row bins, which come from the sketches beside the values, as the floors' do.
-    return Measure(*compare_values(x, y), np.zeros(0) if drawn is None else drawn.bins)
 
 
 NORM_ROUNDING = 1e-5
@@ -124,31 +103,21 @@ def one_shape(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
     return a == b or (len(a) != len(b) and [n for n in a if n != 1] == [n for n in b if n != 1])
 
 
-def _from_sketches(reference: Record, candidate: Record) -> Measure | None:
-    if reference.sketch is None or candidate.sketch is None:
-        return None
-    x, y = reference.sketch[None], candidate.sketch[None]
-    a, b = reference.moments, candidate.moments
-    alike = a is not None and b is not None and (a.nan, a.inf) == (b.nan, b.inf)
-    l2, own, cosine, bins = between(x, y, Geometry(*reference.frame), np.array([alike]))
-    return Measure(float(l2[0]), float(own[0]) if a is None else a.l2, float(cosine[0]), NAN, bins[0])
-
-
 def between(
     x: np.ndarray, y: np.ndarray, view: Geometry, alike: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Compare many sketches at once.
 
     Args:
-        x, y: float32 [pairs, size], the reference's and the candidate's. view: of their tensors.
+        x, y: float64 [pairs, size], the reference's and the candidate's. view: of their tensors.
         alike: bool [pairs], whether both sides hold as many NaNs and as many infinities: counters that are nonfinite
             alike then count as equal, as of an additive mask that holds -inf on both sides.
 
     Returns:
-        l2, scale and cosine as of `Measure`, float64 [pairs]; of bins [pairs, bins].
+        Float64 [pairs]: ||y - x||, NaN where either holds a NaN or an infinity that the other does not; ||x||; their
+        cosine. And of each row bin, [pairs, bins], ||y - x||.
     """
     with np.errstate(all="ignore"):
-        x, y = x.astype(np.float64), y.astype(np.float64)
         apart = y - x
         if not np.isfinite(apart.sum()):
             same = (np.isnan(x) & np.isnan(y)) | (np.isinf(x) & (x == y))
@@ -164,10 +133,10 @@ def _cosine(dot: float, a: float, b: float) -> float:
     return dot / (a * b) if a > 0 and b > 0 else NAN
 
 
-def distance(found: Measure, floor: Floor | None) -> Distance:
-    """The measured distance relative to the reference's norm, with its floor."""
-    scale, limit = found.scale if found.scale > 0 else 1.0, NAN if floor is None else floor.l2
-    return Distance(found.l2 / scale, limit / scale, ratio(found.l2, limit))
+def distance(l2: float, scale: float, floor: float) -> Distance:
+    """A measured distance relative to the reference's norm, with its floor; what is of zeros is absolute."""
+    scale = scale if scale > 0 else 1.0
+    return Distance(l2 / scale, floor / scale, ratio(l2, floor))
 
 
 def ratio(value: float, floor: float) -> float:
@@ -182,8 +151,190 @@ def ratios(values: np.ndarray, floors: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(values) | ~np.isfinite(floors), NAN, found)
 
 
-def bin_ratios(found: Measure, floor: Floor | None) -> tuple[float, ...]:
-    """The ratio of each row bin; empty where there are no bins on either side."""
-    if floor is None or floor.bins is None or len(floor.bins) != len(found.bins):
-        return ()
-    return tuple(ratios(found.bins, floor.bins.astype(np.float64)).tolist())
+# --- two records of one site
+
+ONE_SIDED = "observed on one side only"
+_UNLIKE = Distance(NAN, NAN, math.inf)
+_EQUAL = Distance(0.0, 0.0, 0.0)
+
+
+def compared(a: Record | None, b: Record | None, floor: Floor | None, drawn: SiteDiff, *, own: bool) -> SiteDiff:
+    """One site, before it is known where a divergence starts.
+
+    Args:
+        a, b: the reference's record and the candidate's. floor: of the reference's. drawn: the site, with what its
+            sketches say of it. own: whether the module is a port's own.
+    """
+    if a is None or b is None:
+        return replace(drawn, distance=_UNLIKE, note=ONE_SIDED)
+    if a.kind == b.kind == "tensor":
+        return _tensors(a, b, floor, drawn, own=own)
+    equal = a.kind == b.kind and (a.value == b.value or (a.value != a.value and b.value != b.value))  # NaN is NaN
+    if equal or (nothing(a) and nothing(b)) or _same_number(a, b):
+        return replace(drawn, distance=_EQUAL)
+    inside = own and (_is_zero_for_none(a, b) if a.key.module == "" else not (is_mask(a) or is_mask(b)))
+    return _unlike(replace(drawn, note=f"{what(a)} against {what(b)}"), inside)
+
+
+def _same_number(a: Record, b: Record) -> bool:
+    """Whether a number and a tensor that holds one are the same in the tensor's dtype: a compiled function returns its
+    numbers as arrays."""
+    scalar, tensor = (a, b) if a.kind == "scalar" else (b, a)
+    m = tensor.moments
+    if not isinstance(scalar.value, (bool, int, float)) or m is None or tensor.shape != () or tensor.nonfinite:
+        return False
+    return abs(float(scalar.value) - m.mean) <= 2.0 ** -BITS.get(tensor.dtype, 24) * abs(m.mean)
+
+
+def _unlike(diff: SiteDiff, inside: bool) -> SiteDiff:
+    """A site that does not line up, by its place."""
+    if not inside:
+        return replace(diff, distance=_UNLIKE)
+    return diff if diff.verdict == "ignored" else replace(diff, verdict="not compared")
+
+
+def _is_zero_for_none(a: Record, b: Record) -> bool:
+    """Whether the model is given zeros on one side and nothing on the other, as for a condition that a prompt lacks."""
+    return {a.kind, b.kind} == {"none", "tensor"} and is_zero(a if a.kind == "tensor" else b)
+
+
+def _tensors(a: Record, b: Record, floor: Floor | None, drawn: SiteDiff, *, own: bool) -> SiteDiff:
+    comparable = comparable_shapes(a, b)
+    if comparable and not math.prod(a.frame):  # there is nothing in them
+        return replace(drawn, distance=_EQUAL)
+    measured = comparable and a.sketch is not None and b.sketch is not None
+    x, y = a.value, b.value
+    if comparable and isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and one_shape(x.shape, y.shape):
+        drawn, measured = _exactly(x, y, floor, drawn), True
+    equal, as_many = same_mask(a, b) if not measured or drawn.distance.rel_l2 != 0.0 else (False, False)
+    if equal or as_many:
+        diff = replace(drawn, distance=_EQUAL, cosine=NAN, max_abs=NAN, linf_ratio=NAN, peak=0.0, bins=())
+        return diff if equal else _unlike(replace(diff, distance=UNKNOWN, note=MASKS), inside=True)
+    if measured or a.key.is_apart:  # what never decides, and was not compared, says nothing about the whole
+        return drawn
+    if comparable:  # without sketches: the distance is no less than that of the norms
+        far = norm_ratio(a, b, floor) > L2_LIMIT
+        note = "their norms differ; no sketch is held" if far else "only moments are held"
+        return _unlike(replace(drawn, note=note), not far)
+    note = unlike(a, b)
+    return _unlike(replace(drawn, note=note), note == PICTURES or (own and not is_contract(a.key)))
+
+
+def _exactly(x: np.ndarray, y: np.ndarray, floor: Floor | None, drawn: SiteDiff) -> SiteDiff:
+    """The site by the two values; its row bins come from the sketches beside them, as the floors' do."""
+    l2, scale, cosine, largest = compare_values(x, y)
+    limits = (NAN, NAN) if floor is None else (floor.l2, floor.linf)
+    far, linf = distance(l2, scale, limits[0]), ratio(largest, limits[1])
+    peak = drawn.peak if math.isnan(linf) else max(drawn.peak, linf)
+    return replace(drawn, distance=far, cosine=cosine, max_abs=largest, linf_ratio=linf, peak=peak)
+
+
+# --- records that do not line up
+
+UNREAD = "differs in padded rows alone, which no query reads"
+"""The note of a joint sequence whose figures are those of the rows that are read."""
+UNSEEN = "differs beyond -1 to 1 alone, which no picture shows"
+"""The note of frames whose figures are those of what is shown."""
+
+
+def unread(key: Key) -> str:
+    """The note of a site whose figures are those of what is read of it."""
+    return UNSEEN if key.stage == AFTER else UNREAD
+
+
+def what(record: Record) -> str:
+    """A record in a word or two."""
+    return "None" if record.kind == "none" else "a tensor" if record.kind == "tensor" else f"{record.value!r}"
+
+
+def nothing(record: Record) -> bool:
+    """Whether a record is of None, or of rows that a mask lets none of through: what is behind it is nobody's."""
+    if record.kind != "tensor":
+        return record.kind == "none"
+    return record.rows != "" and is_zero(record)
+
+
+def is_zero(record: Record) -> bool:
+    """Whether every element is zero; moments are those of finite elements alone."""
+    m = record.moments
+    return m is not None and m.l2 == 0.0 and not m.nan and not m.inf
+
+
+MASKS = "masks of other forms that let as many keys through"
+PICTURES = "pictures of 8 bits against floats"
+
+
+def is_mask(record: Record) -> bool:
+    """Whether it says which keys are read, by its name or by its dtype."""
+    return "mask" in record.key.port or (record.kind == "tensor" and "bool" in record.dtype)
+
+
+ALIKE = 1e-5
+"""Relative difference of the moments of one mask in two forms: that of float32."""
+
+
+def same_mask(a: Record, b: Record) -> tuple[bool, bool]:
+    """Whether two masks let the same keys through: ones and zeros, or numbers that are added to the scores.
+
+    Returns:
+        Whether they do, where the sketches hold which keys; whether they let as many through, where nothing else of
+        masks of other shapes or dtypes can be compared.
+    """
+    if "mask" not in a.key.port:
+        return False, False
+    lines_up = one_shape(a.shape, b.shape) and not a.rows and not b.rows
+    if lines_up and Geometry(*a.frame).exact and a.sketch is not None and b.sketch is not None:
+        return any(np.array_equal(x, y) for x in _keys(a) for y in _keys(b)), False
+    return False, not (lines_up and a.dtype == b.dtype) and bool(keys_through(a) & keys_through(b))
+
+
+def _forms(record: Record) -> tuple[bool, bool]:
+    """Whether a mask can be one of ones and zeros, and one that is added: 0, or a number far below or -inf."""
+    m = record.moments
+    if m is None or m.nan or not m.count:
+        return False, False
+    added = "float" in record.dtype and m.max == 0.0 and (m.min <= FAR or bool(m.inf) or m.min == 0.0)
+    within = not m.inf and m.min >= 0.0 and m.max <= 1.0
+    # Of numbers from 0 to 1 squares add up to what they do themselves where all are 0 or 1; a soft mask is none.
+    whole = within and abs(m.l2**2 - m.mean * m.count) <= ALIKE * max(m.l2**2, 1.0)
+    return whole and not added, added
+
+
+FAR = -1e3
+"""What a mask that is added holds at most where a key is left out; -10000 in many implementations."""
+
+
+def keys_through(record: Record) -> frozenset[int]:
+    """How many keys a mask lets through in each row, in each form that it can be of; empty where it is no mask."""
+    m = record.moments
+    if m is None or not record.shape or not record.shape[-1]:
+        return frozenset()
+    ones, added = _forms(record)
+    rows = m.count / record.shape[-1]
+    far = m.l2 / m.min if m.min else 0.0
+    out = m.inf if m.inf else far * far
+    found = [m.mean * m.count] if ones else []
+    found += [m.count - out] if added else []
+    return frozenset(round(n / rows) for n in found if math.isfinite(n))
+
+
+def _keys(record: Record) -> list[np.ndarray]:
+    """Where a mask lets a key through, in each form that it can be of."""
+    if record.sketch is None:
+        return []
+    ones, added = _forms(record)
+    s = record.sketch
+    added = added and bool((np.isnan(s) | (s == 0.0) | (s <= FAR)).all())  # a bias of distances is none
+    return ([s > 0.0] if ones else []) + ([s == 0.0] if added else [])
+
+
+def unlike(a: Record, b: Record) -> str:
+    """How two tensors do not line up."""
+    if other_pictures(a, b):
+        return PICTURES
+    if a.shape != b.shape:
+        return f"shape {list(a.shape)} against {list(b.shape)}"
+    if bool(a.rows) != bool(b.rows):
+        known, other = ("reference", "candidate") if a.rows else ("candidate", "reference")
+        return f"the {known}'s padded rows are known from a mask, the {other}'s are not"
+    return f"rows of '{a.rows}', {a.frame} of them, against rows of '{b.rows}', {b.frame}"

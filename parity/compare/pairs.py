@@ -20,19 +20,20 @@ which, and what a side makes of its branches, the guided prediction, decides.
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 
 import numpy as np
 
-from parity.compare.births import SCHEDULE, above
+from parity.compare.births import above
 from parity.compare.comparable import of_script
 from parity.compare.metrics import comparable_shapes
 from parity.compare.preflight import Factors
 from parity.compare.result import UNKNOWN, SiteDiff
-from parity.golden.disk.part import Layout, where
+from parity.golden.disk.part import Layout, chosen
 from parity.records import LOOP, Key, Provenance, Record, StepRecords
 from parity.sketch import Geometry
 
@@ -101,18 +102,9 @@ def lone_ports(
     """
     ours, theirs = (_ports(r for r in side if of(r.key.module)) for side in (reference, candidate))
     mine, other = _alone(ours, theirs), _alone(theirs, ours)
-    found: dict[Key, Key] = {}
-    for call, a in mine.items():
-        b = other.get(call)
-        if b is not None and _line_up(ours[a], theirs[b]):
-            found |= _renamed(ours[a], theirs[b])
-    for a, b in _turned(ours, theirs):
-        found |= _renamed(ours[a], theirs[b])
-    return found
-
-
-def _renamed(ours: _Parts, theirs: _Parts) -> dict[Key, Key]:
-    return {theirs[part].key: record.key for part, record in ours.items()}
+    both = ((a, other[call]) for call, a in mine.items() if call in other)
+    pairs = [*((a, b) for a, b in both if _line_up(ours[a], theirs[b])), *_turned(ours, theirs)]
+    return {theirs[b][part].key: record.key for a, b in pairs for part, record in ours[a].items()}
 
 
 def met(reference: StepRecords, candidate: StepRecords) -> StepRecords:
@@ -168,45 +160,30 @@ def _line_up(a: _Parts, b: _Parts) -> bool:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Group:
-    """Sites whose sketches lie alike.
-
-    Attributes:
-        view: of their tensors. at: int64, positions among the sites. starts: where the sketches of (reference,
-            candidate) begin. floors: int64, position of the reference's floor, -1 without. bins: where the floor's bins
-            begin, -1 without bins or where there are others than the sketch has.
-    """
-
-    view: Geometry
-    at: np.ndarray
-    starts: tuple[np.ndarray, np.ndarray]
-    floors: np.ndarray
-    bins: np.ndarray
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Meeting:
     """How two layouts meet.
 
     Attributes:
-        layouts: of reference and candidate. pairs: positions on both sides, -1 where there is none. places: one a pair.
-        groups: of pairs that meet as sketches. others: of those that do not. moments: int64 [pairs, 2], -1 without.
-        padding: bool [pairs]. read: int64 [sequences, 2], a joint sequence and the rows of it that are read.
-        lone: positions of what the sides name differently: of an output with that of the prediction that tells whether
-            it is one, else with -1.
+        layouts: of reference and candidate. places: what of each pair's site does not depend on the step.
+        at: int64 [pairs] of each side, positions of the records; -1 where there is none. floors: int64 [pairs], of the
+            reference's floor; -1 without. groups: how sketches lie -> int64, positions of the pairs that have them.
+        others: of pairs that are more than two sketches, or less. whole: bool [pairs], whose row bins are kept whole:
+            of those, and of padding.
+        read: a joint sequence, and the rows of it that are read. lone: what the sides name differently: of an output
+            with the prediction that tells whether it is one, else with -1.
         own: whether the module is a port's own, or one that is mapped. modules: of the reference, with a tensor.
         laid_out: positions beside parameters that lie otherwise, with their factors.
         alone: tensors that only the reference has, and only the candidate.
     """
 
     layouts: tuple[Layout, Layout]
-    pairs: tuple[tuple[int, int], ...]
     places: tuple[SiteDiff, ...]
-    groups: tuple[Group, ...]
+    at: tuple[np.ndarray, np.ndarray]
+    floors: np.ndarray
+    groups: Mapping[Geometry, np.ndarray]
     others: tuple[int, ...]
-    moments: np.ndarray
-    padding: np.ndarray
-    read: np.ndarray
+    whole: np.ndarray
+    read: tuple[tuple[int, int], ...]
     lone: tuple[tuple[int, int], ...]
     own: tuple[bool, ...]
     laid_out: Mapping[int, frozenset[float]]
@@ -227,7 +204,6 @@ def meet(
     Args:
         port, mapped, laid_out: as of `parity.compare.judge.Judge`.
     """
-    at = [{r.key: i for i, r in enumerate(layout.records)} for layout in (ours, theirs)]
     modules = [{r.key.module for r in layout.records} for layout in (ours, theirs)]
 
     def own(module: str) -> bool:
@@ -240,27 +216,25 @@ def meet(
 
     every = align(ours.records, theirs.records, lone=own if port or mapped is not None else None)
     pairs = [p for p in every if (p.reference is not None and p.candidate is not None) or not may_lack(p.key.module)]
-    found = tuple((_at(at[0], p.reference), _at(at[1], p.candidate)) for p in pairs)
     places = tuple(map(_place, pairs))
-    groups: dict[tuple[int, int], list[int]] = {}
-    others = []
-    for i, (pair, (a, b)) in enumerate(zip(pairs, found, strict=True)):
-        if _sketched(pair, ours, theirs, a, b):
-            groups.setdefault(places[i].frame, []).append(i)
-        else:
-            others.append(i)
-    none = [[-1 if i < 0 else int(x.moments[i]) for x, i in zip((ours, theirs), sides, strict=True)] for sides in found]
+    first, second = (_positions(ours, [p.reference for p in pairs]), _positions(theirs, [p.candidate for p in pairs]))
+    groups: defaultdict[Geometry, list[int]] = defaultdict(list)
+    plain = np.zeros(len(pairs), bool)
+    for i, (p, a, b) in enumerate(zip(pairs, first.tolist(), second.tolist(), strict=True)):
+        if _drawn(p) and ours.sketches[a] >= 0 and theirs.sketches[b] >= 0:
+            groups[Geometry(*places[i].frame)].append(i)
+            plain[i] = "mask" not in p.key.port and not (ours.values[a] and theirs.values[b])  # perhaps of another form
     return Meeting(
         layouts=(ours, theirs),
-        pairs=found,
         places=places,
-        groups=tuple(_group(Geometry(*frame), here, found, ours, theirs) for frame, here in groups.items()),
-        others=tuple(others),
-        moments=np.array(none, np.int64).reshape(-1, 2),
-        padding=np.array([p.key.is_apart for p in places], bool),
-        read=np.array(_read(places), np.int64).reshape(-1, 2),
+        at=(first, second),
+        floors=np.array([-1 if p.reference is None else ours.floors.get(p.reference.key, -1) for p in pairs], np.int64),
+        groups={view: np.array(at, np.int64) for view, at in groups.items()},
+        others=tuple(np.flatnonzero(~plain).tolist()),
+        whole=~plain | np.array([p.key.is_apart for p in places], bool),
+        read=tuple(_read(places)),
         lone=tuple(_lone(places)),
-        own=tuple(own(p.key.module) for p in places),
+        own=tuple(own(p.key.module) for p in pairs),
         laid_out=dict(_laid_out(places, laid_out or {})),
         modules=frozenset(r.key.module for r in ours.records if _counts(r) and r.key.module not in ("", LOOP)),
         alone=(
@@ -270,13 +244,14 @@ def meet(
     )
 
 
-def _at(held: Mapping[Key, int], record: Record | None) -> int:
-    return -1 if record is None else held[record.key]
+def _positions(layout: Layout, records: Sequence[Record | None]) -> np.ndarray:
+    at = {r.key: i for i, r in enumerate(layout.records)}
+    return np.array([-1 if r is None else at[r.key] for r in records], np.int64)
 
 
-def _read(places: Sequence[SiteDiff]) -> list[tuple[int, int]]:
+def _read(places: Sequence[SiteDiff]) -> Iterator[tuple[int, int]]:
     at = {p.key: i for i, p in enumerate(places) if p.key.is_read and all(p.dtypes)}
-    return [(i, j) for i, p in enumerate(places) if at and (j := at.get(p.key.read)) is not None]
+    return ((i, j) for i, p in enumerate(places) if at and (j := at.get(p.key.read)) is not None)
 
 
 def _lone(places: Sequence[SiteDiff]) -> Iterator[tuple[int, int]]:
@@ -301,46 +276,23 @@ def _laid_out(places: Sequence[SiteDiff], factors: Factors) -> Iterator[tuple[in
 def _place(pair: Pair) -> SiteDiff:
     """What of a site does not depend on the step."""
     a, b = pair.reference, pair.candidate
+    place = SiteDiff(pair.key, UNKNOWN, verdict="ignored" if pair.key.is_apart else "pass")
     if a is None or b is None or a.kind != "tensor" or b.kind != "tensor":
-        return SiteDiff(pair.key, UNKNOWN)
+        return place
     shapes, dtypes, called = (a.shape, b.shape), (a.dtype, b.dtype), b.key.port if b.key != pair.key else ""
-    return SiteDiff(pair.key, UNKNOWN, shapes=shapes, dtypes=dtypes, frame=a.frame, rows=a.rows, called=called)
+    return replace(place, shapes=shapes, dtypes=dtypes, frame=a.frame, rows=a.rows, called=called)
 
 
-def _sketched(pair: Pair, ours: Layout, theirs: Layout, a: int, b: int) -> bool:
-    """Whether two records are compared by their sketches."""
-    x, y = pair.reference, pair.candidate
-    if x is None or y is None or not x.kind == y.kind == "tensor" or not comparable_shapes(x, y):
+def _drawn(pair: Pair) -> bool:
+    """Whether two records are compared by their sketches, where both have one."""
+    a, b = pair.reference, pair.candidate
+    if a is None or b is None or not a.kind == b.kind == "tensor":
         return False
-    if "mask" in x.key.port:  # perhaps of another form
-        return False
-    held = ours.values[a] and theirs.values[b]
-    drawn = ours.sketches[a] >= 0 and theirs.sketches[b] >= 0
-    return bool(drawn) and not held and x.frame[0] * x.frame[1] > 0
-
-
-def _group(
-    view: Geometry, here: Sequence[int], found: Sequence[tuple[int, int]], ours: Layout, theirs: Layout
-) -> Group:
-    at = np.array([found[i] for i in here], np.int64).reshape(-1, 2)
-    floors = np.array([ours.floors.get(ours.records[i].key, -1) for i in at[:, 0]], np.int64)
-    fits = np.append(ours.bin_counts, -1)[floors] == view.bins
-    bins = np.where(fits, np.append(ours.bins, -1)[floors], -1)
-    starts = (ours.sketches[at[:, 0]], theirs.sketches[at[:, 1]])
-    return Group(view=view, at=np.array(here, np.int64), starts=starts, floors=floors, bins=bins)
+    return comparable_shapes(a, b) and math.prod(a.frame) > 0
 
 
 def _counts(r: Record | None) -> bool:
     return r is not None and r.kind == "tensor" and not r.key.is_apart
-
-
-def lean(step: StepRecords) -> StepRecords:
-    """The step with those records alone that causes and the loop's figures are read from: values, and 8-bit frames."""
-    return replace(step, records=tuple(where(step.records, _wanted)))
-
-
-def _wanted(r: Record) -> bool:
-    return r.dtype == "uint8" or r.key.module in (LOOP, SCHEDULE, "decode")
 
 
 # --- branches that nobody named
@@ -352,12 +304,15 @@ NEARER = 0.1
 def crossed(reference: StepRecords, candidate: StepRecords) -> Mapping[str, str]:
     """The candidate's branches -> the reference's, where another order of them is given the same; empty where not."""
     ours, theirs = _inputs(reference), _inputs(candidate)
-    names = sorted(ours)
+    names = tuple(sorted(ours))
     if len(names) < 2 or len(names) > 3 or ours.keys() != theirs.keys():
         return {}
-    orders = {order: _apart(ours, theirs, names, order) for order in itertools.permutations(names)}
-    least = min(orders, key=lambda order: orders[order])
-    if list(least) == names or not orders[least] <= NEARER * orders[tuple(names)]:
+    # What every branch of both is given, so that no order gains by what is missing.
+    everywhere = set.intersection(*(set(branch) for branch in (*ours.values(), *theirs.values())))
+    apart = {(a, b): sum(_apart(ours[a][s], theirs[b][s]) for s in everywhere) for a in names for b in names}
+    orders = {order: sum(map(apart.__getitem__, zip(names, order, strict=True))) for order in permutations(names)}
+    least = min(orders, key=orders.__getitem__)
+    if least == names or not orders[least] <= NEARER * orders[names]:
         return {}
     return dict(zip(least, names, strict=True))
 
@@ -366,8 +321,7 @@ def _inputs(step: StepRecords) -> dict[str, dict[tuple[str, int], Record]]:
     """What the model is given in each branch, of a step whose guided prediction is there to decide."""
     found: dict[str, dict[tuple[str, int], Record]] = {}
     guided = False
-    records = step.records
-    for r in where(records, _tells):
+    for r in chosen(step.records, _tells):
         if not r.key.branch:
             guided = True
         elif r.sketch is not None:
@@ -381,23 +335,12 @@ def _tells(r: Record) -> bool:
     return given if r.key.branch else r.key.site == f"{LOOP}:noise_pred"
 
 
-def _apart(
-    ours: Mapping[str, Mapping[tuple[str, int], Record]],
-    theirs: Mapping[str, Mapping[tuple[str, int], Record]],
-    names: list[str],
-    order: tuple[str, ...],
-) -> float:
-    """How far the candidate's branches in this order are from the reference's: the sum of relative distances over what
-    every branch of both is given, so that no order gains by what is missing."""
-    total = 0.0
-    everywhere = set.intersection(*(set(branch) for branch in (*ours.values(), *theirs.values())))
-    for own, other in zip(names, order, strict=True):
-        for site in everywhere:
-            r, s = ours[own][site], theirs[other][site]
-            if s.sketch is not None and r.sketch is not None and r.frame == s.frame:
-                size = float(np.linalg.norm(r.sketch))
-                total += float(np.linalg.norm(s.sketch - r.sketch)) / size if size else 0.0
-    return total if np.isfinite(total) else np.inf
+def _apart(a: Record, b: Record) -> float:
+    """How far two inputs are apart, relative to the first; 0 where that cannot be told, and infinite for a NaN."""
+    if a.sketch is None or b.sketch is None or a.frame != b.frame:
+        return 0.0
+    size, far = (float(np.linalg.norm(x)) for x in (a.sketch, b.sketch - a.sketch))
+    return np.nan_to_num(far / size, nan=np.inf, posinf=np.inf) if size else 0.0
 
 
 @dataclass

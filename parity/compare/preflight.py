@@ -332,13 +332,13 @@ def _schedule(a: Schedule, b: Schedule, declared: frozenset[str]) -> list[Check]
         else:
             detail = f"differ most at {at}: {x[at]:g} against {y[at]:g}"
             checks.append(explained(name, detail, [changed_by("schedule")], declared))
-    for side, schedule in sides:
-        if schedule.step_index not in (None, 0):
-            detail = f"the {side}'s scheduler already stands at step {schedule.step_index} before step 0"
-            checks.append(Check("scheduler state", "fail", f"{detail}: {_moved(schedule)}"))
-    if not any(c.check == "scheduler state" for c in checks):
-        checks.append(Check("scheduler state", "pass", "both stand before step 0"))
-    return checks
+    moved = [
+        f"the {side}'s scheduler already stands at step {schedule.step_index} before step 0: {_moved(schedule)}"
+        for side, schedule in sides
+        if schedule.step_index not in (None, 0)
+    ]
+    states = [Check("scheduler state", "fail", detail) for detail in moved]
+    return [*checks, *(states or [Check("scheduler state", "pass", "both stand before step 0")])]
 
 
 def _moved(schedule: Schedule) -> str:

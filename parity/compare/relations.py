@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from parity.compare.births import L2_LIMIT
+from parity.compare.metrics import L2_LIMIT
 from parity.compare.result import Cause, measured
 from parity.compare.values import GIVEN, LATENTS, PREDICTED, SAME, Both, Seen, Values, apart, held, number
-from parity.golden.disk.part import where
+from parity.golden.disk.part import chosen
 from parity.records import LOOP, Floor, Record, StepRecords
 from parity.settings import BITS
 from parity.sketch import value_record
@@ -78,7 +78,7 @@ def judged_by_own_branches(reference: StepRecords, candidate: StepRecords) -> St
 
     A factor over both branches is left alone: guidance_rescale and CFG-Zero* fit one to the values themselves.
     """
-    record = next(where(reference.records, _guided), None)
+    record = next(chosen(reference.records, _guided), None)
     if record is None or record.key not in reference.floors:
         return reference
     ours, theirs = held(reference), held(candidate)
@@ -259,43 +259,28 @@ def judged_by_own_latents(reference: StepRecords, candidate: StepRecords, latent
     candidate's differs from that beyond rounding: no rounding of the loop comes in.
 
     Args:
-        reference, candidate: what came after the loop. latents: each side's last ones.
+        reference, candidate: what came after the loop. latents: each side's last ones, as the decoder is given them or
+            with the axes 1 and 2 exchanged.
     """
-    if latents is None or reference.step >= 0:
+    record, other = _given(reference), _given(candidate)
+    if latents is None or reference.step >= 0 or record is None or other is None:
         return reference
-    ours, theirs = _given(reference), _given(candidate)
+    most = tolerance(record.dtype, other.dtype)
+    pair = np.asarray(record.value, np.float64), np.asarray(other.value, np.float64)
+    ours, theirs = (next(_scales(x, of, most), None) for x, of in zip(pair, latents, strict=True))
     if ours is None or theirs is None:
         return reference
-    most = tolerance(ours.dtype, theirs.dtype)
-    pair = np.asarray(ours.value, np.float64), np.asarray(theirs.value, np.float64)
-    own = expected(pair, latents, most)
-    if own is None or apart(own, pair[1]) <= most:
+    (scale, offset, _), (_, _, laid) = ours, theirs
+    own = scale * laid + offset if scale.shape[1] == laid.shape[1] else pair[1]
+    if apart(own, pair[1]) <= most:
         return reference
-    return _judged_by(reference, ours, pair[1], own, most * float(np.linalg.norm(own)))
+    return _judged_by(reference, record, pair[1], own, most * float(np.linalg.norm(own)))
 
 
 def tolerance(*dtypes: str) -> float:
     """Relative L2 difference that the casts and products between latents and decoder make, in the coarsest of these."""
     bits = min(BITS.get(dtype, 24) for dtype in dtypes)
     return max(LEAST, ROUNDINGS * 2.0 ** -(bits + 1))
-
-
-def expected(given: Both, latents: Both, most: float) -> np.ndarray | None:
-    """What the candidate's decoder is given where its latents are scaled as the reference's are.
-
-    Args:
-        given: what each side's decoder is given, [B, channels, ...]. latents: each side's last ones, so laid out or
-            with the axes 1 and 2 exchanged. most: see `tolerance`.
-
-    Returns:
-        float64, of the candidate's shape; None where one of the sides gives something else.
-    """
-    ours = next(_scales(given[0], latents[0], most), None)
-    theirs = next(_scales(given[1], latents[1], most), None)
-    if ours is None or theirs is None:
-        return None
-    (scale, offset, _), (_, _, laid) = ours, theirs
-    return scale * laid + offset if scale.shape[1] == laid.shape[1] else None
 
 
 def _scales(given: np.ndarray, latents: np.ndarray, most: float) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -309,8 +294,8 @@ def _scales(given: np.ndarray, latents: np.ndarray, most: float) -> Iterator[tup
 
 
 def _given(step: StepRecords) -> Record | None:
-    held = (r for r in step.records if r.key.site == GIVEN and r.key.call == 0)
-    return next((r for r in held if isinstance(r.value, np.ndarray)), None)
+    found = chosen(step.records, lambda r: r.key.site == GIVEN and r.key.call == 0)
+    return next((r for r in found if isinstance(r.value, np.ndarray)), None)
 
 
 # --- the same relation in another order or precision: right, no floor is broken, and bits differ
@@ -334,18 +319,14 @@ def rounded_otherwise(seen: Seen) -> Iterator[str]:
     worst = max((apart(a, b) for a, b in pairs), default=0.0)
     if 0.0 < worst <= ROUNDING:
         yield f"the schedules differ by rounding alone ({worst:.1e} relative): made in another precision or order"
-    first, second = (_guided_as(side) for side in (seen.ours, seen.theirs))
-    if first and second and first != second:
-        yield (
-            f"guidance is computed as {second} on the candidate, as {first} on the reference: the same but for "
-            "rounding in bfloat16"
-        )
-    first, second = (_stepped_in(side) for side in (seen.ours, seen.theirs))
-    if first and second and first != second:
-        yield (
-            f"the scheduler's product of dt and the prediction is {second} on the candidate, {first} on the "
-            "reference: a 0-d tensor takes the other's dtype"
-        )
+    guided = (
+        "guidance is computed as {1} on the candidate, as {0} on the reference: the same but for rounding in bfloat16"
+    )
+    product = "the scheduler's product of dt and the prediction is {1} on the candidate, {0} on the reference"
+    for way, text in ((_guided_as, guided), (_stepped_in, f"{product}: a 0-d tensor takes the other's dtype")):
+        first, second = (way(side) for side in (seen.ours, seen.theirs))
+        if first and second and first != second:
+            yield text.format(first, second)
 
 
 def _guided_as(values: Values) -> str:

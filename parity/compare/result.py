@@ -5,7 +5,7 @@ The fields are those of the JSON document, which `parity.report.formats.json` wr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -70,7 +70,9 @@ class SiteDiff:
         cosine: of the two values; NaN where unknown. max_abs: largest absolute difference, NaN unless values are held.
         shapes, dtypes: (reference, candidate). nonfinite: (reference, candidate) count of NaN and Inf.
         linf_ratio: the largest absolute difference over its floor; NaN unless values and their floor are held.
-        bins: ratio to the floor of each row bin, largest first index kept by position; empty where there are none.
+        peak: the worst ratio to its floor of a row bin or, where values are held, of the largest element; 0 for none.
+            Row bins count beside held values, so that asking for values never lets through what was seen without.
+        bins: ratio to the floor of each row bin; empty where there are none, or they are not kept.
         frame, rows: the (rows, channels) that were compared, and the name of the row frame they were taken in.
         local: how far it is from what the reference makes of the candidate's values; NaN where it was not measured.
         birth: how the divergence starts here; None where it does not start here.
@@ -89,7 +91,8 @@ class SiteDiff:
     shapes: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     dtypes: tuple[str, str] = ("", "")
     nonfinite: tuple[int, int] = (0, 0)
-    bins: tuple[float, ...] = ()
+    peak: float = 0.0
+    bins: Sequence[float] = ()
     frame: tuple[int, int] = (0, 0)
     rows: str = ""
     local: Distance = UNKNOWN
@@ -97,6 +100,11 @@ class SiteDiff:
     verdict: SiteVerdict = "pass"
     note: str = ""
     called: str = ""
+
+    @property
+    def introduced(self) -> bool:
+        """Whether a divergence starts here, and is not propagated."""
+        return self.birth in ("input", "module")
 
     @property
     def remark(self) -> str:
@@ -231,8 +239,20 @@ class FrameDiff:
     in_chain: FrameError | None = None
 
 
+class Reasoned:
+    """What has a reason."""
+
+    __slots__ = ()
+    why: Reason
+
+    @property
+    def reason(self) -> str:
+        """`why` as one sentence for a tired person."""
+        return sentence(self.why)
+
+
 @dataclass(frozen=True, slots=True)
-class StageDiff:
+class StageDiff(Reasoned):
     """One stage outside the loop.
 
     Attributes:
@@ -248,14 +268,9 @@ class StageDiff:
     verdict: Verdict
     why: Reason
 
-    @property
-    def reason(self) -> str:
-        """`why` as a sentence."""
-        return sentence(self.why)
-
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(Reasoned):
     """One check of a run.
 
     Attributes:
@@ -270,14 +285,9 @@ class Checked:
     steps: tuple[StepDiff, ...] = ()
     origin: Origin | None = None
 
-    @property
-    def reason(self) -> str:
-        """`why` as a sentence."""
-        return sentence(self.why)
-
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class Result(Reasoned):
     """A whole comparison.
 
     Attributes:
@@ -306,9 +316,9 @@ class Result:
     notes: tuple[Note, ...] = ()
 
     @property
-    def reason(self) -> str:
-        """`why` as one sentence for a tired person."""
-        return sentence(self.why)
+    def introduced(self) -> Iterator[SiteDiff]:
+        """The sites at which a divergence starts that no setting explains, in execution order."""
+        return (d for d in self.sites if d.verdict == "fail" and d.introduced)
 
     def noted(self, *texts: str) -> Result:
         """With further sentences behind its notes.

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from parity.compare.result import Cause, measured
-from parity.golden.disk.part import where
+from parity.golden.disk.part import chosen
 from parity.records import LOOP, Record, StepRecords
 from parity.transforms import Done, bfloat16, done, laid_out
 
@@ -67,7 +67,7 @@ class Seen:
 
 def held(step: StepRecords) -> dict[tuple[str, str], np.ndarray]:
     """A step's values that are held whole."""
-    records = where(step.records, _may_be_held)
+    records = chosen(step.records, _may_be_held)
     return {
         (r.key.branch, r.key.site): np.asarray(r.value, np.float64) for r in records if isinstance(r.value, np.ndarray)
     }

@@ -25,7 +25,7 @@ import torch
 
 from parity.causes.values import shown_by
 from parity.compare import result as results
-from parity.compare.births import L2_LIMIT
+from parity.compare.metrics import L2_LIMIT
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Origin, SiteDiff
 from parity.face.arguments import split

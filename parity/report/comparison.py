@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 
 from parity.compare.independent import closest, differences
 from parity.compare.result import EVIDENCE, HARMLESS, Note, Result, SettingDifference, StepDiff
-from parity.compare.sites import FAILED, Which, among, count, steps_of
 from parity.report.document import Facts, Json, Section, Table
 from parity.report.formats.json import written
 from parity.report.tables import blocks_table, failures, frames_table, stages_table, steps_table
@@ -65,10 +64,9 @@ class Comparison:
             return _filled(preflight(result))
         step = shown_step(result)
         outside = {s.stage for s in result.stages}
-        loop = among(result.sites, step=step, which=lambda s: s.key.stage not in outside)
+        loop = (s for s in result.sites if s.key.step == step and s.key.stage not in outside)
         origin = None if result.origin is None or result.origin.key.stage in outside else result.origin
         # A closer look names modules where the first names blocks.
-        propagated = count(result.sites, FAILED, frozenset({"propagated"}))
         return _filled(
             preflight(result),
             steps_table(result.steps, step, self.details),
@@ -76,7 +74,7 @@ class Comparison:
             stages_table(result.stages),
             *stage_blocks(result, self.details),
             frames_table(result.frames, self.details),
-            failures(closest(result), propagated, self.details),
+            failures(closest(result), _propagated(result), self.details),
         )
 
 
@@ -99,7 +97,7 @@ def shown_step(result: Result) -> int | None:
     """The step whose blocks are shown: where the divergence starts, else the first with a failure, else the first."""
     if result.origin is not None and result.origin.key.stage not in {s.stage for s in result.stages}:
         return result.origin.key.step
-    failed, every = set(steps_of(result.sites, FAILED)), set(steps_of(result.sites))
+    failed, every = {s.key.step for s in result.sites if s.verdict == "fail"}, {s.key.step for s in result.sites}
     return min(failed or {step for step in every if step >= 0} or every, default=None)
 
 
@@ -107,12 +105,8 @@ def stage_blocks(result: Result, details: bool) -> Iterator[Table]:
     """The blocks of each stage outside the loop that does not pass."""
     for stage in (s.stage for s in result.stages if s.verdict != "pass"):
         origin = result.origin if result.origin is not None and result.origin.key.stage == stage else None
-        table = blocks_table(among(result.sites, step=-1, which=_of(stage)), -1, origin, details)
+        table = blocks_table([s for s in result.sites if s.key.stage == stage], -1, origin, details)
         yield replace(table, title=f"Blocks of the {stage} stage (worst ratio to the floor)")
-
-
-def _of(stage: str) -> Which:
-    return lambda s: s.key.stage == stage
 
 
 # --- the card
@@ -171,8 +165,13 @@ def _effects(result: Result) -> list[str]:
     checks = checks or [("", _bits(result.steps))]
     differ = len({text for _, text in checks}) > 1
     bits = dict.fromkeys(f"{text} ({name})" if differ else text for name, text in checks if text)
-    spread = count(result.sites, FAILED, frozenset({"propagated"}))
+    spread = _propagated(result)
     return ["; ".join([*bits, *([f"{spread} tensors behind it differ"] if spread else [])])] if bits or spread else []
+
+
+def _propagated(result: Result) -> int:
+    """How many sites differ only by what they are given."""
+    return sum(s.verdict == "fail" and s.birth == "propagated" for s in result.sites)
 
 
 def _bits(steps: Sequence[StepDiff]) -> str:

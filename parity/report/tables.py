@@ -8,13 +8,11 @@ Cost. One pass over the sites of a step for a table of blocks.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from parity.compare.result import Distance, FrameDiff, FrameError, Origin, SiteDiff, StageDiff, StepDiff
-from parity.compare.sites import FAILED, INTRODUCED, among, count
 from parity.records import LOOP, Key
 from parity.report.document import Cells, Table, both, distance_cells, small, times
 
@@ -37,9 +35,6 @@ FAILED_LEGEND = "module: inputs match, output differs; input: it differs, its pr
 
 TRUNKS = ("decoder", "text_encoder", "text_encoder_2")
 """Children of the stages' modules that hold their blocks."""
-
-_INTRODUCED = frozenset({*INTRODUCED, None})
-"""Births, or none, of what is not only propagated."""
 
 _GRAVE = ("fail", "inconclusive", "harmless")
 
@@ -211,13 +206,13 @@ def failures(sites: Sequence[SiteDiff], propagated: int, details: bool = False) 
     Args:
         propagated: how many sites are.
     """
-    alone = count(sites, FAILED) == count(sites, FAILED, frozenset({"propagated"}))
-    births = None if alone or details else _INTRODUCED
-    own = count(sites, FAILED, births)
-    listed = itertools.islice(among(sites, verdicts=FAILED, births=births), MOST_DETAILED if details else MOST_SITES)
-    rows = tuple(map(_failure_cells, listed))
-    rest = [f"+{own - len(rows)} more"] * (own > len(rows))
-    rest += [f"+{propagated} propagated"] * (births is not None and propagated > 0)
+    failed = [d for d in sites if d.verdict == "fail"]
+    own = [d for d in failed if d.birth != "propagated"]
+    alone = details or not own
+    listed = failed if alone else own
+    rows = tuple(map(_failure_cells, listed[: MOST_DETAILED if details else MOST_SITES]))
+    rest = [f"+{len(listed) - len(rows)} more"] * (len(listed) > len(rows))
+    rest += [f"+{propagated} propagated"] * (not alone and propagated > 0)
     return Table(
         "Sites that failed",
         "failed",

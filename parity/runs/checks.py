@@ -17,7 +17,6 @@ from parity.compare.births import excuses
 from parity.compare.conclude import Collected, conclude, widest_of
 from parity.compare.judge import Judge
 from parity.compare.result import Check, Failed, Result, SiteDiff
-from parity.compare.sites import Sites
 from parity.floors import Floors
 from parity.hooks.implementations import sentence
 from parity.paths.plan import DEFAULT_KINDS, Ends, Pair, Plan, Side, State, state_of
@@ -116,8 +115,7 @@ class Judged:
 
     def settle(self, side: Side) -> None:
         """Where all agreed: the reference on the candidate's own values; `side`: see `Following.settle`."""
-        sites = self.following.settle(side, self.collected.sites)
-        self.collected.sites = Sites.of(sites)
+        self.collected.sites = [*self.following.settle(side, self.collected.sites)]
         if self.following.failed is not None:
             self.failing = self.following.failed.state
 

@@ -28,12 +28,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.compare.births import BORN, Local, doubtful, excuses, followed_errors, with_followed
-from parity.compare.conclude import Collected, conclude, divergence
+from parity.compare.births import Local, doubtful, excuses, followed_errors, with_followed
+from parity.compare.conclude import Collected, begun, conclude
 from parity.compare.independent import code_of, place_of
 from parity.compare.judge import Judge
-from parity.compare.result import Cause, Failed, Origin, Result, SiteDiff, measured
-from parity.compare.sites import FAILED, Sites, among
+from parity.compare.result import Cause, Failed, Result, SiteDiff, measured
 from parity.errors import ParityError
 from parity.hooks.sites import EVERYTHING, OUTPUTS, WHOLE, Held, SitePlan, block_of
 from parity.paths.plan import DEFAULT_KINDS, Array, Plan, Side, State, module_of, name_of, state_of
@@ -127,7 +126,7 @@ def behind(result: Result, pair: Ready, side: Side, state: State) -> Result:
         result = result.noted(f"too large to be looked at by themselves: {rest[0]}{more}")
     if not any(local.beyond for local in known.values()):
         return result
-    result = replace(result, sites=Sites.of(_settled(result.sites, at.step, known, pair)))
+    result = replace(result, sites=_settled(result.sites, at.step, known, pair))
     return replace(result, causes=(*result.causes, *_named(result, known)))
 
 
@@ -173,13 +172,11 @@ def placed(result: Result) -> Result:
     origin = result.origin
     if origin is None:
         return result
-    failing = [d for d in among(result.sites, verdicts=FAILED, step=origin.key.step) if d.key.module != LOOP]
-    first = next((d for d in failing if d.birth in BORN), None)
+    of_step = (d for d in result.sites if d.key.step == origin.key.step)
+    failing = [d for d in of_step if d.verdict == "fail" and d.key.module != LOOP]
+    first = next((d for d in failing if d.introduced), None)
     stands = not any(d.key == origin.key and d.birth == "propagated" for d in failing)
-    if first is None or first.birth is None or stands:
-        return result
-    why = divergence(first, first.birth, outputs_match=result.why.outputs_match, sites=result.sites)
-    return replace(result, origin=Origin(first.key, first.birth), why=why)
+    return result if first is None or stands else begun(result, first, result.sites)
 
 
 def _named(result: Result, known: Mapping[Key, Local]) -> Iterator[Cause]:
@@ -204,7 +201,7 @@ def _settled(sites: Sequence[SiteDiff], step: int, known: Mapping[Key, Local], p
 def born(sites: Sequence[SiteDiff]) -> bool:
     """Whether a divergence starts at any of these sites, or reached what the loop computes: growth alone decides
     nothing."""
-    return any(d.verdict == "fail" and (d.birth in BORN or d.key.module == LOOP) for d in sites)
+    return any(d.verdict == "fail" and (d.introduced or d.key.module == LOOP) for d in sites)
 
 
 @dataclass
@@ -263,7 +260,7 @@ class Following:
         known = at.followed(side, held, far=False, own_order=False)
         if any(local.beyond for local in known.values()):
             self.failed = at
-        return Sites.of(_settled(sites, at.step, known, self.pair))
+        return _settled(sites, at.step, known, self.pair)
 
 
 def descend(result: Result, pair: Ready, state: State, sink: Sink, unseen: Collection[str]) -> Result:
@@ -286,15 +283,10 @@ def descend(result: Result, pair: Ready, state: State, sink: Sink, unseen: Colle
     sink.closer(ours, theirs)
     judge = Judge(excuses(pair.differing), port=pair.port, laid_out=pair.laid_out)
     sites = tuple(d for d in judge.step(ours, theirs) if d.key.module != LOOP)
-    born = ("module", "input")
     branch = result.origin.key.branch
-    at = next((d for d in sites if d.verdict == "fail" and d.birth in born and d.key.branch == branch), None)
+    at = next((d for d in sites if d.verdict == "fail" and d.introduced and d.key.branch == branch), None)
     result = replace(result, closer=sites)
-    if at is None:
-        return result
-    birth = at.birth or "module"
-    why = divergence(at, birth, outputs_match=result.why.outputs_match, sites=sites)
-    return replace(result, origin=Origin(at.key, birth), why=why)
+    return result if at is None else begun(result, at, sites)
 
 
 def block_of_origin(result: Result, trunk: str) -> str | None:

@@ -19,10 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from parity.compare.births import L2_LIMIT
 from parity.compare.conclude import stage_diff
 from parity.compare.frames import as_shown, frame_diffs, frame_errors, frames_of, spread
-from parity.compare.metrics import ratio
+from parity.compare.metrics import L2_LIMIT, ratio
 from parity.compare.preflight import failed
 from parity.compare.reason import Output, Reason
 from parity.compare.result import Check, Distance, FrameError, Result

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from parity.causes.explain import looked_closer
 from parity.causes.request import FOLDER, ExplainRequest
 from parity.compare.diff import diff
 from parity.golden import Golden
-from parity.records import StepRecords
+from parity.records import Key, StepRecords
 from tests.support.made import CANDIDATE, REFERENCE, floor_of, moved, noise, tensor, write
 
 X = noise(1)
@@ -35,9 +34,8 @@ def kept(tmp_path: Path) -> ExplainRequest:
     for folder, sites in ((tmp_path, BLOCK), (tmp_path / FOLDER, INSIDE)):
         write(folder / "reference", replace(REFERENCE, steps=1), [side(0.0, *sites)])
         write(folder / "candidate", replace(CANDIDATE, steps=1), [side(1e4, *sites)])
-    origin = {"stage": "transformer", "step": STEP, "branch": "cond", "site": "blocks.0.norm:out", "call": 0}
-    (tmp_path / "result.json").write_text(json.dumps({"origin": origin, "reason": "the norm"}))
-    return ExplainRequest(str(tmp_path / "reference"), str(tmp_path / "candidate"), kept=tmp_path)
+    ended = Key("transformer", STEP, "", "blocks.0.norm:out")
+    return ExplainRequest(str(tmp_path / "reference"), str(tmp_path / "candidate"), kept=tmp_path, ended=ended)
 
 
 def test_the_place_and_the_records_are_those_of_the_closer_look(kept: ExplainRequest) -> None:
@@ -51,14 +49,16 @@ def test_the_place_and_the_records_are_those_of_the_closer_look(kept: ExplainReq
     assert "blocks.0.norm output" in placed.reason
     assert [r.key.site for r in near.records] == [r.key.site for r in far.records] == [*BLOCK, *INSIDE[1:3]]
     assert len(near.floors) == 4
-    assert kept.closer(placed.origin.key) == ""  # nothing is left to be said of it
+    assert kept.looked_at(placed.origin.key) == placed.origin.key
 
 
-@pytest.mark.parametrize("lost", ["candidate", "result.json"])
+@pytest.mark.parametrize("lost", ["candidate", "place"])
 def test_without_them_the_records_that_were_kept_first_stand(kept: ExplainRequest, lost: str) -> None:
     assert kept.kept is not None
-    gone = kept.kept / (f"{FOLDER}/candidate" if lost == "candidate" else lost)
-    gone.rename(gone.with_name("gone"))
+    if lost == "candidate":
+        (kept.kept / FOLDER / "candidate").rename(kept.kept / FOLDER / "gone")
+    else:
+        kept = replace(kept, ended=None)
     found = diff(kept.reference, kept.candidate)
     ours, theirs = (Golden.open(where).read_step(STEP) for where in (kept.reference, kept.candidate))
     assert looked_closer(kept, found, ours, theirs) == (found, ours, theirs)

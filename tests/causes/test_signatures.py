@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.causes import signatures as module
+from parity.causes import match as module
 from parity.compare.reason import Note
 from parity.compare.result import Cause
 from parity.records import Record, StepRecords
@@ -48,8 +48,8 @@ def step(records: list[Record], faults: frozenset[str] = frozenset()) -> StepRec
 def told(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`told(candidate)`: the causes and the notes."""
     machine: Any = SimpleNamespace(
-        simulated=lambda *given: SimpleNamespace(run=run, beside={}), settings=parse("torch"),
-        provenance=SimpleNamespace(steps=1), facts=None, ports=SimpleNamespace(reference=None),
+        with_fault=lambda fault, *given: run(*filter(None, [fault])), beside=lambda declared: {},
+        settings=parse("torch"), provenance=SimpleNamespace(steps=1), facts=None, ports=SimpleNamespace(reference=None),
     )  # fmt: skip
     monkeypatch.setattr(module, "known_faults", lambda *ignored: iter(KNOWN))
 

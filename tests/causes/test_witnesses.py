@@ -15,7 +15,7 @@ from parity.causes import explain as module
 from parity.causes.evidence import Evidence
 from parity.causes.explain import ExplainRequest, _merged, explain
 from parity.causes.request import own_settings
-from parity.causes.swaps import _obeyed, swap_test, told_by
+from parity.causes.swaps import _obeyed, swap_test
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Result, Witness, measured
 from parity.errors import UsageError
@@ -46,7 +46,7 @@ def test_each_is_asked_with_what_the_others_found(tmp_path: Path, monkeypatch: p
         seen.append(asked)
         return iter(())
 
-    monkeypatch.setattr(module, "WITNESSES", (module.Witness(first), module.Witness(second)))
+    monkeypatch.setattr(module, "WITNESSES", (first, second))
     result = explained(tmp_path)
     assert [c.cause for c in result.causes] == ["the first"]
     assert result.notes[-1].text == "and a note"
@@ -152,17 +152,18 @@ def runner(error: Error) -> Callable[[Settings], np.ndarray]:
     ],
 )
 def test_differing_settings_are_set_back(error: Error, expected: tuple[float | None, ...], left: float) -> None:
-    found = swap_test(PLAN, runner(error), 1e-5)
-    by_name = {s.swap.setting: s for s in found.swapped}
-    assert [s.harmless for s in found.swapped] == sorted(s.harmless for s in found.swapped)
+    told = list(swap_test(PLAN, runner(error), 1e-5, "noise_pred", PLAIN.with_settings(candidate=GIVEN)))
+    causes = {c.setting: c for c in told if isinstance(c, Cause)}
+    assert [c.harmless for c in causes.values()] == sorted(c.harmless for c in causes.values())
     for given_, gone in zip(GIVEN, expected, strict=True):
-        got = by_name[given_.partition("=")[0]]
-        assert (got.gone, got.harmless) == (pytest.approx(gone or 0.0, abs=0.02), gone is None)
-    assert found.left == pytest.approx(left, abs=0.02)
+        got = causes[given_.partition("=")[0]]
+        assert (got.share, got.harmless) == (pytest.approx(gone or 0.0, abs=0.02), gone is None)
+    notes = [t.text for t in told if isinstance(t, Note)]
+    assert [float(text.rpartition("%")[0].rpartition(" ")[2]) for text in notes] == pytest.approx(
+        [100 * left] if left else [], abs=2
+    )
     # The command that confirms sets all back that do harm, or it would not pass; where something is left nothing would.
-    told = list(told_by(found, "noise_pred", PLAIN.with_settings(candidate=GIVEN)))
-    commands = {c.confirm for c in told if isinstance(c, Cause) and not c.harmless}
+    commands = {c.confirm for c in causes.values() if not c.harmless}
     wrong = [g.partition("=")[0] for g, gone in zip(GIVEN, expected, strict=True) if gone is not None]
     assert len(commands) == 1
     assert all((f"-c {name}=" in command) == (not left) for command in commands for name in wrong)
-    assert any(isinstance(t, Note) for t in told) == bool(left)

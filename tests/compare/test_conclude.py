@@ -192,8 +192,8 @@ INCONCLUSIVE: dict[str, tuple[list[Walk], str]] = {
     "only None and scalars": ([of_pairs(both(none("a:in.mask")), both(scalar("a:in.eps", 1e-6)))], ""),
     "only padding": ([of_pairs(both(tensor(f"a:out@{PADDING}", X)))], ""),
     "only empty tensors": ([of_pairs(both(tensor("a:out", EMPTY)))], ""),
-    "a reference with NaN": ([spoilt("noise_pred", NAN)], "loop:noise_pred"),
-    "a reference with infinity": ([spoilt("latents.after", float("inf"))], "loop:latents.after"),
+    "a reference with NaN": ([spoilt("noise_pred", NAN)], "not finite at noise_pred (step 0)"),
+    "a reference with infinity": ([spoilt("latents.after", float("inf"))], "latents after the step (step 0)"),
 }
 
 

@@ -69,7 +69,7 @@ NANS = [site("a:out", nonfinite=(0, 0)), site("b:out", True, nonfinite=(0, 7)),
     ],
 )
 def test_findings_of_numbers(sites: list[SiteDiff], origin: int | None, more: dict[str, Any], words: list[str]) -> None:
-    at = None if origin is None else Origin(sites[origin].key, "module")
+    at = Origin(Key("transformer", 0, "", "elsewhere:out") if origin is None else sites[origin].key, "module")
     declared = more.pop("declared", None)
     found = findings(sites, at, *([declared] if declared else []), **more)
     assert len(found) == len(words)

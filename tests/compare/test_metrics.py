@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from parity.compare.metrics import BLOCK, Measure, compare_values, distance, measure, ratio
-from parity.records import AFTER, Floor, Record
+from parity.compare.judge import Judge
+from parity.compare.metrics import BLOCK, compare_values, ratio
+from parity.compare.result import SiteDiff
+from parity.records import AFTER, Floor, Record, StepRecords
 from tests.support.made import moved, noise, tensor
 
 NAN, INF = float("nan"), float("inf")
@@ -20,14 +22,15 @@ SHAPES = st.sampled_from([(1, 4, 8), (1, 96, 40), (2, 50, 64), (700, 7), (5000,)
 X = noise(0)
 
 
-def measured(a: Record, b: Record) -> Measure:
-    found = measure(a, b)
-    assert found is not None
+def measured(a: Record, b: Record, floor: Floor | None = None) -> SiteDiff:
+    """The one site of a step."""
+    b = dataclasses.replace(b, key=a.key)
+    (found,) = Judge().step(StepRecords(0, (a,), {} if floor is None else {a.key: floor}), StepRecords(0, (b,)))
     return found
 
 
-def both(x: np.ndarray, y: np.ndarray, *, held: bool) -> Measure:
-    return measured(tensor("a:out", x, held=held), tensor("a:out", y, held=held))
+def both(x: np.ndarray, y: np.ndarray, *, held: bool, floor: Floor | None = None) -> SiteDiff:
+    return measured(tensor("a:out", x, held=held), tensor("a:out", y, held=held), floor)
 
 
 @given(SHAPES, st.integers(0, 2**31), st.floats(1e-3, 1e3), st.booleans())
@@ -37,8 +40,8 @@ def test_distances_from_values_and_from_sketches(shape: tuple[int, ...], seed: i
     y = x + size * noise(seed + 1, shape)
     found = both(x, y, held=held)
     cosine = np.vdot(x, y) / np.linalg.norm(x) / np.linalg.norm(y)
-    assert found.l2 == pytest.approx(np.linalg.norm(y - x), rel=1e-12 if held else 0.1)
-    assert found.scale == pytest.approx(np.linalg.norm(x), rel=1e-12 if held else 1e-6)
+    far = np.linalg.norm(y - x) / np.linalg.norm(x)
+    assert found.distance.rel_l2 == pytest.approx(far, rel=1e-12 if held else 0.1)
     assert found.cosine == pytest.approx(cosine, abs=1e-12 if held else 0.1)
     assert found.max_abs == pytest.approx(np.abs(y - x).max() if held else NAN, rel=1e-12, nan_ok=True)
 
@@ -49,7 +52,8 @@ def test_integers_and_masks_are_compared_as_numbers(dtype: type, held: bool) -> 
     x = np.arange(24).reshape(1, 4, 6) % 2
     y = x.copy()
     y[0, 1, 2] = 1 - y[0, 1, 2]
-    assert both(x.astype(dtype), y.astype(dtype), held=held).l2 == 1.0
+    found = both(x.astype(dtype), y.astype(dtype), held=held)
+    assert found.distance.rel_l2 * np.linalg.norm(x) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("held", [True, False])
@@ -60,12 +64,13 @@ def test_numbers_that_are_not_finite_agree_only_with_themselves(bad: float, held
     x = noise(0, shape)
     y = x.copy()
     y[0, 1:3] = bad
-    assert both(y, y.copy(), held=held).l2 == 0.0
+    assert both(y, y.copy(), held=held).distance.rel_l2 == 0.0
     others = [(x, y), (y, x)] + ([(y, -y)] if math.isinf(bad) else [])
     for a, b in others:
-        found = both(a, b, held=held)
-        assert not math.isfinite(found.l2)
-        assert not distance(found, Floor(1.0)).ratio <= 3.0  # neither may read as agreement
+        found = both(a, b, held=held, floor=Floor(1.0))
+        assert not math.isfinite(found.distance.rel_l2)
+        assert not found.distance.ratio <= 3.0  # neither may read as agreement
+        assert found.verdict == "fail"
 
 
 TEXT = tensor("a:out", X, rows="text", shape=(1, 112, 40))
@@ -96,25 +101,23 @@ def of_stage(site: str, x: np.ndarray, stage: str) -> Record:
     ],
 )
 def test_only_tensors_of_one_meaning_are_measured(ours: Record, theirs: Record, is_comparable: bool) -> None:
-    found = measure(ours, theirs)
-    assert (None if found is None else found.l2) == (0.0 if is_comparable else None)
+    assert (measured(ours, theirs).distance.rel_l2 == 0.0) is is_comparable
 
 
 def test_a_value_on_one_side_only_is_compared_by_sketches() -> None:
     y = moved(X, 1e5)
     found = measured(tensor("a:out", X, held=True), tensor("a:out", y))
-    assert found.l2 == pytest.approx(np.linalg.norm(y - X), rel=0.1)
+    assert found.distance.rel_l2 * np.linalg.norm(X) == pytest.approx(np.linalg.norm(y - X), rel=0.1)
     assert math.isnan(found.max_abs)
 
 
 @pytest.mark.parametrize("held", [True, False])
 def test_the_distance_from_a_reference_of_zeros_is_absolute(held: bool) -> None:
     zeros, ones = np.zeros((1, 4, 8), np.float32), np.ones((1, 4, 8), np.float32)
-    found = both(zeros, ones, held=held)
+    found = both(zeros, ones, held=held, floor=Floor(0.0, np.zeros(4, np.float32)))
     assert math.isnan(found.cosine)
-    known = distance(found, Floor(0.0, np.zeros(4, np.float32)))
-    assert (known.rel_l2, known.ratio) == (pytest.approx(math.sqrt(32)), INF)
-    nothing = distance(both(zeros, zeros, held=held), Floor(0.0))
+    assert (found.distance.rel_l2, found.distance.ratio) == (pytest.approx(math.sqrt(32)), INF)
+    nothing = both(zeros, zeros, held=held, floor=Floor(0.0)).distance
     assert (nothing.rel_l2, nothing.floor, nothing.ratio) == (0.0, 0.0, 0.0)
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.compare.pairs import Pair
-from parity.compare.single import compared, same_mask
-from parity.records import Record
+from parity.compare.judge import Judge
+from parity.compare.metrics import same_mask
+from parity.records import Record, StepRecords
 from tests.support.made import Walk, noise, none, scalar, tensor
 
 NAN, INF = float("nan"), float("inf")
@@ -101,8 +101,8 @@ def of_vae(x: np.ndarray) -> Record:
 def test_what_does_not_line_up_is_not_compared_inside_a_port_and_differs_by_contract(
     ours: Record, theirs: Record, is_inside: bool
 ) -> None:
-    pair = Pair(ours.key, ours, theirs)
-    found, strict = compared(pair, None, own=True), compared(pair, None, own=False)
+    sides = StepRecords(0, (ours,)), StepRecords(0, (theirs,))
+    ((found,), (strict,)) = (Judge(port=port).step(*sides) for port in (True, False))
     assert (found.verdict == "not compared") is is_inside is math.isnan(found.distance.ratio)
-    assert (strict.verdict, strict.distance.ratio) == ("pass", INF)  # a difference, not judged so far
+    assert (strict.verdict, strict.distance.ratio) == ("fail", INF)
     assert found.note == strict.note != ""

@@ -15,7 +15,7 @@ pytest.importorskip("diffusers")
 
 import parity
 from parity.compare.diff import diff
-from parity.compare.single import UNSEEN
+from parity.compare.metrics import UNSEEN
 from parity.golden import Golden
 from tests.support.scripts import Vae, drawn, recorded, referenced
 

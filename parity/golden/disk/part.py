@@ -133,11 +133,11 @@ class Table(Sequence[Record]):
         return len(self.layout.records)
 
 
-def where(records: Sequence[Record], which: Callable[[Record], bool]) -> Iterator[Record]:
-    """The records that are asked for by what they are at every step; of a table only those are made.
+def chosen(records: Sequence[Record], which: Callable[[Record], bool]) -> Iterator[Record]:
+    """The records that are asked for by what is the same at every step; a golden's others are not made.
 
     Args:
-        which: a function of a module, of which steps that share a layout are asked once.
+        which: a function of a module, which steps that share a layout are asked once.
     """
     if isinstance(records, Table):
         return (records[i] for i in _places(records.layout, which))

@@ -13,12 +13,12 @@ Cost. One pass over the sites; a few hundred bytes a case.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from parity.compare.result import Result, SiteDiff
-from parity.compare.sites import by_step
 from parity.errors import UsageError
 from parity.report.comparison import Comparison
 from parity.report.document import Document, distance_cells
@@ -57,7 +57,7 @@ def junit(document: Document) -> str:
 
 def grouped(result: Result) -> Iterator[tuple[Group, list[SiteDiff]]]:
     """(stage, step, branch, block) -> its sites that decide, in execution order, the groups of one step at a time."""
-    for sites in by_step(result.sites):
+    for _, sites in itertools.groupby(result.sites, lambda d: d.key.step):
         found: dict[Group, list[SiteDiff]] = {}
         for site in sites:
             if site.verdict != "ignored":
