@@ -62,10 +62,6 @@ class Sampler(Protocol):
     def step_index(self) -> int | None:
         return None
 
-    def fresh(self) -> Sampler:
-        """The same, with objects of its own that have not stepped."""
-        ...
-
     def set_schedule(self, steps: int, device: Any, place: Place, dtype: torch.dtype | None) -> None:
         """Set the schedule anew, rounded to `dtype` where one is given, and forget every step."""
         ...
@@ -99,6 +95,8 @@ class Family(Protocol):
     """
 
     title: str
+    stage: str = "transformer"
+    """The stage of a generation that its model runs."""
     streams: tuple[Stream, ...] = ()
     """What the text encoders give the transformer; empty where ports of this model have no first stage."""
     recipe: str = ""

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from parity.hooks.modules import cast
-from parity.hooks.rows import WHOLE, NoRows, Part, RowFrame, RowRule
+from parity.hooks.rows import WHOLE, NoRows, Part, RowFrame
 from parity.models.folder import bare_component, load_component, read_config
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
@@ -62,7 +62,7 @@ class Encoder:
     crop: int = 0
 
     @property
-    def rule(self) -> RowRule:
+    def rule(self) -> NoRows:
         """Without a mask every row counts, and stays where it is."""
         return TokenRows(self.part, self.skip, self.layers) if self.stream.masked else NoRows()
 
@@ -254,7 +254,7 @@ def skeleton(case: Case, encoder: Encoder) -> PromptEncoder:
 
 
 @dataclass(frozen=True)
-class TokenRows:
+class TokenRows(NoRows):
     """Takes token rows through their frame, and leaves out what nothing behind it reads: the layers after the hidden
     state that is taken, and with it the encoder's own output.
 

@@ -1,4 +1,4 @@
-"""What a side is about to run with, before any forward, and what its loop comes to.
+"""What a side is about to run with, before any forward, and what it leaves in files.
 
 The facts hold what parity puts in the place of a model's own code, found on the loaded model: parity's own sides
 realise settings so (attention processors, forwards that JAX can trace); a port runs as it is.
@@ -11,15 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from parity.golden.fingerprint import fingerprint, narrow, weight_prints
 from parity.hooks.reduce.transfer import to_numpy
 from parity.models.stage_files import write_stage2
-from parity.paths.loaded import Loaded, array
+from parity.paths.loaded import Loaded, name_of
 from parity.paths.loop import Loop
-from parity.paths.plan import Ends
+from parity.paths.plan import Role
+from parity.paths.stage import Stage
 from parity.records import PORT, Facts, Provenance
+from parity.settings import Settings
 from parity.settings.chips import NO_CHIP, chip_of
 from parity.transforms import bfloat16
 from parity.versions import versions
@@ -85,18 +86,14 @@ def facts_of(loop: Loop, *, alone: bool) -> Facts:
         placement=backend.placement,
         provenance=origin,
         grid=family.token_grid(side.case),
-        dtype=_name_of(backend.dtype),
+        dtype=name_of(backend.dtype),
         checks=(*family.checks(side.case, side.role), *_own_checks(side)),
-        input_dtypes={name: _name_of(x.dtype) for name, x in {**inputs, **tensors}.items()},
+        input_dtypes={name: name_of(x.dtype) for name, x in {**inputs, **tensors}.items()},
         tensors={name: to_numpy(x) for name, x in tensors.items()},
         lacks=dict(family.without(side.case.config)),
         compiled=backend.eager is None and bool(settings["jit"]),
         narrow=narrow_ones / max(sum(map(math.prod, shapes.values())), 1),
     )
-
-
-def _name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _is_narrow(x: np.ndarray) -> bool:
@@ -153,17 +150,45 @@ def _places(paths: list[str]) -> str:
     return paths[0] if len(paths) == 1 else f"{paths[0]} to {paths[-1]} ({len(paths)} modules)"
 
 
-def ends(runs: Mapping[str, Loop]) -> Ends:
-    """The final latents as the VAE takes them, by run (`""`: the side's own); the modules named, what computed the
-    attention, and what a port installed in vain."""
-    own = runs[""].side
-    seen = own.backend.seen  # what a port named so far: some names show only when it is called
-    named = sorted(own.modules if seen is None else seen)
-    came = {
-        name: {"latents": array(loop.side.family.stage2(loop.side.case, loop.side.backend.to_torch(loop.latents)))}
-        for name, loop in runs.items()
-    }
-    return Ends(came, tuple(filter(None, named)), own.backend.ran, own.family.idle)
+def stage_facts(
+    stage: Stage,
+    role: Role,
+    settings: Settings,
+    seed: int,
+    modules: Mapping[str, str],
+    weights: Mapping[str, str],
+    own: bool,
+) -> Facts:
+    """What a stage outside the loop is about to run with, of which nothing needs to be loaded.
+
+    Args:
+        modules: module path -> parent's path. weights: fingerprints by name. own: whether it is a port's.
+    """
+    inputs = {f"{branch}.{name}": x for branch, given in stage.inputs.items() for name, x in given.items()}
+    origin = Provenance(
+        side=role,
+        backend=settings.backend,
+        model=stage.case.name,
+        settings=settings.as_text(),
+        seed=seed,
+        steps=0,
+        weights=weights,
+        inputs={},
+        versions=versions(),
+        devices=(),
+        modules=modules,
+    )
+    return Facts(
+        weights={},
+        dtypes={},
+        inputs={name: to_numpy(x) for name, x in inputs.items()},
+        tables={},
+        provenance=origin,
+        dtype=settings.text("dtype"),
+        input_dtypes={name: name_of(x.dtype) for name, x in inputs.items()},
+        own=own,
+        trunk=stage.trunk,
+    )
 
 
 def leave(folder: Path, loop: Loop) -> None:
@@ -174,7 +199,7 @@ def leave(folder: Path, loop: Loop) -> None:
         folder / f"{side.role}_latents.safetensors",
         side.family.stage2(side.case, side.backend.to_torch(loop.latents)),
         seed=side.inputs.seed,
-        guidance_scale=side.sampler.guidance_scale,
+        guidance_scale=loop.sampler.guidance_scale,
         num_frames=side.case.spec.num_frames,
         num_inference_steps=side.inputs.steps,
     )

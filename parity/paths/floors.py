@@ -27,11 +27,12 @@ from parity.hooks.perturb import perturbed
 from parity.hooks.sites import SitePlan
 from parity.hooks.torchtools import widest
 from parity.paths.loaded import Loaded
-from parity.paths.loop import Around, Loop, denoise, prepare
+from parity.paths.loop import Around, Loop, Once, begin, denoise
 from parity.paths.plan import DEFAULT_KINDS, Forced
 from parity.paths.reference import load_reference
+from parity.paths.stage import Stage, load_stage
 from parity.records import StepRecords
-from parity.settings import Settings, kernels
+from parity.settings import BITS, Settings, kernels
 
 SEEDS = 3
 """Perturbed runs; the limits of `parity.compare.judge` were measured with three."""
@@ -47,7 +48,7 @@ class Variant:
     """
 
     name: str
-    loop: Loop
+    loop: Loop | Once
     around: Around
     is_truth: bool = False
 
@@ -60,17 +61,16 @@ def make_variants(side: Loaded, kinds: Sequence[str] = DEFAULT_KINDS, seeds: int
         seeds: perturbed runs.
     """
     variants = []
-    if "kernel" in kinds:
+    if "kernel" in kinds and not isinstance(side.family, Stage):
         for kernel in sorted(set(kernels("torch")) - {side.settings.text("attention.kernel")}):
             other = _load_like(side, side.settings.with_({"attention.kernel": kernel}))
-            variants.append(Variant(kernel, prepare(other), contextlib.nullcontext))
-    if "dtype" in kinds and not side.settings.exact:
-        side = dataclasses.replace(side, inputs=side.inputs.of("float32"))
-        side = _load_like(side, side.settings.with_({"dtype": "float32", "matmul_precision": "highest"}))
-        variants.append(Variant("float32", prepare(side), contextlib.nullcontext, is_truth=True))
+            variants.append(Variant(kernel, begin(other), contextlib.nullcontext))
+    if "dtype" in kinds and (exact := _exact(side)) != side.settings:
+        side = _load_like(dataclasses.replace(side, inputs=side.inputs.of("float32")), exact)
+        variants.append(Variant("float32", begin(side), contextlib.nullcontext, is_truth=True))
     if "fp64" in kinds:
         double = _load_like(side, side.settings, torch.float64)
-        variants.append(Variant("float64", prepare(double), lambda step: widest()))
+        variants.append(Variant("float64", begin(double), lambda step: widest()))
     model, chip = side.backend.module(), side.settings.text("tpu")
     for seed in range(seeds if "rounding" in kinds else 0):
 
@@ -78,13 +78,22 @@ def make_variants(side: Loaded, kinds: Sequence[str] = DEFAULT_KINDS, seeds: int
             return perturbed(model, 1_000_003 * (seed + 1) + step, chip)
 
         name = f"rounding {seed}"
-        own = dataclasses.replace(side.with_fresh_sampler(), inputs=side.inputs.of(name))
-        variants.append(Variant(name, prepare(own), around))
+        variants.append(Variant(name, begin(dataclasses.replace(side, inputs=side.inputs.of(name))), around))
     return variants
+
+
+def _exact(side: Loaded) -> Settings:
+    """The settings of the float32 truth: the side's own where it is that itself."""
+    settings = side.settings
+    if not isinstance(side.family, Stage):
+        return settings if settings.exact else settings.with_({"dtype": "float32", "matmul_precision": "highest"})
+    return settings if settings.working_bits == BITS["float32"] else settings.neutral
 
 
 def _load_like(side: Loaded, settings: Settings, dtype: torch.dtype | None = None) -> Loaded:
     inputs = side.inputs if dtype is None else side.inputs.of("float64")
+    if isinstance(side.family, Stage):
+        return load_stage(side.family, settings, inputs, dtype=dtype)
     return load_reference(side.family, side.case, settings, inputs, dtype=dtype)
 
 

@@ -36,9 +36,9 @@ from parity.hooks.rows import JOINT, Part
 from parity.hooks.tap import by_branch, single_output
 from parity.hooks.torchtools import Intercept, callable_modules, leaves, mapped, named_arguments
 from parity.paths.layout import Apart, Layout, Watched, is_mask
-from parity.paths.loaded import STAGE, tensor
-from parity.paths.loop import Loop, denoise
-from parity.paths.plan import Plan, module_of, name_of
+from parity.paths.loaded import tensor
+from parity.paths.loop import Loop, Once, denoise
+from parity.paths.plan import LOOP_STAGE, Plan, module_of, name_of
 from parity.records import Key, Record, StepRecords
 
 Fate = Literal["followed", "same", "absent", "left"]
@@ -52,12 +52,12 @@ Walk = Callable[[Listen], None]
 
 
 def in_loop(
-    begin: Callable[[], Loop], step: int, around: contextlib.AbstractContextManager[object] | None = None
+    begin: Callable[[], Loop | Once], step: int, around: contextlib.AbstractContextManager[object] | None = None
 ) -> Walk:
-    """A step of the denoising loop.
+    """A step of the denoising loop, or of a stage outside it.
 
     Args:
-        begin: a loop before it. around: context of its calls.
+        begin: a loop before it, or the stage. around: context of its calls.
     """
 
     def walk(listen: Listen) -> None:
@@ -216,7 +216,7 @@ class _Run:
 
     def _other(self, branch: str, site: str, number: int) -> torch.Tensor | None:
         """The candidate's value."""
-        return self.look.held.get(name_of(Key(STAGE, 0, branch, site, number)))
+        return self.look.held.get(name_of(Key(LOOP_STAGE, 0, branch, site, number)))
 
     def _made(self, path: str, output: Any) -> Any:
         """A call has ended: its output, as far as it gives way; None to keep it."""
@@ -245,7 +245,7 @@ class _Run:
 
     def _piece(self, branch: str, site: str, number: int, x: torch.Tensor, judged: bool) -> tuple[Fate, torch.Tensor]:
         """The same of a branch."""
-        key, other = Key(STAGE, 0, branch, site, number), self._other(branch, site, number)
+        key, other = Key(LOOP_STAGE, 0, branch, site, number), self._other(branch, site, number)
         if other is None:
             return "absent", x
         name = name_of(key)

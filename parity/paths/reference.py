@@ -28,7 +28,7 @@ from parity.models.family import Family
 from parity.models.feature_cache import calling, given_at
 from parity.models.patches import DTYPES, device_named, in_dtype
 from parity.models.spec import Case
-from parity.paths.loaded import BRANCHES, STAGE, Base, Inputs, Listen, Loaded, Predicted, StepCalls
+from parity.paths.loaded import BRANCHES, Base, Inputs, Listen, Loaded, Predicted, StepCalls
 from parity.reached import Reached
 from parity.records import Record
 from parity.settings import Settings
@@ -73,7 +73,7 @@ class TorchBackend(Base):
         """
         predictions: dict[str, torch.Tensor] = {}
         records: list[Record] = []
-        for group in self.groups:
+        for group in (g for g in self.groups if g[0] in calls.branches):
             rule = self.rules[group[0]]
             tap = None if plan is None else self.tap(Tap, plan, TorchReducer(), rule, group, self.frames)
             given = given_at(self.reached.settings, calls.step, calls.features, group)
@@ -86,14 +86,14 @@ class TorchBackend(Base):
                 with eagerly(self.model), attached(self.model, tap), calling(given):
                     self.family.predict(self.model, calls.of(group))
             for i, branch in enumerate(group):
-                predictions[branch] = out[i : i + 1]
+                predictions[branch] = out if len(group) == 1 else out[i : i + 1]
             if tap is not None and plan is not None:
                 if given is None:  # where blocks are skipped, an earlier step has shown that they are called
                     lenient = self.family.may_be_silent and plan.choice in ("blocks", "all")
                     expected = frozenset() if lenient else plan.must_fire - silenced(self.reached.settings)
                     require_fired(plan, expected, tap.calls, {e.site for e in tap.entries})
                 self.ran |= tap.ran.ran()
-                records += torch_records(tap.entries, STAGE, calls.step)
+                records += torch_records(tap.entries, self.family.stage, calls.step)
         return predictions, records
 
     def listening(self, listen: Listen) -> contextlib.AbstractContextManager[None]:
@@ -217,7 +217,7 @@ def load_reference(
         family.adapt(model, case, reached, traced=False, first=inputs.conditions[BRANCHES[0]])
     mark_text_settings(reached, inputs)
     backend = TorchBackend(model, family, case, inputs, reached, dtype or given)
-    return Loaded("reference", family, case, inputs, backend, family.sampler(case, inputs.seed), module_tree(model))
+    return Loaded("reference", family, case, inputs, backend, module_tree(model))
 
 
 def mark_text_settings(reached: Reached, inputs: Inputs) -> None:

@@ -111,9 +111,7 @@ def test_the_least_floor_is_above_half_an_ulp_and_far_below_a_fault(monkeypatch:
 def test_variants_leave_the_reference_as_it_was() -> None:
     side = shared("torch")
     before = next(iter(denoise(prepare(side), None)))
-    sampler = side.sampler
     for variant in make_variants(side, seeds=1):
-        assert variant.loop.side.sampler is not sampler
         with variant.around(0):
             list(denoise(variant.loop, None))
     after = next(iter(denoise(prepare(side), None)))

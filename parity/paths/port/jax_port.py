@@ -16,7 +16,6 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-import torchax
 from torch.utils import _pytree as pytree
 from torchax import interop
 
@@ -34,7 +33,7 @@ from parity.models.spec import Case
 from parity.paths.jax.candidate import Forward, Returned, TorchaxBackend
 from parity.paths.jax.mesh import port_devices, use_compilation_cache
 from parity.paths.jax.tracing import InsideJitError, TracedTap, inlining, to_jax, trace_state
-from parity.paths.loaded import Base, Inputs, Loaded, Predicted, StepCalls
+from parity.paths.loaded import Inputs, Loaded, Predicted, StepCalls
 from parity.paths.port.ported import Ported, guarded, moved, wrong_output
 from parity.port import Port, listening
 from parity.reached import Reached
@@ -49,15 +48,10 @@ class JaxPort(TorchaxBackend):
     """
 
     family: Ported
-    safe_attention = False
 
     def __init__(self, port: Port, family: Ported, case: Case, inputs: Inputs, reached: Reached) -> None:
-        self.port, self.env, self.devices = port, torchax.default_env(), port_devices(reached.settings)
-        self.model = torch.nn.Module()
-        self.params = jax.tree.map(jax.numpy.asarray, port.weights)
-        Base.__init__(self, family, case, inputs, reached, self.put)
-        self.jit = bool(reached.settings["jit"])
-        self.programs = self._programs()
+        self.port, weights = port, jax.tree.map(jax.numpy.asarray, port.weights)
+        super().__init__(torch.nn.Module(), family, case, inputs, reached, port_devices(reached.settings), weights)
         self.heard: set[str] = set()
         self.tracing = False
 
@@ -206,5 +200,4 @@ def load_jax_port(family: Ported, case: Case, settings: Settings, inputs: Inputs
     backend = JaxPort(port, family, case, inputs, reached)
     paths = {} if port.module is None else {family.named(p): "" for p in objects_of(port.module)}
     modules = {p: nearest(p, paths) for p in paths if p}
-    sampler = family.sampler(case, inputs.seed)
-    return Loaded("candidate", family, case, inputs, backend, sampler, modules)
+    return Loaded("candidate", family, case, inputs, backend, modules)

@@ -27,7 +27,6 @@ from parity.paths.worker.extras import end_with_parent, quieten, require_extras
 if TYPE_CHECKING:
     from parity.paths.live import Host, LiveSide
     from parity.paths.plan import Plan, Spec, State
-    from parity.paths.stage_side import StageSide
     from parity.records import StepRecords
 
 
@@ -40,7 +39,7 @@ class Server:
     """
 
     host: Host
-    sides: dict[int, LiveSide | StageSide] = field(default_factory=dict)
+    sides: dict[int, LiveSide] = field(default_factory=dict)
     streams: dict[int, Iterator[StepRecords]] = field(default_factory=dict)
     states: dict[int, dict[int, State]] = field(default_factory=dict)
 
