@@ -17,7 +17,7 @@ from parity.models.registry import opened
 from parity.paths.plan import VAE_INPUT, Ends, Openers, Outputs, Plan
 from parity.runs.compare import Encodings, compare, merged
 from parity.runs.request import Choice, Request, Say
-from parity.runs.sides import Rounds, Sink, counted, exhaust, spec_of, until_end
+from parity.runs.sides import Sink, counted, exhaust, spec_of, until_end
 from parity.runs.vae_stage import decode_round
 
 STAGES = ("text", "transformer", "vae")
@@ -33,7 +33,6 @@ def run_chain(request: Request, openers: Openers, say: Say, sink: Sink) -> Resul
     say("preparing the checkpoint")
     choices = _choices(request)
     found: dict[str, Result] = {}
-    ends = Rounds(sink)
     own: Encodings = {}
     notes: list[Note] = []
     if "text" in request.stages:
@@ -43,9 +42,9 @@ def run_chain(request: Request, openers: Openers, say: Say, sink: Sink) -> Resul
         found["text"], own = compare_text(request, case, family, _rounds(request), choices["text"], openers, say)
         notes = [Note(_embeddings_used(request, own))] if "transformer" in request.stages else []
     if "transformer" in request.stages:
-        found["transformer"] = compare(_of(request, "transformer", choices), openers, say, ends, own)
+        found["transformer"] = compare(_of(request, "transformer", choices), openers, say, sink, own)
     if "vae" in request.stages and found.get("transformer", _AGREES).failed != "preflight":
-        found["vae"] = _vae(_of(request, "vae", choices), request, ends, openers, say)
+        found["vae"] = _vae(_of(request, "vae", choices), request, sink, openers, say)
     result = merged([(name, found[name]) for name in STAGES if name in found], request)
     return dataclasses.replace(result, notes=(*notes, *result.notes))
 
@@ -88,14 +87,14 @@ def _rounds(request: Request) -> tuple[str, ...]:
     return ("logic", "precision") if request.checks == "both" else (request.checks,)
 
 
-def _vae(request: Request, whole: Request, loops: Rounds, openers: Openers, say: Say) -> Result:
+def _vae(request: Request, whole: Request, sink: Sink, openers: Openers, say: Say) -> Result:
     """The checks of the VAE stage: the first that fails, else the last."""
-    chained, start = loops.ends, None
+    chained, start = sink.ends, None
     if not chained and request.stage2 is None:
         start = {VAE_INPUT: reference_latents(whole, openers, say)["latents"]}
     names, result = tuple(chained) or _rounds(request), _AGREES
     for name in names:
-        last = loops.inner if name == names[-1] else Sink()
+        last = sink if name == names[-1] else Sink()
         result = decode_round(request, name, chained.get(name), start, openers, say, last)
         if result.verdict != "pass":
             return result

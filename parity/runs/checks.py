@@ -61,7 +61,7 @@ def logic(pair: Ready, sink: Sink) -> tuple[Result, Truth]:
         truth.steps.append(reference)
     exhaust(second)
     judged.settle(pair.sides.reference)
-    sink.finish("logic", Pair(truth.ends, ends))
+    sink.ends["logic"] = Pair(truth.ends, ends)
     widest = widest_of(pair.settings.reference.text("tpu"))
     result = judged.conclude(pair.differing, widest)
     result = result.noted(*(_unmatched(pair, ends.names) if pair.port else ()), *attention(truth.ends, ends))
@@ -242,7 +242,7 @@ def precision(pair: Ready, truth: Truth, sink: Sink) -> Result:
     beside = {"float32": truth.ends.own} | ({} if extra is None else {"coarse": ends[1].own})
     if request.by_itself:
         beside = {**truth.ends.beside, **({} if extra is None else ends[1].beside), **beside}
-    sink.finish("precision", Pair(replace(ends[0], runs={**ends[0].runs, **beside}), ends[2]))
+    sink.ends["precision"] = Pair(replace(ends[0], runs={**ends[0].runs, **beside}), ends[2])
     only = tuple(d for d in pair.differing if d.setting in NEUTRAL)
     result = check.conclude(only).resting_on(ends[2].idle)
     if check.following.failed is None and result.verdict == "fail" and result.origin is not None:

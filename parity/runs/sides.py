@@ -7,6 +7,7 @@ sink may take while they are made. Imports neither torch nor jax.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -196,7 +197,13 @@ def exhaust(steps: Iterator[StepRecords]) -> None:
 
 
 class Sink:
-    """Takes the records of a run as they are made, check by check (`logic`, `precision`). This one keeps nothing."""
+    """Takes the records of a run as they are made, check by check (`logic`, `precision`). This one keeps nothing but
+    what the sides came to."""
+
+    @functools.cached_property
+    def ends(self) -> dict[str, Pair[Ends]]:
+        """Check -> what both sides of the loop came to, in the order of the checks."""
+        return {}
 
     def begin(self, facts: Pair[Facts], name: str) -> str | None:
         """A check begins; returns the folder in which the sides leave their stage files, None for none."""
@@ -208,25 +215,5 @@ class Sink:
     def closer(self, reference: StepRecords, candidate: StepRecords) -> None:
         """What a closer look at a step of the check observed."""
 
-    def finish(self, name: str, ends: Pair[Ends]) -> None:
-        """The check is over."""
-
     def frames(self, name: str, frames: np.ndarray) -> None:
         """A decoded video [B, 3, frames, height, width], some -1 to 1."""
-
-
-class Rounds(Sink):
-    """A sink that keeps what the sides of each check came to, and hands everything on.
-
-    Attributes:
-        inner: the sink of the run. ends: check -> what both sides ended in, in the order of the checks.
-    """
-
-    def __init__(self, inner: Sink) -> None:
-        self.inner, self.ends = inner, dict[str, Pair[Ends]]()
-        for name in ("begin", "step", "closer", "frames"):
-            setattr(self, name, getattr(inner, name))
-
-    def finish(self, name: str, ends: Pair[Ends]) -> None:
-        self.inner.finish(name, ends)
-        self.ends[name] = ends
