@@ -85,7 +85,7 @@ def named(group: str, at: str, kind: Callable[[Change], Patch], **more: Any) -> 
 
 
 def module(side: Loaded, path: str) -> Any:
-    return side.backend.module().get_submodule(path)
+    return side.backend.model.get_submodule(path)
 
 
 def replaced(owner: Any, change: Change, method: str = "forward") -> contextlib.AbstractContextManager[Any]:

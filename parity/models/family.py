@@ -233,6 +233,10 @@ class Family(Protocol):
             write_stage1(path, self.streams, conditions)
         return bool(self.streams)
 
+    def reached(self, settings: Settings) -> Reached:
+        """What takes the marks of a side's settings."""
+        return Reached(settings)
+
     def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
         """Apply the settings to a loaded model.
 

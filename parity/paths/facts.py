@@ -18,6 +18,7 @@ from parity.models.stage_files import write_stage2
 from parity.paths.loaded import Loaded, name_of
 from parity.paths.loop import Loop
 from parity.paths.plan import Role
+from parity.paths.reference import TorchBackend
 from parity.paths.stage import Stage
 from parity.records import PORT, Facts, Provenance
 from parity.settings import Settings
@@ -54,7 +55,7 @@ def facts_of(loop: Loop, *, alone: bool) -> Facts:
     prints = weight_prints(read())
     weights = {name: (shape, prints[name]) for name, shape in shapes.items()}
     with backend.scope():
-        sample = family.rotary_tables(backend.module(), loop.latents)
+        sample = family.rotary_tables(backend.model, loop.latents)
         tables = {name: backend.host(x).astype(np.float32) for name, x in sample.items()}
         noise = backend.host(loop.latents)
     inputs = {f"{branch}.{name}": x for branch, own in given.conditions.items() for name, x in own.items()}
@@ -91,7 +92,7 @@ def facts_of(loop: Loop, *, alone: bool) -> Facts:
         input_dtypes={name: name_of(x.dtype) for name, x in {**inputs, **tensors}.items()},
         tensors={name: to_numpy(x) for name, x in tensors.items()},
         lacks=dict(family.without(side.case.config)),
-        compiled=backend.eager is None and bool(settings["jit"]),
+        compiled=not isinstance(backend, TorchBackend) and bool(settings["jit"]),
         narrow=narrow_ones / max(sum(map(math.prod, shapes.values())), 1),
     )
 
@@ -109,7 +110,7 @@ def _own_checks(side: Loaded) -> tuple[tuple[str, str, str], ...]:
     found = []
     if side.backend.safe_attention:  # what `parity.paths.jax.mended` mends
         found.append("torchax's attention (rows without a key give 0, not NaN) and `type_as` (a cast, not in place)")
-    modules = list(side.backend.module().named_modules())
+    modules = list(side.backend.model.named_modules())
     processors = [path for path, module in modules if _is_ours(type(getattr(module, "processor", None)))]
     forwards = [path or "the transformer" for path, module in modules if _is_ours(vars(module).get("forward"))]
     for what, paths in (("attention processors", processors), ("forward", forwards)):

@@ -29,11 +29,6 @@ from parity.paths.worker.extras import check_extras
 from parity.settings import Capability, Settings
 
 
-def with_port(base: Family, case: Case, role: Role, port: Entry | None, *, own: bool = False) -> Family:
-    """The family of a side: the base family, or a port in its transformer's place; `own`: see `Ported`."""
-    return base if port is None else Ported(base, port, role, own=own, expected=base.output_shape(case))
-
-
 def load(role: Role, family: Family, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
     """Load a path: a reference in torch, a candidate's own port as its `runs` says, parity's own candidate in torchax,
     or in torch on a device that is named."""
@@ -111,7 +106,7 @@ def reference_case(entry: Entry, settings: Settings, file: Path | None) -> tuple
         UsageError: no latents among the inputs, or something that is no array.
     """
     nothing = Case(entry.text, entry.path.parent, {}, GenerationSpec(), ())
-    port, _ = built(entry, "reference", nothing, settings, lambda _: None)
+    port, _ = built(entry, "reference", nothing, settings, {})
     given = {name: _tensor(entry, name, value) for name, value in port.inputs.items()}
     names = tuple(given)
     if file is not None:

@@ -6,11 +6,11 @@ side is loaded when it is first asked for something, and lets go of its weights 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import traceback
 import weakref
 from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,12 +25,12 @@ from parity.models.patches import device_named
 from parity.models.registry import opened, tiny_names
 from parity.models.spec import Case
 from parity.paths.facts import facts_of, leave, stage_facts
-from parity.paths.families import from_tensors, load, reference_case, with_names, with_port
+from parity.paths.families import from_tensors, load, reference_case, with_names
 from parity.paths.floors import Variant, make_variants, with_floors
-from parity.paths.follow import follow, in_loop, stepwise
+from parity.paths.follow import Walk, follow, in_loop, stepwise
 from parity.paths.known_stages import known
 from parity.paths.loaded import Conditions, Inputs, Loaded, draw_noise, require_fit, require_place, tensor
-from parity.paths.loop import Loop, Once, denoise, prepare
+from parity.paths.loop import Around, Loop, Once, denoise, prepare
 from parity.paths.plan import (
     BESIDE,
     LOOP_STAGE,
@@ -45,9 +45,9 @@ from parity.paths.plan import (
     Spec,
     State,
     split_branches,
-    state_of,
 )  # fmt: skip
 from parity.paths.port.load import DEFAULT_TIMEOUT, Entry, load_entry
+from parity.paths.port.ported import Ported
 from parity.paths.port.settings import PortInfo, typed
 from parity.paths.stage import Compute, Opaque, Stage, decoder_of, load_stage
 from parity.records import Facts, StepRecords
@@ -126,8 +126,7 @@ class LiveSide:
         self.host, self.spec, self.role = host, spec, spec.role
         if loaded is not None:
             self.loaded = loaded
-        self._first: Loop | None = None
-        self._variants: dict[tuple[str, ...], list[Variant]] = {}
+        self._made: dict[tuple[str, ...], list[Variant]] = {}
 
     # --- what it runs
 
@@ -147,7 +146,7 @@ class LiveSide:
         else:
             base, case = opened(source.model, inputs, source.prompt)
         own = spec.role == "candidate" and spec.option != "--reference-port"
-        family = with_port(base, case, spec.role, port, own=own)
+        family = base if port is None else Ported(base, port, spec.role, own)
         require_place(family, case, settings, source.steps)
         return load(spec.role, family, case, settings, self._inputs(family, case, settings))
 
@@ -167,10 +166,8 @@ class LiveSide:
         return Inputs(conditions, noise, source.steps, source.seed, beside, tokens, start)
 
     def facts(self) -> Facts:
-        if self._first is None:  # the next walk from the beginning takes it
-            loop = prepare(self.loaded)
-            self._first = with_names(loop) if self.spec.named else loop
-        return facts_of(self._first, alone=self.spec.source.alone)
+        loop = prepare(self.loaded)
+        return facts_of(with_names(loop) if self.spec.named else loop, alone=self.spec.source.alone)
 
     # --- the steps
 
@@ -188,24 +185,18 @@ class LiveSide:
         forced = start if callable(start) else None
         # A loop that is forced from a later step on has walked there too, for what a feature cache holds by then.
         state = (start(first) if first else None) if callable(start) else start
-        loop = self._at(first, state)
-        variants = self._floors(plan, first, state) if plan.floors else []
-        states: dict[int, State] = {}
-
-        def walked() -> Iterator[StepRecords]:
-            for step in denoise(loop, plan.sites, forced, first=first, stop=stop):
-                states[step.step] = state_of(step, "before")
-                yield step
-                states.pop(step.step, None)
-
-        for step in with_floors(walked(), variants, plan.sites, states.get if plan.forced else None, first=first):
+        loop = self._begin(self.loaded, first, state)
+        variants = self._variants(plan.floors)
+        walks = [(v, self._begin(v.side, first, state, v.around, plan.forced)) for v in variants]
+        own = denoise(loop, plan.sites, forced, first=first, stop=stop)
+        for step in with_floors(own, walks, plan.sites, forced=plan.forced, first=first):
             if step.step == first:
                 self.loaded.reached.require()
             yield step
         if plan.leave is not None and isinstance(loop, Loop):
             leave(Path(plan.leave), loop)
         if plan.ends:
-            yield self._ends(plan, {"": loop, **{v.name: v.loop for v in variants}})
+            yield self._ends(plan, {"": loop, **{v.name: walk for v, walk in walks}})
 
     def _ends(self, plan: Plan, runs: Mapping[str, Loop | Once]) -> Ends:
         """The modules named, what computed the attention, and what a port installed in vain."""
@@ -215,55 +206,44 @@ class LiveSide:
         return Ends(_came(runs), tuple(filter(None, named)), own.backend.ran, own.family.idle)
 
     def _follow(self, plan: Plan, state: State | None, step: int) -> Iterator[StepRecords]:
-        variants = self._made(plan.floors) if plan.floors else []
-        truth = next((v for v in variants if v.is_truth), None)
-        own = functools.partial(self._at, step, state)
-        walks = [in_loop(functools.partial(self._again, v, step, state), step, v.around(step)) for v in variants]
-        stage = self.spec.source.stage
-        if truth is None:
-            yield follow(in_loop(own, step), walks, plan, stage, step)
-            return
-        first = walks.pop(variants.index(truth))
-        as_given = [in_loop(own, step), in_loop(own, step, stepwise())]
-        yield follow(first, [*as_given, *walks], plan, stage, step)
+        def walk(side: Loaded, around: Around = nullcontext) -> Walk:
+            return in_loop(functools.partial(self._begin, side, step, state, around), step, around)
+
+        variants = self._variants(plan.floors)
+        truth = next((v.side for v in variants if v.is_truth), self.loaded)
+        others = [walk(v.side, v.around) for v in variants if v.side is not truth]
+        if truth is not self.loaded:
+            others = [walk(self.loaded), walk(self.loaded, lambda step: stepwise()), *others]
+        yield follow(walk(truth), others, plan, self.spec.source.stage, step)
 
     @property
     def _span(self) -> tuple[int, int]:
         """All of its steps, from the first to before the second."""
         return 0, self.spec.source.steps
 
-    def _at(self, step: int, state: State | None) -> Loop | Once:
-        """The side's own walk before a step."""
-        if state is None and self._first is not None:
-            loop, self._first = self._first, None
-            return loop
-        loop = prepare(self.loaded)
+    def _begin(
+        self, side: Loaded, step: int, state: State | None, around: Around = nullcontext, forced: bool = True
+    ) -> Loop | Once:
+        """A walk of the side, or of a variant of it, before a step.
+
+        Args:
+            around: context of its model calls. forced: whether a stage takes this side's own inputs.
+        """
+        loop = prepare(side)
         if state is not None and step >= self.spec.source.steps:
             loop.take(state)  # no step is left: all that is wanted is what the loop came to
         elif state is not None:
-            loop.continue_from(step, state)
+            loop.continue_from(step, state, around)
         return loop
 
-    def _floors(self, plan: Plan, step: int, state: State | None) -> list[Variant]:
-        if plan.floors not in self._variants and state is None:
-            return self._made(plan.floors)
-        return [replace(v, loop=self._again(v, step, state)) for v in self._made(plan.floors)]
-
-    def _made(self, kinds: tuple[str, ...]) -> list[Variant]:
-        if kinds not in self._variants:
-            self._variants[kinds] = make_variants(self.loaded, kinds)
-        return self._variants[kinds]
-
-    def _again(self, variant: Variant, step: int, state: State | None) -> Loop | Once:
-        """A variant's walk before a step."""
-        loop = prepare(variant.loop.side)
-        if state is not None:
-            loop.continue_from(step, state, variant.around)
-        return loop
+    def _variants(self, kinds: tuple[str, ...]) -> list[Variant]:
+        if kinds not in self._made:
+            self._made[kinds] = make_variants(self.loaded, kinds) if kinds else []
+        return self._made[kinds]
 
     def close(self) -> None:
         vars(self).pop("loaded", None)
-        self._first, self._variants = None, {}
+        self._made = {}
 
 
 def _backend(stage: Stage, settings: Settings, inputs: Inputs) -> Backend:
@@ -321,7 +301,7 @@ class StageSide(LiveSide):
         backend = self.host.stages.get(key)
         if backend is None:
             backend = self.host.stages[key] = _backend(stage, settings, inputs)
-        return Loaded(self.role, stage, stage.case, inputs, backend, module_tree(backend.module()))
+        return Loaded(self.role, stage, stage.case, inputs, backend, module_tree(backend.model))
 
     def facts(self) -> Facts:
         stage, spec = self.known, self.spec
@@ -336,16 +316,10 @@ class StageSide(LiveSide):
     def _span(self) -> tuple[int, int]:
         return STAGES_STEP, STAGES_STEP + 1
 
-    def _at(self, step: int, state: State | None) -> Once:
-        return Once(self.loaded)
-
-    def _floors(self, plan: Plan, step: int, state: State | None) -> list[Variant]:
-        made = self._made(plan.floors)
-        return [replace(v, loop=self._again(v, step, state)) for v in made] if plan.forced else made
-
-    def _again(self, variant: Variant, step: int, state: State | None) -> Once:
-        side = variant.loop.side
-        return Once(replace(side, inputs=side.inputs.forced))
+    def _begin(
+        self, side: Loaded, step: int, state: State | None, around: Around = nullcontext, forced: bool = True
+    ) -> Once:
+        return Once(replace(side, inputs=side.inputs.forced) if forced else side)
 
     def _ends(self, plan: Plan, runs: Mapping[str, Loop | Once]) -> Ends:
         beside: dict[str, Loop | Once] = {}
@@ -379,7 +353,7 @@ def _tensors(inputs: Mapping[str, Array]) -> Conditions:
     return split_branches({name: tensor(x) for name, x in inputs.items()})
 
 
-@contextlib.contextmanager
+@contextmanager
 def checkpoint(source: Source) -> Iterator[None]:
     """Within it, what libraries raise names the checkpoint, in one line.
 

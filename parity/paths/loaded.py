@@ -171,7 +171,8 @@ class Base:
     `parity.paths.reference.TorchBackend`.
 
     Attributes:
-        family, reached: what runs, and proof of its settings. dtype: it computes in.
+        model: the module; of a compiled one only parts without weights may be called, within `scope`. family, reached:
+            what runs, and proof of its settings. dtype: it computes in.
         groups: the branches of each call. rules: which rows count at each site, by branch.
         frames: the row frames by branch and name: (index, weight) of `RowFrame`, put where it computes.
         placement: how the weights lie on the devices, in one line; empty where there is nothing to say.
@@ -204,12 +205,6 @@ class Base:
     @property
     def seen(self) -> Set[str] | None:
         """The names that a port gave to values so far; None where modules are observed, all known beforehand."""
-        return None
-
-    @property
-    def eager(self) -> TorchBackend | None:
-        """This backend, where it runs a torch module eagerly, so that hooks act in every call; None where the module is
-        compiled, or there is none."""
         return None
 
     def names(self, call: Callable[[], object]) -> Set[str] | None:

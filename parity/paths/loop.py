@@ -136,11 +136,6 @@ def _widened(side: Loaded, x: torch.Tensor) -> torch.Tensor:
     return placed.double() if side.backend.dtype is torch.float64 and x.is_floating_point() else placed
 
 
-def begin(side: Loaded) -> Loop | Once:
-    """What walks over a side's steps."""
-    return Once(side) if isinstance(side.family, Stage) else prepare(side)
-
-
 def prepare(side: Loaded) -> Loop:
     """Set the schedule and place the initial latents; no forward yet."""
     sampler, place, given = side.family.sampler(side.case, side.inputs.seed), side.backend.tensor, side.inputs

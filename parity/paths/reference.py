@@ -49,10 +49,6 @@ class TorchBackend(Base):
         self.dtype = dtype
         self.listen: Listen = contextlib.nullcontext
 
-    @property
-    def eager(self) -> TorchBackend:
-        return self
-
     def scope(self) -> contextlib.AbstractContextManager[None]:
         """The context in which everything of the loop runs: precision, gradients, torchax's environment."""
         return torch_scope(self.reached)
@@ -112,10 +108,6 @@ class TorchBackend(Base):
     def describe(self) -> tuple[str, ...]:
         """The devices by process, for people: `cpu`, `NVIDIA H200`, `TPU v5 lite x 8`."""
         return (torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type,)
-
-    def module(self) -> torch.nn.Module:
-        """The transformer, to be called within `scope` and only for parts without weights."""
-        return self.model
 
 
 @contextlib.contextmanager
@@ -199,7 +191,7 @@ def load_reference(
     Args:
         dtype: in place of the settings' dtype: float64 for the floor.
     """
-    reached = Reached(settings)
+    reached = family.reached(settings)
     given = DTYPES[settings.text("dtype")]
     model = family.load(case, settings)
     own = device_of(model)

@@ -149,7 +149,7 @@ def decoder_of(stage: Stage, entry: Entry, settings: Settings) -> Compute | None
     Raises:
         UsageError: the port cannot be built, or a setting of the VAE is given, which is the port's own business.
     """
-    port, _ = built(entry, "candidate", stage.case, settings, lambda name: None)
+    port, _ = built(entry, "candidate", stage.case, settings, {})
     if port.vae is None:
         return None
     for setting in SETTINGS:

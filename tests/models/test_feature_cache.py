@@ -57,7 +57,7 @@ def by_hand(model: Any, calls: int) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_the_reference_is_the_definition_bit_for_bit(model: str) -> None:
     plain = side("torch", steps=STEPS, model=model)
-    by_hand(plain.backend.module(), len(plain.family.batches))
+    by_hand(plain.backend.model, len(plain.family.batches))
     expected, found = walk(plain), walk(side("torch", CACHE, steps=STEPS, model=model))
     for step in range(STEPS):
         assert np.array_equal(found.value("noise_pred", step=step), expected.value("noise_pred", step=step))

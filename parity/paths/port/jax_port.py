@@ -20,19 +20,18 @@ from torch.utils import _pytree as pytree
 from torchax import interop
 
 from parity.errors import UsageError
+from parity.hooks.methods import replaced
 from parity.hooks.modules import nearest
 from parity.hooks.objects import objects_of, watched
 from parity.hooks.reduce.transfer import widen16
-from parity.hooks.reduce.transfer_jax import BatchingReducer, split
 from parity.hooks.rows import PairedRule
 from parity.hooks.sites import SitePlan
-from parity.hooks.tap import Entry, Tap
 from parity.models.feature_cache import Kept, calling
 from parity.models.generic.inputs import LATENT
 from parity.models.spec import Case
-from parity.paths.jax.candidate import Forward, Returned, TorchaxBackend
+from parity.paths.jax.candidate import Forward, TorchaxBackend
 from parity.paths.jax.mesh import port_devices, use_compilation_cache
-from parity.paths.jax.tracing import InsideJitError, TracedTap, inlining, to_jax, trace_state
+from parity.paths.jax.tracing import InsideJitError, TracedTap, to_jax, trace_state
 from parity.paths.loaded import Inputs, Loaded, Predicted, StepCalls
 from parity.paths.port.ported import Ported, guarded, moved, wrong_output
 from parity.port import Port, listening
@@ -44,7 +43,7 @@ class JaxPort(TorchaxBackend):
     """Calls a port's function, compiled or (jit=false) eagerly; see `parity.paths.reference.TorchBackend`.
 
     Attributes:
-        heard: the names it was observed under, as renamed. tracing: whether a call only traces it, computing nothing.
+        heard: the names it was observed under, as renamed.
     """
 
     family: Ported
@@ -53,11 +52,9 @@ class JaxPort(TorchaxBackend):
         self.port, weights = port, jax.tree.map(jax.numpy.asarray, port.weights)
         super().__init__(torch.nn.Module(), family, case, inputs, reached, port_devices(reached.settings), weights)
         self.heard: set[str] = set()
-        self.tracing = False
 
-    def call(self, calls: StepCalls, plan: SitePlan | None) -> Predicted:
-        if not self.tracing:
-            return super().call(calls, plan)
+    def _traced(self, calls: StepCalls, plan: object) -> Predicted:
+        """Hears the names of a call, which computes nothing."""
         group = self.groups[0]
         frames = {b: self.frames[b] for b in group}
         forward = self.forward(group, self.rules[group[0]], SitePlan("none", (), frozenset()))
@@ -69,11 +66,8 @@ class JaxPort(TorchaxBackend):
         return self.heard
 
     def names(self, call: Callable[[], object]) -> Set[str]:
-        self.tracing = True
-        try:
+        with replaced(self, "call", self._traced):
             call()
-        finally:
-            self.tracing = False
         return self.heard
 
     def weights(self) -> Iterator[tuple[str, str, np.ndarray]]:
@@ -81,30 +75,19 @@ class JaxPort(TorchaxBackend):
             yield jax.tree_util.keystr(path, simple=True, separator="."), str(x.dtype), widen16(np.asarray(x))
 
     def forward(self, names: tuple[str, ...], rule: PairedRule, plan: SitePlan | None) -> Forward:
-        def forward(
-            params: Any, arguments: Mapping[str, Any], frames: Mapping[str, Any], kept: Kept | None
-        ) -> tuple[Returned, tuple[Entry, ...]]:
-            if plan is None:
-                with calling(kept) as cached:
-                    return (self._call(params, arguments, None), cached.kept, ()), ()
-            for inlined in (False, True):
-                reducer = BatchingReducer()
-                tap = self.tap(TracedTap, plan, reducer, rule, names, interop.torch_view(frames))
-                heard = _Heard(self, tap, arguments, inlined)
-                inner = inlining() if inlined else contextlib.nullcontext()
-                try:
-                    with inner, calling(kept) as cached:
-                        out = self._call(params, arguments, heard)
-                except InsideJitError:
-                    continue
-                # A jitted function that the port called before is not traced again, and its taps stay silent.
-                if heard.count or inlined:
-                    break
-            with self.env:
-                entries, reduced = split(heard.tap, reducer)
-            return (out, cached.kept, reduced), entries
-
+        forward = super().forward(names, rule, plan)
         return lambda *given: self.family.retried(forward, *given)
+
+    def _predicted(
+        self, params: Any, arguments: Mapping[str, Any], kept: Kept | None, tap: TracedTap | None = None
+    ) -> tuple[jax.Array, Kept]:
+        heard = None if tap is None else _Heard(self, tap, arguments)
+        with calling(kept) as cached:
+            out = self._call(params, arguments, heard)
+        if heard is not None and not heard.count and heard.tap.may_inline:
+            # A jitted function that the port called before is not traced again, and its taps stay silent.
+            raise InsideJitError
+        return out, cached.kept
 
     def _call(self, params: Any, arguments: Mapping[str, Any], heard: _Heard | None) -> jax.Array:
         port, entry, rank = self.port, self.family.entry, arguments[LATENT].ndim
@@ -130,8 +113,8 @@ class JaxPort(TorchaxBackend):
 class _Heard:
     """Hands what a port names to a tap; `count` is of all it heard, wanted or not."""
 
-    def __init__(self, backend: JaxPort, tap: Tap, arguments: Mapping[str, Any], inlined: bool) -> None:
-        self.backend, self.tap, self.inlined = backend, tap, inlined
+    def __init__(self, backend: JaxPort, tap: TracedTap, arguments: Mapping[str, Any]) -> None:
+        self.backend, self.tap = backend, tap
         self.rank = arguments[LATENT].ndim
         self.trace = getattr(arguments[LATENT], "_trace", None)
         self.state = trace_state()
@@ -182,7 +165,7 @@ class _Heard:
         return self._known(all(x._trace is self.trace for x in leaves))
 
     def _known(self, ours: bool) -> bool:
-        if not ours and not self.inlined:
+        if not ours and self.tap.may_inline:
             raise InsideJitError
         return ours
 
@@ -195,8 +178,7 @@ class _Heard:
 def load_jax_port(family: Ported, case: Case, settings: Settings, inputs: Inputs, port: Port) -> Loaded:
     """Load a candidate that is a port in JAX."""
     use_compilation_cache()
-    reached = Reached(settings)
-    family.watch(reached)
+    reached = family.reached(settings)
     backend = JaxPort(port, family, case, inputs, reached)
     paths = {} if port.module is None else {family.named(p): "" for p in objects_of(port.module)}
     modules = {p: nearest(p, paths) for p in paths if p}
