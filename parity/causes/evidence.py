@@ -26,7 +26,7 @@ from parity.compare.result import Cause, Origin, Result
 from parity.errors import UsageError
 from parity.golden import Golden, GoldenWriter
 from parity.hooks.sites import plan_sites
-from parity.paths.plan import LOOP_STAGE, VAE_STAGE, Openers, Plan, Side, changed
+from parity.paths.plan import LOOP_STAGE, VAE_STAGE, Openers, Plan, Side
 from parity.paths.port.settings import PortInfo, typed
 from parity.records import Facts, Provenance, StepRecords
 from parity.runs.given import Like, carried
@@ -307,7 +307,7 @@ class Simulated:
         settings = self.machine.settings.with_({name: values[name] for name in given})
         # The encoders' dtype stays the reference's: what a fault changes is what it names.
         encode = {"dtype": self.machine.settings.text("dtype"), "text.byt5_dtype": settings.text("text.byt5_dtype")}
-        spec = changed(reference.spec, settings=settings.as_text(), encode=encode)
+        spec = replace(reference.spec, settings=settings.as_text(), encode=encode)
         side = self.machine.openers.of("reference").open(spec)
         try:
             facts = side.facts()

@@ -109,11 +109,11 @@ def _stage2(case: Case, file: Path) -> torch.Tensor:
 
 
 def stage_modules(case: Case, family: Family, stages: tuple[str, ...]) -> dict[str, list[str]]:
-    """The module paths of each stage, known from the configs alone (as far as the classes make them)."""
+    """The module paths of each stage, of each encoder of the text stage by its part, known from the configs alone (as
+    far as the classes make them)."""
     found: dict[str, list[str]] = {}
     if TEXT in stages:
-        encoders = (encoder_skeleton(case, e) for e in family.text(case).encoders)
-        found[TEXT] = list(dict.fromkeys(name for module in encoders for name in ["", *module_tree(module)]))
+        found |= {e.part: ["", *module_tree(encoder_skeleton(case, e))] for e in family.text(case).encoders}
     if "transformer" in stages:
         found["transformer"] = ["", *module_tree(skeleton(case.folder, "transformer")), "rope"]
     if VAE_STAGE in stages:
@@ -121,20 +121,3 @@ def stage_modules(case: Case, family: Family, stages: tuple[str, ...]) -> dict[s
         root: LatentDecoder = load_decoder(case, settings, Reached(settings, VAE_STAGE))
         found[VAE_STAGE] = ["", *module_tree(root)]
     return found
-
-
-def conditions_of(
-    family: Family, case: Case, outputs: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]], dtype: torch.dtype
-) -> Conditions:
-    """What the encoders gave, as the transformer takes it.
-
-    Args:
-        outputs: an encoder's part -> branch -> its outputs by name.
-    """
-    text = family.text(case)
-    names = {e.part: e.stream.name for e in text.encoders}
-    made: dict[str, dict[str, torch.Tensor]] = {part: {} for part in names}
-    for part, branches in outputs.items():
-        for branch, given in branches.items():
-            made[part][branch] = torch.from_numpy(np.array(given[names[part]]))
-    return text.conditions(made, dtype)

@@ -4,8 +4,8 @@ origins. The tiny encoders take a few seconds to trace, so each pair is loaded o
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,7 @@ from parity.runs.text_stage import compare_text
 from parity.settings import parse
 from tests.paths.sides import tiny
 from tests.paths.stages import OPENERS, loaded_stage, run_stage
+from tests.support.lab import quiet
 
 HUNYUAN, COG = "tiny-hunyuan-video-1.5", "tiny-cogvideox-1.5"
 CPU = torch.device("cpu")
@@ -43,11 +44,10 @@ def encoder(name: str, part: str = "text_encoder") -> Encoder:
 
 def judge(name: str, request: Request | None = None, sites: str = "blocks") -> tuple[Result, Encodings]:
     """The logic check, on the encoders that are loaded already."""
-    case, text = made(name)
-    for part in (e.part for e in text.encoders):
+    for part in (e.part for e in made(name)[1].encoders):
         loaded_stage("reference", name, "text", part), loaded_stage("candidate", name, "text", part)
     request = request or Request(name, parse("torch"), parse("torchax"), stages=("text",))
-    return compare_text(request, case, family_of(case.folder), ("logic",), (sites, ()), OPENERS, lambda *_: None)
+    return compare_text(request, ("logic",), defaultdict(lambda: (sites, ())), OPENERS, quiet)
 
 
 def tensors(given: Given) -> Iterator[tuple[str, str, torch.Tensor]]:
@@ -153,8 +153,7 @@ def test_a_ports_file_is_judged_by_its_valid_rows(name: str, tmp_path: Path) -> 
 
 
 def test_a_dtype_of_an_encoder_that_is_not_called_is_no_pass() -> None:
-    case, _ = made(HUNYUAN)
-    plain = replace(case, spec=replace(case.spec, prompt="A cat"))
-    request = Request(HUNYUAN, parse("torch"), parse("torchax", ["text.byt5_dtype=bfloat16"]))
+    settings = parse("torchax", ["text.byt5_dtype=bfloat16"])
+    request = Request(HUNYUAN, parse("torch"), settings, stages=("text",), prompt="A cat")
     with pytest.raises(InconclusiveError, match="neither prompt quotes anything"):
-        compare_text(request, plain, family_of(case.folder), ("logic",), ("blocks", ()), OPENERS, lambda *_: None)
+        judge(HUNYUAN, request)
