@@ -15,7 +15,7 @@ import numpy as np
 from parity.golden.fingerprint import fingerprint, narrow, weight_prints
 from parity.hooks.reduce.transfer import to_numpy
 from parity.models.stage_files import write_stage2
-from parity.paths.loaded import Loaded, name_of
+from parity.paths.loaded import Loaded, dtype_name
 from parity.paths.loop import Loop
 from parity.paths.plan import Role
 from parity.paths.reference import TorchBackend
@@ -87,9 +87,9 @@ def facts_of(loop: Loop, *, alone: bool) -> Facts:
         placement=backend.placement,
         provenance=origin,
         grid=family.token_grid(side.case),
-        dtype=name_of(backend.dtype),
+        dtype=dtype_name(backend.dtype),
         checks=(*family.checks(side.case, side.role), *_own_checks(side)),
-        input_dtypes={name: name_of(x.dtype) for name, x in {**inputs, **tensors}.items()},
+        input_dtypes={name: dtype_name(x.dtype) for name, x in {**inputs, **tensors}.items()},
         tensors={name: to_numpy(x) for name, x in tensors.items()},
         lacks=dict(family.without(side.case.config)),
         compiled=not isinstance(backend, TorchBackend) and bool(settings["jit"]),
@@ -186,7 +186,7 @@ def stage_facts(
         tables={},
         provenance=origin,
         dtype=settings.text("dtype"),
-        input_dtypes={name: name_of(x.dtype) for name, x in inputs.items()},
+        input_dtypes={name: dtype_name(x.dtype) for name, x in inputs.items()},
         own=own,
         trunk=stage.trunk,
     )

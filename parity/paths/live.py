@@ -131,11 +131,18 @@ class LiveSide:
     # --- what it runs
 
     @functools.cached_property
+    def port(self) -> Entry | None:
+        """Its port, imported."""
+        return None if self.spec.port is None else self.host.entry(self.spec.option, self.spec.port)
+
+    @property
+    def settings(self) -> Settings:
+        return typed(self.port, PATHS[self.role], self.spec.settings)
+
+    @functools.cached_property
     def loaded(self) -> Loaded:
         """The loaded path."""
-        spec, source = self.spec, self.spec.source
-        port = None if spec.port is None else self.host.entry(spec.option, spec.port)
-        settings = typed(port, PATHS[spec.role], spec.settings)
+        spec, source, port, settings = self.spec, self.spec.source, self.port, self.settings
         inputs = None if source.inputs is None else Path(source.inputs)
         base: Family
         if spec.tensors is not None:
@@ -273,21 +280,14 @@ class StageSide(LiveSide):
         return known(self.spec)
 
     @functools.cached_property
-    def _port(self) -> Entry | None:
-        """The candidate's port, which may bring a decoder."""
-        spec = self.spec
-        if spec.port is None or spec.option != "--port" or spec.source.stage != VAE_STAGE:
-            return None
-        return self.host.entry(spec.option, spec.port)
-
-    @property
-    def settings(self) -> Settings:
-        return typed(self._port, PATHS[self.role], self.spec.settings)
+    def port(self) -> Entry | None:
+        """The candidate's, which may bring a decoder."""
+        return super().port if self.spec.option == "--port" and self.spec.source.stage == VAE_STAGE else None
 
     @functools.cached_property
     def _own(self) -> Compute | None:
         """The decoder that the candidate's port brings."""
-        return None if self._port is None else decoder_of(self.known, self._port, self.settings)
+        return None if self.port is None else decoder_of(self.known, self.port, self.settings)
 
     @functools.cached_property
     def loaded(self) -> Loaded:

@@ -118,10 +118,10 @@ def draw_noise(shape: tuple[int, ...], seed: int) -> torch.Tensor:
 
 def array(x: torch.Tensor) -> Array:
     """A tensor's values on the host; 16-bit floats widened, which loses nothing."""
-    return Array(to_numpy(x), name_of(x.dtype))
+    return Array(to_numpy(x), dtype_name(x.dtype))
 
 
-def name_of(dtype: torch.dtype) -> str:
+def dtype_name(dtype: torch.dtype) -> str:
     """A dtype in numpy's names."""
     return str(dtype).removeprefix("torch.")
 

@@ -19,7 +19,7 @@ from parity.hooks.sites import SitePlan
 from parity.models.family import Sampler
 from parity.models.feature_cache import Features
 from parity.models.patches import setting_dtype
-from parity.paths.loaded import Loaded, Predicted, StepCalls, array, name_of
+from parity.paths.loaded import Loaded, Predicted, StepCalls, array, dtype_name
 from parity.paths.plan import LOOP_STAGE, Array, Forced, Outputs, State
 from parity.paths.stage import Stage
 from parity.records import LOOP, Key, Record, Schedule, StepRecords
@@ -124,7 +124,7 @@ class Once:
         for branch, inputs in self.side.inputs.conditions.items():
             own = {branch: {name: _widened(self.side, x) for name, x in inputs.items()}}
             made, seen = backend.call(StepCalls(branches=own, shared={}, step=step, features={}), plan)
-            output = Array(backend.host(made[branch]), name_of(made[branch].dtype))
+            output = Array(backend.host(made[branch]), dtype_name(made[branch].dtype))
             self.outputs[f"{branch}.{stage.output}"] = output
             records += [*seen, *stage.records(output, branch)]
         return StepRecords(step, tuple(records))
@@ -222,4 +222,4 @@ def _scalar(step: int, name: str, value: Any) -> Record:
 
 
 def _value(step: int, branch: str, name: str, value: np.ndarray, x: torch.Tensor) -> Record:
-    return value_record(Key(LOOP_STAGE, step, branch, f"{LOOP}:{name}"), value, name_of(x.dtype))
+    return value_record(Key(LOOP_STAGE, step, branch, f"{LOOP}:{name}"), value, dtype_name(x.dtype))

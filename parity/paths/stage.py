@@ -29,7 +29,7 @@ from parity.hooks.sites import SitePlan
 from parity.models.family import Condition, Family
 from parity.models.patches import DTYPES, device_named
 from parity.models.spec import Case
-from parity.paths.loaded import Arguments, Inputs, Loaded, Predicted, StepCalls, name_of, tensor
+from parity.paths.loaded import Arguments, Inputs, Loaded, Predicted, StepCalls, dtype_name, tensor
 from parity.paths.plan import STAGES_STEP, VAE_STAGE, Array
 from parity.paths.port.load import Entry
 from parity.paths.port.ported import built, guarded, moved
@@ -176,8 +176,8 @@ def _decoded(entry: Entry, port: Port, inputs: Arguments) -> torch.Tensor:
     frames = frames.movedim(-1, 1) if port.layout == "channels_last" and frames.ndim == _RANK else frames
     if frames.ndim != _RANK or frames.shape[1] != 3:
         raise UsageError(
-            f"{entry.named}: `vae` gave {name_of(frames.dtype)} {list(frames.shape)}; expected frames [B, 3, T, H, W], "
-            "some -1 to 1 (channels last where the port's layout says so)"
+            f"{entry.named}: `vae` gave {dtype_name(frames.dtype)} {list(frames.shape)}; expected frames "
+            "[B, 3, T, H, W], some -1 to 1 (channels last where the port's layout says so)"
         )
     return frames
 
