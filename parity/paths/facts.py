@@ -30,7 +30,7 @@ SAMPLE = 4096
 """Values of a parameter that are looked at: of float32 one in 65,536 is a number of bfloat16."""
 
 
-def facts_of(loop: Loop, *, alone: bool) -> Facts:
+def facts_of(loop: Loop, role: Role, *, alone: bool) -> Facts:
     """Read a prepared side. Cost: one read of the weights, and the rotary tables computed once.
 
     Where the text stage is part of the run its tokens are the explicit inputs of the provenance, and not the embeddings
@@ -63,8 +63,8 @@ def facts_of(loop: Loop, *, alone: bool) -> Facts:
     started = {name: x.numpy() for name, x in given.tokens.items()} or values
     tensors = family.tensors() if alone else {}
     origin = Provenance(
-        side=side.role,
-        backend=PORT if side.role == "candidate" and family.is_own else backend.name,
+        side=role,
+        backend=PORT if role == "candidate" and family.is_own else backend.name,
         model=side.case.name,
         settings=settings.as_text(),
         seed=given.seed,
@@ -88,7 +88,7 @@ def facts_of(loop: Loop, *, alone: bool) -> Facts:
         provenance=origin,
         grid=family.token_grid(side.case),
         dtype=dtype_name(backend.dtype),
-        checks=(*family.checks(side.case, side.role), *_own_checks(side)),
+        checks=(*family.checks(side.case, role), *_own_checks(side, role)),
         input_dtypes={name: dtype_name(x.dtype) for name, x in {**inputs, **tensors}.items()},
         tensors={name: to_numpy(x) for name, x in tensors.items()},
         lacks=dict(family.without(side.case.config)),
@@ -105,7 +105,7 @@ def _is_narrow(x: np.ndarray) -> bool:
         return np.array_equal(x, bfloat16(x)) or np.array_equal(x, x.astype(np.float16).astype(x.dtype))
 
 
-def _own_checks(side: Loaded) -> tuple[tuple[str, str, str], ...]:
+def _own_checks(side: Loaded, role: Role) -> tuple[tuple[str, str, str], ...]:
     """Preflight checks (name, verdict, detail): what is parity's own in a loaded side, and what is its chip's."""
     found = []
     if side.backend.safe_attention:  # what `parity.paths.jax.mended` mends
@@ -116,8 +116,8 @@ def _own_checks(side: Loaded) -> tuple[tuple[str, str, str], ...]:
     for what, paths in (("attention processors", processors), ("forward", forwards)):
         if paths:
             found.append(f"{what} of {_places(paths)}")
-    own = (f"{side.role}: replaced by parity", "pass", "; ".join(found) or "nothing: its code runs as it is")
-    if side.role == "reference":
+    own = (f"{role}: replaced by parity", "pass", "; ".join(found) or "nothing: its code runs as it is")
+    if role == "reference":
         return (own,)
     return (own, *_of_the_chip(side.backend.describe(), side.settings.text("tpu")))
 
@@ -192,12 +192,12 @@ def stage_facts(
     )
 
 
-def leave(folder: Path, loop: Loop) -> None:
+def leave(folder: Path, role: Role, loop: Loop) -> None:
     """Write a side's embeddings and final latents into a folder, in the ports' conventions."""
     side = loop.side
-    side.family.write_stage1(folder / f"{side.role}_embeddings.safetensors", side.inputs.conditions)
+    side.family.write_stage1(folder / f"{role}_embeddings.safetensors", side.inputs.conditions)
     write_stage2(
-        folder / f"{side.role}_latents.safetensors",
+        folder / f"{role}_latents.safetensors",
         side.family.stage2(side.case, side.backend.to_torch(loop.latents)),
         seed=side.inputs.seed,
         guidance_scale=loop.sampler.guidance_scale,

@@ -155,7 +155,7 @@ class LiveSide:
         own = spec.role == "candidate" and spec.option != "--reference-port"
         family = base if port is None else Ported(base, port, spec.role, own)
         require_place(family, case, settings, source.steps)
-        return load(spec.role, family, case, settings, self._inputs(family, case, settings))
+        return load(family, case, settings, self._inputs(family, case, settings))
 
     def _inputs(self, family: Family, case: Case, settings: Settings) -> Inputs:
         spec, source = self.spec, self.spec.source
@@ -174,7 +174,7 @@ class LiveSide:
 
     def facts(self) -> Facts:
         loop = prepare(self.loaded)
-        return facts_of(with_names(loop) if self.spec.named else loop, alone=self.spec.source.alone)
+        return facts_of(with_names(loop) if self.spec.named else loop, self.role, alone=self.spec.source.alone)
 
     # --- the steps
 
@@ -201,7 +201,7 @@ class LiveSide:
                 self.loaded.reached.require()
             yield step
         if plan.leave is not None and isinstance(loop, Loop):
-            leave(Path(plan.leave), loop)
+            leave(Path(plan.leave), self.role, loop)
         if plan.ends:
             yield self._ends(plan, {"": loop, **{v.name: walk for v, walk in walks}})
 
@@ -295,13 +295,13 @@ class StageSide(LiveSide):
         named = {name: _tensors(given) for name, given in spec.start.beside.items()}
         inputs = Inputs(stage.inputs, torch.empty(0), 0, 0, beside=named)
         if compute := stage.replaced or self._own:
-            return Loaded(self.role, stage, stage.case, inputs, Opaque(stage, inputs, compute), {})
+            return Loaded(stage, stage.case, inputs, Opaque(stage, inputs, compute), {})
         source = spec.source
         key = (self.role, source.model, source.prompt, source.stage, source.part, *spec.settings.items())
         backend = self.host.stages.get(key)
         if backend is None:
             backend = self.host.stages[key] = _backend(stage, settings, inputs)
-        return Loaded(self.role, stage, stage.case, inputs, backend, module_tree(backend.model))
+        return Loaded(stage, stage.case, inputs, backend, module_tree(backend.model))
 
     def facts(self) -> Facts:
         stage, spec = self.known, self.spec

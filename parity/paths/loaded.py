@@ -222,11 +222,10 @@ class Loaded:
     """One path, loaded.
 
     Attributes:
-        role: `reference` or `candidate`. family, case, inputs: what it runs.
+        family, case, inputs: what it runs.
         backend: where. modules: module path -> parent's path.
     """
 
-    role: str
     family: Family
     case: Case
     inputs: Inputs

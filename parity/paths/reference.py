@@ -209,7 +209,7 @@ def load_reference(
         family.adapt(model, case, reached, traced=False, first=inputs.conditions[BRANCHES[0]])
     mark_text_settings(reached, inputs)
     backend = TorchBackend(model, family, case, inputs, reached, dtype or given)
-    return Loaded("reference", family, case, inputs, backend, module_tree(model))
+    return Loaded(family, case, inputs, backend, module_tree(model))
 
 
 def mark_text_settings(reached: Reached, inputs: Inputs) -> None:

@@ -115,7 +115,7 @@ def load_stage(stage: Stage, settings: Settings, inputs: Inputs, *, dtype: torch
     reached.mark("device")
     model = stage.make(settings, reached, dtype=dtype).to(device_named(settings))
     backend = TorchBackend(model, stage, stage.case, inputs, reached, dtype or DTYPES[settings.text("dtype")])
-    return Loaded("reference", stage, stage.case, inputs, backend, module_tree(model))
+    return Loaded(stage, stage.case, inputs, backend, module_tree(model))
 
 
 class Opaque(TorchBackend):

@@ -196,7 +196,7 @@ def abstract_port(
     placed = abstract_devices(settings, devices)
     ported = Ported(family, entry, "candidate", own=True)
     inputs = abstract_inputs(ported, case, settings)
-    loaded = load("candidate", ported, case, settings, inputs)
+    loaded = load(ported, case, settings, inputs)
     modules = with_names(prepare(loaded)).side.modules  # what a port in JAX taps is known once it is traced
     backend = loaded.backend
     if not isinstance(backend, TorchaxBackend):

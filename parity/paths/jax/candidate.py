@@ -229,7 +229,7 @@ def load_candidate(family: Family, case: Case, settings: Settings, inputs: Input
     backend = TorchaxBackend(model, family, case, inputs, reached, devices)
     adapt(backend, family, case, inputs, backend.params)
     mark_text_settings(reached, inputs)
-    return Loaded("candidate", family, case, inputs, backend, module_tree(model))
+    return Loaded(family, case, inputs, backend, module_tree(model))
 
 
 def adapt(backend: TorchaxBackend, family: Family, case: Case, inputs: Inputs, weights: Any) -> None:

@@ -182,4 +182,4 @@ def load_jax_port(family: Ported, case: Case, settings: Settings, inputs: Inputs
     backend = JaxPort(port, family, case, inputs, reached)
     paths = {} if port.module is None else {family.named(p): "" for p in objects_of(port.module)}
     modules = {p: nearest(p, paths) for p in paths if p}
-    return Loaded("candidate", family, case, inputs, backend, modules)
+    return Loaded(family, case, inputs, backend, modules)
