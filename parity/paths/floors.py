@@ -75,7 +75,8 @@ def make_variants(side: Loaded, kinds: Sequence[str] = DEFAULT_KINDS, seeds: int
     for seed in range(seeds if "rounding" in kinds else 0):
 
         def around(step: int, seed: int = seed) -> contextlib.AbstractContextManager[None]:
-            return perturbed(model, 1_000_003 * (seed + 1) + step, chip)
+            # A stage outside the loop draws as the first step does.
+            return perturbed(model, 1_000_003 * (seed + 1) + max(step, 0), chip)
 
         name = f"rounding {seed}"
         variants.append(Variant(name, dataclasses.replace(side, inputs=side.inputs.of(name)), around))
