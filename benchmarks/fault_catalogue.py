@@ -11,6 +11,8 @@ the same process, stays as it is.
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -83,7 +85,7 @@ def named(group: str, at: str, kind: Callable[[Change], Patch], **more: Any) -> 
 
 
 def module(side: Loaded, path: str) -> Any:
-    return side.backend.module().get_submodule(path)
+    return side.backend.model.get_submodule(path)
 
 
 def replaced(owner: Any, change: Change, method: str = "forward") -> contextlib.AbstractContextManager[Any]:
@@ -108,7 +110,23 @@ def attributes(**values: Any) -> Patch:
 
 
 def sampler(method: str) -> Callable[[Change], Patch]:
-    return lambda change: lambda side, m: replaced(side.sampler, change, method)
+    def changed(made: Any, change: Change) -> None:
+        setattr(made, method, functools.partial(change, made, getattr(made, method)))
+
+    return lambda change: lambda side, m: other_sampler(side, lambda made: changed(made, change))
+
+
+def other_sampler(side: Loaded, change: Callable[[Any], None]) -> contextlib.AbstractContextManager[Any]:
+    """Every loop of the side takes its schedule and steps from a sampler that is changed."""
+    own, family = side.family.sampler, copy.copy(side.family)
+
+    def sampler(case: Any, seed: int) -> Any:
+        made = own(case, seed)
+        change(made)
+        return made
+
+    family.sampler = sampler  # type: ignore[method-assign]
+    return mock.patch.object(side, "family", family)
 
 
 def weight(name: str) -> Callable[[Change], Patch]:
@@ -494,10 +512,12 @@ def guidance_scale_off(s: Any, old: Any, p: Any, *args: Any) -> Any:
 
 
 @named("schedule", "preflight", patch, steps=4)
-def schedule_shift_missing(side: Loaded, m: Any) -> None:
-    scheduler = side.sampler.scheduler  # type: ignore[attr-defined]
-    scheduler.register_to_config(shift=1.0)
-    scheduler.set_shift(1.0)
+def schedule_shift_missing(side: Loaded, m: Any) -> Any:
+    def unshifted(made: Any) -> None:
+        made.scheduler.register_to_config(shift=1.0)
+        made.scheduler.set_shift(1.0)
+
+    return other_sampler(side, unshifted)
 
 
 @named("schedule", "preflight", sampler("set_schedule"), steps=4)

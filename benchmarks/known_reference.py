@@ -16,7 +16,7 @@ from parity.paths.live import Host, LiveSide
 from parity.paths.loaded import Loaded
 from parity.paths.plan import Role, Spec
 from parity.paths.port.load import DEFAULT_TIMEOUT
-from parity.paths.port.settings import PortInfo, settings_of
+from parity.paths.port.settings import PortInfo
 from parity.records import Facts
 from parity.runs import compare
 from parity.runs.memo import Remembering
@@ -70,7 +70,7 @@ class Known:
         candidate, ports = parse("torchax", chosen), NO_PORTS
         if port is not None:
             own = self._openers.port("--port", port, DEFAULT_TIMEOUT)
-            candidate, ports = settings_of(own, parse("torchax"), []), Ports(candidate=own)
+            candidate, ports = chosen(own, "torchax", []), Ports(candidate=own)
         self.request = Request(
             model,
             parse("torch", chosen),

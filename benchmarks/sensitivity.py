@@ -92,7 +92,7 @@ class Bench:
         )
         self.side = self.known.candidate()
         self.reference = LiveSide(self.known.openers.inner.host, spec_of(self.known.request, "reference"))  # type: ignore[attr-defined]
-        self.module = self.reference.loaded.backend.module()
+        self.module = self.reference.loaded.backend.model
         self.state: State = state_of(next(self.reference.observe(Plan())), "before")
 
     def drawn(self) -> list[str]:
@@ -158,7 +158,7 @@ def wrong(side: Loaded, weight: str, delta: torch.Tensor) -> Iterator[None]:
     if hasattr(backend, "params"):
         off: Any = mock.patch.dict(backend.params, {weight: backend.params[weight] + to_jax(delta)})
     else:
-        off = moved(backend.module().get_parameter(weight), delta)
+        off = moved(backend.model.get_parameter(weight), delta)
     with mock.patch.object(backend, "weights", return_value=told), off:
         yield
 

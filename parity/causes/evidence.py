@@ -26,7 +26,7 @@ from parity.compare.result import Cause, Origin, Result
 from parity.errors import UsageError
 from parity.golden import Golden, GoldenWriter
 from parity.hooks.sites import plan_sites
-from parity.paths.plan import LOOP_STAGE, VAE_STAGE, Openers, Plan, Side, changed
+from parity.paths.plan import LOOP_STAGE, VAE_STAGE, Openers, Plan, Side
 from parity.paths.port.settings import PortInfo, typed
 from parity.records import Facts, Provenance, StepRecords
 from parity.runs.given import Like, carried
@@ -194,7 +194,7 @@ class Machine:
         settings = self.settings.with_({name: values[name] for name in given})
         # The encoders' dtype stays the reference's: what a fault changes is what it names.
         encode = {"dtype": self.settings.text("dtype"), "text.byt5_dtype": settings.text("text.byt5_dtype")}
-        spec = changed(self.reference.spec, settings=settings.as_text(), encode=encode)
+        spec = replace(self.reference.spec, settings=settings.as_text(), encode=encode)
         with contextlib.closing(self.openers.of("reference").open(spec)) as side:
             facts = side.facts()
             assert facts.provenance is not None

@@ -222,10 +222,6 @@ class CogVideoXSampler(Sampler):
         found: torch.Tensor = alphas[timestep] if timestep >= 0 else final
         return found.to(alphas.dtype)
 
-    def fresh(self) -> CogVideoXSampler:
-        scheduler = type(self.scheduler).from_config(self.scheduler.config)
-        return CogVideoXSampler(scheduler, self.guidance_scale, self.dynamic, self.seed)
-
     def set_schedule(self, steps: int, device: Any, place: Place, dtype: torch.dtype | None) -> None:
         """Timesteps are indices into alphas_cumprod and stay integers; `dtype` narrows what they point at.
 

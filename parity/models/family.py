@@ -62,10 +62,6 @@ class Sampler(Protocol):
     def step_index(self) -> int | None:
         return None
 
-    def fresh(self) -> Sampler:
-        """The same, with objects of its own that have not stepped."""
-        ...
-
     def set_schedule(self, steps: int, device: Any, place: Place, dtype: torch.dtype | None) -> None:
         """Set the schedule anew, rounded to `dtype` where one is given, and forget every step."""
         ...
@@ -99,6 +95,8 @@ class Family(Protocol):
     """
 
     title: str
+    stage: str = "transformer"
+    """The stage of a generation that its model runs."""
     streams: tuple[Stream, ...] = ()
     """What the text encoders give the transformer; empty where ports of this model have no first stage."""
     recipe: str = ""
@@ -232,6 +230,10 @@ class Family(Protocol):
         if self.streams:
             write_stage1(path, self.streams, conditions)
         return bool(self.streams)
+
+    def reached(self, settings: Settings) -> Reached:
+        """What takes the marks of a side's settings."""
+        return Reached(settings)
 
     def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
         """Apply the settings to a loaded model.

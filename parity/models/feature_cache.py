@@ -100,9 +100,9 @@ def calling(given: Kept | None) -> Iterator[CachedCall]:
 
 
 def given_at(settings: Settings, step: int, features: Features, group: tuple[str, ...]) -> Kept | None:
-    """What a call of this step is given: None for a step that runs all blocks."""
+    """What a call of this step is given: None for a step that runs all blocks, and outside the loop."""
     cache = settings.deep_cache
-    return None if cache is None or cache.full(step) else features[group]
+    return None if cache is None or step < 0 or cache.full(step) else features[group]
 
 
 def require_cache(settings: Settings, blocks: int | None, steps: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from parity.hooks.rows import WHOLE, NoRows, Part, RowFrame, RowRule
+from parity.hooks.rows import WHOLE, NoRows, Part, RowFrame
 from parity.hooks.torchtools import cast
 from parity.models.folder import bare_component, load_component, read_config
 from parity.models.patches import DTYPES
@@ -61,7 +61,7 @@ class Encoder:
     crop: int = 0
 
     @property
-    def rule(self) -> RowRule:
+    def rule(self) -> NoRows:
         """Without a mask every row counts, and stays where it is."""
         return TokenRows(self.part, self.skip, self.layers) if self.stream.masked else NoRows()
 
@@ -241,7 +241,7 @@ def skeleton(case: Case, encoder: Encoder) -> PromptEncoder:
 
 
 @dataclass(frozen=True)
-class TokenRows:
+class TokenRows(NoRows):
     """Takes token rows through their frame, and leaves out what nothing behind it reads: the layers after the hidden
     state that is taken, and with it the encoder's own output.
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from parity.hooks.faults import Video, wrong_from_here_on
-from parity.hooks.rows import WHOLE, Part
+from parity.hooks.rows import WHOLE, NoRows, Part
 from parity.hooks.torchtools import cast
 from parity.models.folder import DIVIDES, load_part, vae_config
 from parity.models.patches import DTYPES
@@ -48,7 +48,7 @@ class LatentDecoder(torch.nn.Module):
         return {"frames": vae.decode(x, return_dict=False)[0]}
 
 
-class CacheRows:
+class CacheRows(NoRows):
     """Leaves out the nests of cached frames that CogVideoX's modules hand on beside their outputs.
 
     Each is a copy of the last frames of a convolution's input, some eight for each module: what is wrong with one shows

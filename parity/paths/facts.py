@@ -1,4 +1,4 @@
-"""What a side is about to run with, before any forward, and what its loop comes to.
+"""What a side is about to run with, before any forward, and what it leaves in files.
 
 The facts hold what parity puts in the place of a model's own code, found on the loaded model: parity's own sides
 realise settings so (attention processors, forwards that JAX can trace); a port runs as it is.
@@ -11,15 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from parity.golden.fingerprint import fingerprint, narrow, weight_prints
 from parity.hooks.reduce.on_torch import to_numpy
 from parity.models.stage_files import write_stage2
-from parity.paths.loaded import Loaded, array
+from parity.paths.loaded import Loaded, dtype_name
 from parity.paths.loop import Loop
-from parity.paths.plan import Ends
+from parity.paths.plan import Role
+from parity.paths.reference import TorchBackend
+from parity.paths.stage import Stage
 from parity.records import PORT, Facts, Provenance
+from parity.settings import Settings
 from parity.settings.chips import NO_CHIP, chip_of
 from parity.transforms import bfloat16
 from parity.versions import versions
@@ -28,7 +30,7 @@ SAMPLE = 4096
 """Values of a parameter that are looked at: of float32 one in 65,536 is a number of bfloat16."""
 
 
-def facts_of(loop: Loop, *, alone: bool) -> Facts:
+def facts_of(loop: Loop, role: Role, *, alone: bool) -> Facts:
     """Read a prepared side. Cost: one read of the weights, and the rotary tables computed once.
 
     Where the text stage is part of the run its tokens are the explicit inputs of the provenance, and not the embeddings
@@ -53,7 +55,7 @@ def facts_of(loop: Loop, *, alone: bool) -> Facts:
     prints = weight_prints(read())
     weights = {name: (shape, prints[name]) for name, shape in shapes.items()}
     with backend.scope():
-        sample = family.rotary_tables(backend.module(), loop.latents)
+        sample = family.rotary_tables(backend.model, loop.latents)
         tables = {name: backend.host(x).astype(np.float32) for name, x in sample.items()}
         noise = backend.host(loop.latents)
     inputs = {f"{branch}.{name}": x for branch, own in given.conditions.items() for name, x in own.items()}
@@ -61,8 +63,8 @@ def facts_of(loop: Loop, *, alone: bool) -> Facts:
     started = {name: x.numpy() for name, x in given.tokens.items()} or values
     tensors = family.tensors() if alone else {}
     origin = Provenance(
-        side=side.role,
-        backend=PORT if side.role == "candidate" and family.is_own else backend.name,
+        side=role,
+        backend=PORT if role == "candidate" and family.is_own else backend.name,
         model=side.case.name,
         settings=settings.as_text(),
         seed=given.seed,
@@ -85,18 +87,14 @@ def facts_of(loop: Loop, *, alone: bool) -> Facts:
         placement=backend.placement,
         provenance=origin,
         grid=family.token_grid(side.case),
-        dtype=_name_of(backend.dtype),
-        checks=(*family.checks(side.case, side.role), *_own_checks(side)),
-        input_dtypes={name: _name_of(x.dtype) for name, x in {**inputs, **tensors}.items()},
+        dtype=dtype_name(backend.dtype),
+        checks=(*family.checks(side.case, role), *_own_checks(side, role)),
+        input_dtypes={name: dtype_name(x.dtype) for name, x in {**inputs, **tensors}.items()},
         tensors={name: to_numpy(x) for name, x in tensors.items()},
         lacks=dict(family.without(side.case.config)),
-        compiled=backend.eager is None and bool(settings["jit"]),
+        compiled=not isinstance(backend, TorchBackend) and bool(settings["jit"]),
         narrow=narrow_ones / max(sum(map(math.prod, shapes.values())), 1),
     )
-
-
-def _name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _is_narrow(x: np.ndarray) -> bool:
@@ -107,19 +105,19 @@ def _is_narrow(x: np.ndarray) -> bool:
         return np.array_equal(x, bfloat16(x)) or np.array_equal(x, x.astype(np.float16).astype(x.dtype))
 
 
-def _own_checks(side: Loaded) -> tuple[tuple[str, str, str], ...]:
+def _own_checks(side: Loaded, role: Role) -> tuple[tuple[str, str, str], ...]:
     """Preflight checks (name, verdict, detail): what is parity's own in a loaded side, and what is its chip's."""
     found = []
     if side.backend.safe_attention:  # what `parity.paths.jax.mended` mends
         found.append("torchax's attention (rows without a key give 0, not NaN) and `type_as` (a cast, not in place)")
-    modules = list(side.backend.module().named_modules())
+    modules = list(side.backend.model.named_modules())
     processors = [path for path, module in modules if _is_ours(type(getattr(module, "processor", None)))]
     forwards = [path or "the transformer" for path, module in modules if _is_ours(vars(module).get("forward"))]
     for what, paths in (("attention processors", processors), ("forward", forwards)):
         if paths:
             found.append(f"{what} of {_places(paths)}")
-    own = (f"{side.role}: replaced by parity", "pass", "; ".join(found) or "nothing: its code runs as it is")
-    if side.role == "reference":
+    own = (f"{role}: replaced by parity", "pass", "; ".join(found) or "nothing: its code runs as it is")
+    if role == "reference":
         return (own,)
     return (own, *_of_the_chip(side.backend.describe(), side.settings.text("tpu")))
 
@@ -153,28 +151,56 @@ def _places(paths: list[str]) -> str:
     return paths[0] if len(paths) == 1 else f"{paths[0]} to {paths[-1]} ({len(paths)} modules)"
 
 
-def ends(runs: Mapping[str, Loop]) -> Ends:
-    """The final latents as the VAE takes them, by run (`""`: the side's own); the modules named, what computed the
-    attention, and what a port installed in vain."""
-    own = runs[""].side
-    seen = own.backend.seen  # what a port named so far: some names show only when it is called
-    named = sorted(own.modules if seen is None else seen)
-    came = {
-        name: {"latents": array(loop.side.family.stage2(loop.side.case, loop.side.backend.to_torch(loop.latents)))}
-        for name, loop in runs.items()
-    }
-    return Ends(came, tuple(filter(None, named)), own.backend.ran, own.family.idle())
+def stage_facts(
+    stage: Stage,
+    role: Role,
+    settings: Settings,
+    seed: int,
+    modules: Mapping[str, str],
+    weights: Mapping[str, str],
+    own: bool,
+) -> Facts:
+    """What a stage outside the loop is about to run with, of which nothing needs to be loaded.
+
+    Args:
+        modules: module path -> parent's path. weights: fingerprints by name. own: whether it is a port's.
+    """
+    inputs = {f"{branch}.{name}": x for branch, given in stage.inputs.items() for name, x in given.items()}
+    origin = Provenance(
+        side=role,
+        backend=settings.backend,
+        model=stage.case.name,
+        settings=settings.as_text(),
+        seed=seed,
+        steps=0,
+        weights=weights,
+        inputs={},
+        versions=versions(),
+        devices=(),
+        modules=modules,
+    )
+    return Facts(
+        weights={},
+        dtypes={},
+        inputs={name: to_numpy(x) for name, x in inputs.items()},
+        tables={},
+        provenance=origin,
+        dtype=settings.text("dtype"),
+        input_dtypes={name: dtype_name(x.dtype) for name, x in inputs.items()},
+        own=own,
+        trunk=stage.trunk,
+    )
 
 
-def leave(folder: Path, loop: Loop) -> None:
+def leave(folder: Path, role: Role, loop: Loop) -> None:
     """Write a side's embeddings and final latents into a folder, in the ports' conventions."""
     side = loop.side
-    side.family.write_stage1(folder / f"{side.role}_embeddings.safetensors", side.inputs.conditions)
+    side.family.write_stage1(folder / f"{role}_embeddings.safetensors", side.inputs.conditions)
     write_stage2(
-        folder / f"{side.role}_latents.safetensors",
+        folder / f"{role}_latents.safetensors",
         side.family.stage2(side.case, side.backend.to_torch(loop.latents)),
         seed=side.inputs.seed,
-        guidance_scale=side.sampler.guidance_scale,
+        guidance_scale=loop.sampler.guidance_scale,
         num_frames=side.case.spec.num_frames,
         num_inference_steps=side.inputs.steps,
     )

@@ -21,7 +21,6 @@ from parity.models.generic.inputs import LATENT, TIMESTEP, Made, Signature, read
 from parity.models.spec import Case, GenerationSpec
 from parity.paths.loaded import Inputs, Loaded
 from parity.paths.loop import Loop, call_model
-from parity.paths.plan import Role
 from parity.paths.port.load import Entry
 from parity.paths.port.ported import Ported, built
 from parity.paths.reference import load_reference
@@ -29,21 +28,12 @@ from parity.paths.worker.extras import check_extras
 from parity.settings import Capability, Settings
 
 
-def with_port(base: Family, case: Case, role: Role, port: Entry | None, *, own: bool = False) -> Family:
-    """The family of a side: the base family, or a port in its transformer's place; `own`: see `Ported`."""
-    return base if port is None else Ported(base, port, role, runs_as_it_is=own, expected=base.output_shape(case))
-
-
-def load(role: Role, family: Family, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
-    """Load a path: a reference in torch, a candidate's own port as its `runs` says, parity's own candidate in torchax,
-    or in torch on a device that is named."""
-    if role == "reference":
-        return load_reference(family, case, settings, inputs)
+def load(family: Family, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
+    """Load a path: a candidate's own port as its `runs` says, parity's own candidate in torchax, or in torch on a
+    device that is named, as a reference is."""
     if isinstance(family, Ported) and family.runs_as_it_is:
         return _load_port(family, case, settings, inputs)
-    if settings.backend == "torch":
-        return dataclasses.replace(load_reference(family, case, settings, inputs), role=role)
-    return _load_compiled(family, case, settings, inputs)
+    return (load_reference if settings.backend == "torch" else _load_compiled)(family, case, settings, inputs)
 
 
 def _load_compiled(family: Family, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
@@ -69,7 +59,7 @@ def _load_port(family: Ported, case: Case, settings: Settings, inputs: Inputs) -
     family.prepared = port
     side = (load_reference if port.runs == "torch" else _load_compiled)(family, case, settings, inputs)
     modules = {family.named(m): family.named(above) if above else "" for m, above in side.modules.items()}
-    return dataclasses.replace(side, role="candidate", modules=modules)
+    return dataclasses.replace(side, modules=modules)
 
 
 def with_names(loop: Loop) -> Loop:
@@ -111,7 +101,7 @@ def reference_case(entry: Entry, settings: Settings, file: Path | None) -> tuple
         UsageError: no latents among the inputs, or something that is no array.
     """
     nothing = Case(entry.text, entry.path.parent, {}, GenerationSpec(), ())
-    port, _ = built(entry, "reference", nothing, settings, lambda _: None)
+    port, _ = built(entry, "reference", nothing, settings, {})
     given = {name: _tensor(entry, name, value) for name, value in port.inputs.items()}
     names = tuple(given)
     if file is not None:

@@ -27,11 +27,12 @@ from parity.hooks.perturb import perturbed
 from parity.hooks.sites import SitePlan
 from parity.hooks.torchtools import widest
 from parity.paths.loaded import Loaded
-from parity.paths.loop import Around, Loop, denoise, prepare
-from parity.paths.plan import DEFAULT_KINDS, Forced
+from parity.paths.loop import Around, Loop, Once, denoise
+from parity.paths.plan import DEFAULT_KINDS, State, state_of
 from parity.paths.reference import load_reference
+from parity.paths.stage import Stage, load_stage
 from parity.records import StepRecords
-from parity.settings import Settings, kernels
+from parity.settings import BITS, Settings, kernels
 
 SEEDS = 3
 """Perturbed runs; the limits of `parity.compare.judge` were measured with three."""
@@ -42,12 +43,12 @@ class Variant:
     """A run of the reference that rounds otherwise.
 
     Attributes:
-        name: `float64`, `rounding <seed>`, `float32`, or a kernel's. loop: its own. around: context of its model calls.
+        name: `float64`, `rounding <seed>`, `float32`, or a kernel's. side: loaded. around: context of its model calls.
         is_truth: whether the variants after it are variants of this one, not of the reference.
     """
 
     name: str
-    loop: Loop
+    side: Loaded
     around: Around
     is_truth: bool = False
 
@@ -60,48 +61,63 @@ def make_variants(side: Loaded, kinds: Sequence[str] = DEFAULT_KINDS, seeds: int
         seeds: perturbed runs.
     """
     variants = []
-    if "kernel" in kinds:
+    if "kernel" in kinds and not isinstance(side.family, Stage):
         for kernel in sorted(set(kernels("torch")) - {side.settings.text("attention.kernel")}):
             other = _load_like(side, side.settings.with_({"attention.kernel": kernel}))
-            variants.append(Variant(kernel, prepare(other), contextlib.nullcontext))
-    if "dtype" in kinds and not side.settings.exact:
-        side = dataclasses.replace(side, inputs=side.inputs.of("float32"))
-        side = _load_like(side, side.settings.with_({"dtype": "float32", "matmul_precision": "highest"}))
-        variants.append(Variant("float32", prepare(side), contextlib.nullcontext, is_truth=True))
+            variants.append(Variant(kernel, other, contextlib.nullcontext))
+    if "dtype" in kinds and (exact := _exact(side)) != side.settings:
+        side = _load_like(dataclasses.replace(side, inputs=side.inputs.of("float32")), exact)
+        variants.append(Variant("float32", side, contextlib.nullcontext, is_truth=True))
     if "fp64" in kinds:
         double = _load_like(side, side.settings, torch.float64)
-        variants.append(Variant("float64", prepare(double), lambda step: widest()))
-    model, chip = side.backend.module(), side.settings.text("tpu")
+        variants.append(Variant("float64", double, lambda step: widest()))
+    model, chip = side.backend.model, side.settings.text("tpu")
     for seed in range(seeds if "rounding" in kinds else 0):
 
         def around(step: int, seed: int = seed) -> contextlib.AbstractContextManager[None]:
-            return perturbed(model, 1_000_003 * (seed + 1) + step, chip)
+            # A stage outside the loop draws as the first step does.
+            return perturbed(model, 1_000_003 * (seed + 1) + max(step, 0), chip)
 
         name = f"rounding {seed}"
-        own = dataclasses.replace(side.with_fresh_sampler(), inputs=side.inputs.of(name))
-        variants.append(Variant(name, prepare(own), around))
+        variants.append(Variant(name, dataclasses.replace(side, inputs=side.inputs.of(name)), around))
     return variants
+
+
+def _exact(side: Loaded) -> Settings:
+    """The settings of the float32 truth: the side's own where it is that itself."""
+    settings = side.settings
+    if not isinstance(side.family, Stage):
+        return settings if settings.exact else settings.with_({"dtype": "float32", "matmul_precision": "highest"})
+    return settings if settings.working_bits == BITS["float32"] else settings.neutral
 
 
 def _load_like(side: Loaded, settings: Settings, dtype: torch.dtype | None = None) -> Loaded:
     inputs = side.inputs if dtype is None else side.inputs.of("float64")
+    if isinstance(side.family, Stage):
+        return load_stage(side.family, settings, inputs, dtype=dtype)
     return load_reference(side.family, side.case, settings, inputs, dtype=dtype)
 
 
 def with_floors(
     steps: Iterator[StepRecords],
-    variants: list[Variant],
+    walks: Sequence[tuple[Variant, Loop | Once]],
     plan: SitePlan | None,
-    forced: Forced | None,
     *,
+    forced: bool = False,
     first: int = 0,
 ) -> Iterator[StepRecords]:
     """The reference's steps, each with its floors, the variants run beside it.
 
     Without variants nothing was measured, and a step has no floors.
+
+    Args:
+        forced: whether the variants start each step from the reference's own state.
     """
-    runs = [(v, denoise(v.loop, plan, forced, first=first)) for v in variants]
+    state: dict[int, State] = {}
+    runs = [(v, denoise(walk, plan, state.get if forced else None, first=first)) for v, walk in walks]
     for step in steps:
+        state.clear()  # the variants look it up in this very mapping
+        state[step.step] = state_of(step, "before")
         floors = Floors(step.records, None if runs else {})
         for variant, run in runs:
             with variant.around(step.step):

@@ -36,9 +36,10 @@ from parity.hooks.rows import JOINT, Part
 from parity.hooks.tap import by_branch, single_output
 from parity.hooks.torchtools import Intercept, callable_modules, leaves, mapped, named_arguments
 from parity.paths.layout import Apart, Layout, Watched, is_mask
-from parity.paths.loaded import STAGE, tensor
-from parity.paths.loop import Loop, denoise
-from parity.paths.plan import Plan, module_of, name_of
+from parity.paths.loaded import tensor
+from parity.paths.loop import Around, Loop, Once, denoise
+from parity.paths.plan import LOOP_STAGE, Plan, module_of, name_of
+from parity.paths.reference import TorchBackend
 from parity.records import Key, Record, StepRecords
 
 Fate = Literal["followed", "same", "absent", "left"]
@@ -51,22 +52,20 @@ Walk = Callable[[Listen], None]
 """Takes the step, with each call of its model in that context."""
 
 
-def in_loop(
-    begin: Callable[[], Loop], step: int, around: contextlib.AbstractContextManager[object] | None = None
-) -> Walk:
-    """A step of the denoising loop.
+def in_loop(begin: Callable[[], Loop | Once], step: int, around: Around = contextlib.nullcontext) -> Walk:
+    """A step of the denoising loop, or of a stage outside it.
 
     Args:
-        begin: a loop before it. around: context of its calls.
+        begin: a loop before it, or the stage. around: context of a step's calls.
     """
 
     def walk(listen: Listen) -> None:
         loop = begin()
-        backend = loop.side.backend.eager
-        if backend is None:
-            raise UsageError(f"a reference on '{loop.side.backend.name}' cannot follow a candidate: it needs torch")
+        backend = loop.side.backend
+        if not isinstance(backend, TorchBackend):
+            raise UsageError(f"a reference on '{backend.name}' cannot follow a candidate: it needs torch")
         model = Watched(backend.model, backend.rules, backend.frames, backend.family.pairs_rows)
-        with around or contextlib.nullcontext(), backend.listening(functools.partial(listen, model)):
+        with around(step), backend.listening(functools.partial(listen, model)):
             for _ in denoise(loop, None, first=step, stop=step + 1):
                 pass
 
@@ -216,7 +215,7 @@ class _Run:
 
     def _other(self, branch: str, site: str, number: int) -> torch.Tensor | None:
         """The candidate's value."""
-        return self.look.held.get(name_of(Key(STAGE, 0, branch, site, number)))
+        return self.look.held.get(name_of(Key(LOOP_STAGE, 0, branch, site, number)))
 
     def _made(self, path: str, output: Any) -> Any:
         """A call has ended: its output, as far as it gives way; None to keep it."""
@@ -245,7 +244,7 @@ class _Run:
 
     def _piece(self, branch: str, site: str, number: int, x: torch.Tensor, judged: bool) -> tuple[Fate, torch.Tensor]:
         """The same of a branch."""
-        key, other = Key(STAGE, 0, branch, site, number), self._other(branch, site, number)
+        key, other = Key(LOOP_STAGE, 0, branch, site, number), self._other(branch, site, number)
         if other is None:
             return "absent", x
         name = name_of(key)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -27,29 +26,12 @@ from parity.models.text import skeleton as encoder_skeleton
 from parity.models.vae import CacheRows, LatentDecoder, load_decoder
 from parity.paths.loaded import Conditions, tensor
 from parity.paths.plan import VAE_INPUT, VAE_STAGE, Spec
-from parity.paths.stage import Inputs, Outputs, Stage
+from parity.paths.stage import Stage
 from parity.reached import Reached
 from parity.settings import parse
 
 
-@dataclass(frozen=True, kw_only=True)
-class Known:
-    """A stage of a checkpoint, ready to be loaded.
-
-    Attributes:
-        stage: how it is run. inputs: by guidance branch (`""` where there is none). case: whose.
-        held: branch -> outputs that a port's file has in the candidate's place; None where the stage is run.
-        modules: module path -> parent's path; None where only loading tells.
-    """
-
-    stage: Stage
-    inputs: Mapping[str, Inputs]
-    case: Case
-    held: Mapping[str, Mapping[str, torch.Tensor]] | None = None
-    modules: Mapping[str, str] | None = None
-
-
-def known(spec: Spec) -> Known:
+def known(spec: Spec) -> Stage:
     """The stage that a spec names.
 
     Raises:
@@ -59,18 +41,29 @@ def known(spec: Spec) -> Known:
     return _STAGES[spec.source.stage](spec, case, family)
 
 
-def _text(spec: Spec, case: Case, family: Family) -> Known:
+def _text(spec: Spec, case: Case, family: Family) -> Stage:
     text = family.text(case)
     encoder = next(e for e in text.encoders if e.part == spec.source.part)
-    place, held = "text.byt5" if encoder.stream.byt5 else TEXT, None
-    load = partial(load_encoder, case, encoder)
-    stage = Stage(TEXT, encoder.part, load, encoder.rule, encoder.frames, encoder.divide, place)
-    modules = module_tree(encoder_skeleton(case, encoder))
-    if spec.source.stage1 is not None and spec.role == "candidate":
-        given = read_stage1(Path(spec.source.stage1), family.streams, case.config)
-        held = {branch: {encoder.stream.name: given[branch][encoder.stream.argument]} for branch in encoder.tokens}
-        stage, modules = dataclasses.replace(stage, divide=partial(_file_rows, encoder, given)), {}
-    return Known(stage=stage, inputs=encoder.tokens, case=case, held=held, modules=modules)
+    stage = Stage(
+        stage=TEXT,
+        case=case,
+        output=encoder.stream.name,
+        trunk=encoder.part,
+        make=partial(load_encoder, case, encoder),
+        inputs=encoder.tokens,
+        place="text.byt5" if encoder.stream.byt5 else TEXT,
+        rule=encoder.rule,
+        frames_of=encoder.frames,
+        divide=encoder.divide,
+        modules=module_tree(encoder_skeleton(case, encoder)),
+    )
+    if spec.source.stage1 is None or spec.role == "reference":
+        return stage
+    given = read_stage1(Path(spec.source.stage1), family.streams, case.config)
+    held = {branch: given[branch][encoder.stream.argument] for branch in encoder.tokens}
+    return dataclasses.replace(
+        stage, divide=partial(_file_rows, encoder, given), replaced=lambda branch, _: held[branch], modules={}
+    )
 
 
 def _file_rows(encoder: Encoder, given: Conditions, branch: str, x: np.ndarray) -> dict[str, tuple[np.ndarray, str]]:
@@ -79,18 +72,27 @@ def _file_rows(encoder: Encoder, given: Conditions, branch: str, x: np.ndarray) 
     return divided(given[branch][encoder.stream.mask_argument][0].to(torch.float32).numpy() > 0, x)
 
 
-def _vae(spec: Spec, case: Case, family: Family) -> Known:
+def _vae(spec: Spec, case: Case, family: Family) -> Stage:
     vae_config(case.folder)  # refuses a class that is not known
-    stage = Stage(VAE_STAGE, "decoder", partial(load_decoder, case), CacheRows(), pictures=True)
     if spec.start.inputs:
         latents: torch.Tensor = tensor(spec.start.inputs[VAE_INPUT])
     else:
         assert spec.source.stage2 is not None
         latents = _stage2(case, Path(spec.source.stage2))
-    return Known(stage=stage, inputs={"": {"latents": latents}}, case=case)
+    return Stage(
+        stage=VAE_STAGE,
+        case=case,
+        output="frames",
+        trunk="decoder",
+        make=partial(load_decoder, case),
+        inputs={"": {"latents": latents}},
+        place=VAE_STAGE,
+        rule=CacheRows(),
+        pictures=True,
+    )
 
 
-_STAGES: Mapping[str, Callable[[Spec, Case, Family], Known]] = {TEXT: _text, VAE_STAGE: _vae}
+_STAGES: Mapping[str, Callable[[Spec, Case, Family], Stage]] = {TEXT: _text, VAE_STAGE: _vae}
 
 
 def _stage2(case: Case, file: Path) -> torch.Tensor:
@@ -107,11 +109,11 @@ def _stage2(case: Case, file: Path) -> torch.Tensor:
 
 
 def stage_modules(case: Case, family: Family, stages: tuple[str, ...]) -> dict[str, list[str]]:
-    """The module paths of each stage, known from the configs alone (as far as the classes make them)."""
+    """The module paths of each stage, of each encoder of the text stage by its part, known from the configs alone (as
+    far as the classes make them)."""
     found: dict[str, list[str]] = {}
     if TEXT in stages:
-        encoders = (encoder_skeleton(case, e) for e in family.text(case).encoders)
-        found[TEXT] = list(dict.fromkeys(name for module in encoders for name in ["", *module_tree(module)]))
+        found |= {e.part: ["", *module_tree(encoder_skeleton(case, e))] for e in family.text(case).encoders}
     if "transformer" in stages:
         found["transformer"] = ["", *module_tree(skeleton(case.folder, "transformer")), "rope"]
     if VAE_STAGE in stages:
@@ -119,20 +121,3 @@ def stage_modules(case: Case, family: Family, stages: tuple[str, ...]) -> dict[s
         root: LatentDecoder = load_decoder(case, settings, Reached(settings, VAE_STAGE))
         found[VAE_STAGE] = ["", *module_tree(root)]
     return found
-
-
-def conditions_of(
-    family: Family, case: Case, outputs: Mapping[str, Mapping[str, Outputs]], dtype: torch.dtype
-) -> Conditions:
-    """What the encoders gave, as the transformer takes it.
-
-    Args:
-        outputs: an encoder's part -> branch -> its outputs by name.
-    """
-    text = family.text(case)
-    names = {e.part: e.stream.name for e in text.encoders}
-    made: dict[str, dict[str, torch.Tensor]] = {part: {} for part in names}
-    for part, branches in outputs.items():
-        for branch, given in branches.items():
-            made[part][branch] = torch.from_numpy(np.array(given[names[part]]))
-    return text.conditions(made, dtype)

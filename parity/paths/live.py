@@ -6,34 +6,58 @@ side is loaded when it is first asked for something, and lets go of its weights 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import traceback
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from parity.errors import ParityError, UsageError, summary
+from parity.golden.fingerprint import weight_prints
+from parity.hooks.torchtools import module_tree
 from parity.models.family import Family
 from parity.models.patches import device_named
 from parity.models.registry import opened, tiny_names
 from parity.models.spec import Case
-from parity.paths.facts import ends, facts_of, leave
-from parity.paths.families import from_tensors, load, reference_case, with_names, with_port
+from parity.paths.facts import facts_of, leave, stage_facts
+from parity.paths.families import from_tensors, load, reference_case, with_names
 from parity.paths.floors import Variant, make_variants, with_floors
-from parity.paths.follow import follow, in_loop, stepwise
+from parity.paths.follow import Walk, follow, in_loop, stepwise
+from parity.paths.known_stages import known
 from parity.paths.loaded import Conditions, Inputs, Loaded, draw_noise, require_fit, require_place, tensor
-from parity.paths.loop import Loop, denoise, prepare
-from parity.paths.plan import LOOP_STAGE, Array, Forced, Plan, Source, Spec, State, split_branches, state_of
+from parity.paths.loop import Around, Loop, Once, denoise, prepare
+from parity.paths.plan import (
+    BESIDE,
+    LOOP_STAGE,
+    STAGES_STEP,
+    VAE_STAGE,
+    Array,
+    Ends,
+    Forced,
+    Outputs,
+    Plan,
+    Source,
+    Spec,
+    State,
+    split_branches,
+)  # fmt: skip
 from parity.paths.port.load import DEFAULT_TIMEOUT, Entry, load_entry
+from parity.paths.port.ported import Ported
 from parity.paths.port.settings import PortInfo, typed
-from parity.paths.stage_side import Runners, StageSide
+from parity.paths.stage import Compute, Opaque, Stage, decoder_of, load_stage
 from parity.records import Facts, StepRecords
-from parity.settings import Backend, Settings
+from parity.settings import Backend as PathName
+from parity.settings import Settings
 
-BACKENDS: Mapping[str, Backend] = {"reference": "torch", "candidate": "torchax"}
+if TYPE_CHECKING:
+    from parity.paths.loaded import Backend
+
+PATHS: Mapping[str, PathName] = {"reference": "torch", "candidate": "torchax"}
 
 
 @dataclass
@@ -41,16 +65,16 @@ class Host:
     """Loads sides in this process.
 
     Attributes:
-        runners: loaded stages outside the loop, shared by the sides that hold them.
+        stages: backends of stages outside the loop, by what they are, shared by the sides that hold them.
     """
 
     _ports: dict[tuple[str, str], Entry] = field(default_factory=dict)
     _encoded: dict[object, Conditions] = field(default_factory=dict)
-    runners: Runners = field(default_factory=weakref.WeakValueDictionary)
+    stages: MutableMapping[object, Backend] = field(default_factory=weakref.WeakValueDictionary)
 
-    def open(self, spec: Spec) -> LiveSide | StageSide:
+    def open(self, spec: Spec) -> LiveSide:
         """A side, loaded when it is first asked for something."""
-        return LiveSide(self, spec) if spec.source.stage == LOOP_STAGE else StageSide(spec, self.runners, self.entry)
+        return (LiveSide if spec.source.stage == LOOP_STAGE else StageSide)(self, spec)
 
     def port(self, option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> PortInfo:
         """Import a port.
@@ -102,17 +126,23 @@ class LiveSide:
         self.host, self.spec, self.role = host, spec, spec.role
         if loaded is not None:
             self.loaded = loaded
-        self._first: Loop | None = None
-        self._variants: dict[tuple[str, ...], list[Variant]] = {}
+        self._made: dict[tuple[str, ...], list[Variant]] = {}
 
     # --- what it runs
 
     @functools.cached_property
+    def port(self) -> Entry | None:
+        """Its port, imported."""
+        return None if self.spec.port is None else self.host.entry(self.spec.option, self.spec.port)
+
+    @property
+    def settings(self) -> Settings:
+        return typed(self.port, PATHS[self.role], self.spec.settings)
+
+    @functools.cached_property
     def loaded(self) -> Loaded:
         """The loaded path."""
-        spec, source = self.spec, self.spec.source
-        port = None if spec.port is None else self.host.entry(spec.option, spec.port)
-        settings = typed(port, BACKENDS[spec.role], spec.settings)
+        spec, source, port, settings = self.spec, self.spec.source, self.port, self.settings
         inputs = None if source.inputs is None else Path(source.inputs)
         base: Family
         if spec.tensors is not None:
@@ -123,15 +153,14 @@ class LiveSide:
         else:
             base, case = opened(source.model, inputs, source.prompt)
         own = spec.role == "candidate" and spec.option != "--reference-port"
-        family = with_port(base, case, spec.role, port, own=own)
+        family = base if port is None else Ported(base, port, spec.role, own)
         require_place(family, case, settings, source.steps)
-        return load(spec.role, family, case, settings, self._inputs(family, case, settings))
+        return load(family, case, settings, self._inputs(family, case, settings))
 
     def _inputs(self, family: Family, case: Case, settings: Settings) -> Inputs:
         spec, source = self.spec, self.spec.source
         if spec.start.inputs is None:
-            backend: Backend = "torch"  # the encoders are torch's on both sides
-            encode = typed(None, backend, spec.encode) if spec.encode else settings
+            encode = typed(None, "torch", spec.encode) if spec.encode else settings  # torch's encoders on both sides
             conditions = self.host.encoded(spec, family, case, encode)
         else:
             conditions = _conditions(family, spec.start.inputs)
@@ -144,10 +173,8 @@ class LiveSide:
         return Inputs(conditions, noise, source.steps, source.seed, beside, tokens, start)
 
     def facts(self) -> Facts:
-        if self._first is None:  # the next walk from the beginning takes it
-            loop = prepare(self.loaded)
-            self._first = with_names(loop) if self.spec.named else loop
-        return facts_of(self._first, alone=self.spec.source.alone)
+        loop = prepare(self.loaded)
+        return facts_of(with_names(loop) if self.spec.named else loop, self.role, alone=self.spec.source.alone)
 
     # --- the steps
 
@@ -158,84 +185,175 @@ class LiveSide:
             assert steps is not None
             assert not callable(start)
             return self._follow(plan, start, steps[0])
-        return self._steps(plan, start, steps or (0, self.spec.source.steps))
+        return self._steps(plan, start, steps)
 
-    def _steps(self, plan: Plan, start: State | Forced | None, steps: tuple[int, int]) -> Iterator[Any]:
-        first, stop = steps
+    def _steps(self, plan: Plan, start: State | Forced | None, steps: tuple[int, int] | None) -> Iterator[Any]:
+        first, stop = steps or self._span
         forced = start if callable(start) else None
         # A loop that is forced from a later step on has walked there too, for what a feature cache holds by then.
         state = (start(first) if first else None) if callable(start) else start
-        loop = self._at(first, state)
-        variants = self._floors(plan.floors, first, state) if plan.floors else []
-        states: dict[int, State] = {}
-
-        def walked() -> Iterator[StepRecords]:
-            for step in denoise(loop, plan.sites, forced, first=first, stop=stop):
-                states[step.step] = state_of(step, "before")
-                yield step
-                states.pop(step.step, None)
-
-        for step in with_floors(walked(), variants, plan.sites, states.get if plan.forced else None, first=first):
+        loop = self._begin(self.loaded, first, state)
+        variants = self._variants(plan.floors)
+        walks = [(v, self._begin(v.side, first, state, v.around, plan.forced)) for v in variants]
+        own = denoise(loop, plan.sites, forced, first=first, stop=stop)
+        for step in with_floors(own, walks, plan.sites, forced=plan.forced, first=first):
             if step.step == first:
                 self.loaded.reached.require()
             yield step
-        if plan.leave is not None:
-            leave(Path(plan.leave), loop)
+        if plan.leave is not None and isinstance(loop, Loop):
+            leave(Path(plan.leave), self.role, loop)
         if plan.ends:
-            yield ends({"": loop, **{v.name: v.loop for v in variants}})
+            yield self._ends(plan, {"": loop, **{v.name: walk for v, walk in walks}})
+
+    def _ends(self, plan: Plan, runs: Mapping[str, Loop | Once]) -> Ends:
+        """The modules named, what computed the attention, and what a port installed in vain."""
+        own = self.loaded
+        seen = own.backend.seen  # what a port named so far: some names show only when it is called
+        named = sorted(own.modules if seen is None else seen)
+        return Ends(_came(runs), tuple(filter(None, named)), own.backend.ran, own.family.idle())
 
     def _follow(self, plan: Plan, state: State | None, step: int) -> Iterator[StepRecords]:
-        variants = self._made(plan.floors) if plan.floors else []
-        truth = next((v for v in variants if v.is_truth), None)
-        own = functools.partial(self._at, step, state)
-        walks = [in_loop(functools.partial(self._again, v, step, state), step, v.around(step)) for v in variants]
-        if truth is None:
-            yield follow(in_loop(own, step), walks, plan, LOOP_STAGE, step)
-            return
-        first = walks.pop(variants.index(truth))
-        as_given = [in_loop(own, step), in_loop(own, step, stepwise())]
-        yield follow(first, [*as_given, *walks], plan, LOOP_STAGE, step)
+        def walk(side: Loaded, around: Around = nullcontext) -> Walk:
+            return in_loop(functools.partial(self._begin, side, step, state, around), step, around)
 
-    def _at(self, step: int, state: State | None) -> Loop:
-        if state is None and self._first is not None:
-            loop, self._first = self._first, None
-            return loop
-        loop = prepare(self.loaded.with_fresh_sampler())  # the first loop may still be walking
+        variants = self._variants(plan.floors)
+        truth = next((v.side for v in variants if v.is_truth), self.loaded)
+        others = [walk(v.side, v.around) for v in variants if v.side is not truth]
+        if truth is not self.loaded:
+            others = [walk(self.loaded), walk(self.loaded, lambda step: stepwise()), *others]
+        yield follow(walk(truth), others, plan, self.spec.source.stage, step)
+
+    @property
+    def _span(self) -> tuple[int, int]:
+        """All of its steps, from the first to before the second."""
+        return 0, self.spec.source.steps
+
+    def _begin(
+        self, side: Loaded, step: int, state: State | None, around: Around = nullcontext, forced: bool = True
+    ) -> Loop | Once:
+        """A walk of the side, or of a variant of it, before a step.
+
+        Args:
+            around: context of its model calls. forced: whether a stage takes this side's own inputs.
+        """
+        loop = prepare(side)
         if state is not None and step >= self.spec.source.steps:
             loop.take(state)  # no step is left: all that is wanted is what the loop came to
         elif state is not None:
-            loop.continue_from(step, state)
+            loop.continue_from(step, state, around)
         return loop
 
-    def _floors(self, kinds: tuple[str, ...], step: int, state: State | None) -> list[Variant]:
-        if kinds not in self._variants and state is None:
-            return self._made(kinds)
-        return [replace(v, loop=self._again(v, step, state)) for v in self._made(kinds)]
-
-    def _made(self, kinds: tuple[str, ...]) -> list[Variant]:
-        if kinds not in self._variants:
-            self._variants[kinds] = make_variants(self.loaded, kinds)
-        return self._variants[kinds]
-
-    def _again(self, variant: Variant, step: int, state: State | None) -> Loop:
-        """A variant's loop before a step."""
-        loop = prepare(variant.loop.side.with_fresh_sampler())
-        if state is not None:
-            loop.continue_from(step, state, variant.around)
-        return loop
+    def _variants(self, kinds: tuple[str, ...]) -> list[Variant]:
+        if kinds not in self._made:
+            self._made[kinds] = make_variants(self.loaded, kinds) if kinds else []
+        return self._made[kinds]
 
     def close(self) -> None:
         vars(self).pop("loaded", None)
-        self._first, self._variants = None, {}
+        self._made = {}
+
+
+def _backend(stage: Stage, settings: Settings, inputs: Inputs) -> Backend:
+    if settings.backend == "torch":
+        return load_stage(stage, settings, inputs).backend
+    from parity.paths.jax.stage import TorchaxStage  # jax and torchax, only from here on
+
+    return TorchaxStage(stage, settings, inputs)
+
+
+def _came(runs: Mapping[str, Loop | Once]) -> dict[str, Outputs]:
+    return {name: loop.outputs for name, loop in runs.items()}
+
+
+class StageSide(LiveSide):
+    """A stage outside the loop, of one step, `STAGES_STEP`; what it ends in are its outputs: `cond.prompt_embeds`,
+    `.frames`.
+
+    Runs that measure its floors take this side's own inputs where a plan is `forced`, as in a comparison of the stage
+    by itself, and else those of the runs of the same name before it (`Start.beside`), as in a recording of a chain.
+    Where they take its own, what follows the step is also what the stage makes of each of those inputs (`BESIDE`).
+    """
+
+    @functools.cached_property
+    def known(self) -> Stage:
+        """What it runs, on what."""
+        return known(self.spec)
+
+    @functools.cached_property
+    def port(self) -> Entry | None:
+        """The candidate's, which may bring a decoder."""
+        return super().port if self.spec.option == "--port" and self.spec.source.stage == VAE_STAGE else None
+
+    @functools.cached_property
+    def _own(self) -> Compute | None:
+        """The decoder that the candidate's port brings."""
+        return None if self.port is None else decoder_of(self.known, self.port, self.settings)
+
+    @functools.cached_property
+    def loaded(self) -> Loaded:
+        stage, settings, spec = self.known, self.settings, self.spec
+        named = {name: _tensors(given) for name, given in spec.start.beside.items()}
+        inputs = Inputs(stage.inputs, torch.empty(0), 0, 0, beside=named)
+        if compute := stage.replaced or self._own:
+            return Loaded(stage, stage.case, inputs, Opaque(stage, inputs, compute), {})
+        source = spec.source
+        key = (self.role, source.model, source.prompt, source.stage, source.part, *spec.settings.items())
+        backend = self.host.stages.get(key)
+        if backend is None:
+            backend = self.host.stages[key] = _backend(stage, settings, inputs)
+        return Loaded(stage, stage.case, inputs, backend, module_tree(backend.model))
+
+    def facts(self) -> Facts:
+        stage, spec = self.known, self.spec
+        weights = {}
+        if spec.named:
+            each = self.loaded.backend.weights()
+            weights = weight_prints((f"{spec.source.stage}.{name}", x) for name, _, x in each)
+        modules = self.loaded.modules if stage.modules is None else stage.modules
+        return stage_facts(stage, self.role, self.settings, spec.source.seed, modules, weights, self._own is not None)
+
+    @property
+    def _span(self) -> tuple[int, int]:
+        return STAGES_STEP, STAGES_STEP + 1
+
+    def _begin(
+        self, side: Loaded, step: int, state: State | None, around: Around = nullcontext, forced: bool = True
+    ) -> Once:
+        return Once(replace(side, inputs=side.inputs.forced) if forced else side)
+
+    def _ends(self, plan: Plan, runs: Mapping[str, Loop | Once]) -> Ends:
+        beside: dict[str, Loop | Once] = {}
+        for name in self._also(plan):
+            beside[f"{BESIDE}{name}"] = again = Once(replace(self.loaded, inputs=self.loaded.inputs.of(name)))
+            # Observed as before, though nobody reads it: the same program runs, and no other is compiled.
+            next(denoise(again, plan.sites, first=STAGES_STEP))
+        return Ends(_came({**runs, **beside}))
+
+    def _also(self, plan: Plan) -> tuple[str, ...]:
+        """The runs whose inputs this side takes too, so that the chain can be judged."""
+        spec = self.spec
+        if spec.run:
+            return (spec.run,) if spec.run in spec.start.beside else ()
+        alone = plan.floors and plan.forced
+        return tuple(spec.start.beside) if alone or self.role == "candidate" else ()
+
+    def close(self) -> None:
+        super().close()
+        vars(self).pop("known", None)
 
 
 def _conditions(family: Family, inputs: Mapping[str, Array]) -> Conditions:
     """Explicit inputs by branch; a branch of the family may have none but latents and timestep."""
-    own = split_branches({name: tensor(x) for name, x in inputs.items()})
-    return {branch: {} for group in family.batches for branch in group} | own
+    none: Conditions = {branch: {} for group in family.batches for branch in group}
+    return {**none, **_tensors(inputs)}
 
 
-@contextlib.contextmanager
+def _tensors(inputs: Mapping[str, Array]) -> Conditions:
+    """Explicit inputs by branch."""
+    return split_branches({name: tensor(x) for name, x in inputs.items()})
+
+
+@contextmanager
 def checkpoint(source: Source) -> Iterator[None]:
     """Within it, what libraries raise names the checkpoint, in one line.
 

@@ -22,11 +22,11 @@ from parity.hooks.reduce.on_torch import to_numpy
 from parity.hooks.rows import Masks, RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap
-from parity.models.family import Family, Sampler, require_meaning
+from parity.models.family import Family, require_meaning
 from parity.models.feature_cache import Features, require_cache
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
-from parity.paths.plan import LOOP_STAGE, Array
+from parity.paths.plan import Array
 from parity.reached import Reached
 from parity.records import Record
 from parity.settings import Settings
@@ -49,7 +49,8 @@ class Inputs:
         beside: what the runs made that measured the text stage's floors, by name, and `float32`, the truth: the loop's
             runs of the same names go on from them. tokens: what that stage encoded, by name. Both are empty where the
             conditions are not those of the side's own text stage.
-        start: the initial latents as they are, in place of the noise.
+        start: the initial latents as they are, in place of the noise. own: the conditions that these stand in the
+            place of (`of`); None for none.
     """
 
     conditions: Conditions
@@ -59,10 +60,17 @@ class Inputs:
     beside: Mapping[str, Conditions] = field(default_factory=dict)
     tokens: Mapping[str, torch.Tensor] = field(default_factory=dict)
     start: torch.Tensor | None = None
+    own: Conditions | None = None
 
     def of(self, name: str) -> Inputs:
-        """Those of a run of the reference that rounds otherwise: with the embeddings of its own text stage, if any."""
-        return replace(self, conditions=self.beside.get(name, self.conditions))
+        """Those of a run of the reference that rounds otherwise: what its own stages before gave it, if any."""
+        conditions = self.beside.get(name, self.conditions)
+        return replace(self, conditions=conditions, own=self.own or self.conditions)
+
+    @property
+    def forced(self) -> Inputs:
+        """Those of the side itself, for any of its runs."""
+        return self if self.own is None else replace(self, conditions=self.own)
 
 
 def require_place(family: Family, case: Case, settings: Settings, steps: int) -> None:
@@ -110,7 +118,12 @@ def draw_noise(shape: tuple[int, ...], seed: int) -> torch.Tensor:
 
 def array(x: torch.Tensor) -> Array:
     """A tensor's values on the host; 16-bit floats widened, which loses nothing."""
-    return Array(to_numpy(x), str(x.dtype).removeprefix("torch."))
+    return Array(to_numpy(x), dtype_name(x.dtype))
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """A dtype in numpy's names."""
+    return str(dtype).removeprefix("torch.")
 
 
 def tensor(x: Array) -> torch.Tensor:
@@ -126,9 +139,6 @@ if TYPE_CHECKING:
     Backend: TypeAlias = TorchBackend | TorchaxBackend
 
 T = TypeVar("T", bound=Tap)
-
-STAGE = LOOP_STAGE
-
 
 Arguments = Mapping[str, torch.Tensor | None]
 """Of the transformer, by name."""
@@ -161,7 +171,8 @@ class Base:
     `parity.paths.reference.TorchBackend`.
 
     Attributes:
-        family, reached: what runs, and proof of its settings. dtype: it computes in.
+        model: the module; of a compiled one only parts without weights may be called, within `scope`. family, reached:
+            what runs, and proof of its settings. dtype: it computes in.
         groups: the branches of each call. rules: which rows count at each site, by branch.
         frames: the row frames by branch and name: (index, weight) of `RowFrame`, put where it computes.
         placement: how the weights lie on the devices, in one line; empty where there is nothing to say.
@@ -194,12 +205,6 @@ class Base:
         """The names that a port gave to values so far; None where modules are observed, all known beforehand."""
         return None
 
-    @property
-    def eager(self) -> TorchBackend | None:
-        """This backend, where it runs a torch module eagerly, so that hooks act in every call; None where the module is
-        compiled, or there is none."""
-        return None
-
     def names(self, call: Callable[[], object]) -> Set[str] | None:
         """The names that a port's values will be observed under, found by tracing a call of it, so that nothing is
         computed; None where modules are observed, all known beforehand."""
@@ -215,17 +220,14 @@ class Loaded:
     """One path, loaded.
 
     Attributes:
-        role: `reference` or `candidate`. family, case, inputs: what it runs.
-        backend: where. sampler: diffusers' own scheduler and guidance, of this side alone.
-        modules: module path -> parent's path.
+        family, case, inputs: what it runs.
+        backend: where. modules: module path -> parent's path.
     """
 
-    role: str
     family: Family
     case: Case
     inputs: Inputs
     backend: Backend
-    sampler: Sampler
     modules: Mapping[str, str]
 
     @property
@@ -237,10 +239,6 @@ class Loaded:
     def reached(self) -> Reached:
         """Proof that settings took effect."""
         return self.backend.reached
-
-    def with_fresh_sampler(self) -> Loaded:
-        """The same path with a sampler of its own, which keeps state."""
-        return replace(self, sampler=self.sampler.fresh())
 
 
 def batched(branches: Sequence[Arguments], shared: Arguments) -> dict[str, torch.Tensor | None]:

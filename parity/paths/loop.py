@@ -16,10 +16,12 @@ import numpy as np
 import torch
 
 from parity.hooks.sites import SitePlan
+from parity.models.family import Sampler
 from parity.models.feature_cache import Features
 from parity.models.patches import setting_dtype
-from parity.paths.loaded import STAGE, Loaded, Predicted, StepCalls
-from parity.paths.plan import Forced, State
+from parity.paths.loaded import Loaded, Predicted, StepCalls, array, dtype_name
+from parity.paths.plan import LOOP_STAGE, Array, Forced, Outputs, State
+from parity.paths.stage import Stage
 from parity.records import LOOP, Key, Record, Schedule, StepRecords
 from parity.sketch import value_record
 
@@ -34,10 +36,12 @@ class Loop:
     """A side with its schedule set and its initial latents placed; made by `prepare`.
 
     Attributes:
+        sampler: diffusers' own scheduler and guidance, which keep state: of this loop alone.
         features: what its feature cache holds: of this loop alone, since loops of one side run beside one another.
     """
 
     side: Loaded
+    sampler: Sampler
     schedule: Schedule
     latents: torch.Tensor
     features: Features = field(default_factory=dict)
@@ -55,7 +59,7 @@ class Loop:
             for at in range(step - step % cache.interval + 1):
                 with around(at):
                     next(denoise(self, None, first=at, stop=at + 1))
-        self.side.sampler.stand_before(step, self.take(state))
+        self.sampler.stand_before(step, self.take(state))
 
     def take(self, state: State) -> dict[str, torch.Tensor]:
         """Take the latents of a state; returns what else it holds, placed."""
@@ -64,10 +68,77 @@ class Loop:
             self.latents = placed.pop(LATENTS).to(self.latents.dtype)
         return placed
 
+    def step(self, step: int, plan: SitePlan | None, given: State | None) -> StepRecords:
+        """Take a step; `given`: the state that it is forced to start from."""
+        side, schedule, sampler = self.side, self.schedule, self.sampler
+        backend, settings = side.backend, side.settings
+        if given is not None:
+            # Not rounded to `latents_dtype`: forced inputs are equal, and what this step does to them shows after it.
+            placed = _placed(side, given)
+            self.latents = placed.pop(LATENTS)
+            sampler.stand_before(step, placed)
+        sigma = schedule.sigmas[step]
+        records = [
+            _scalar(step, "timestep", schedule.timesteps[step]),
+            _scalar(step, "sigma", sigma),
+            _scalar(step, "dt", schedule.sigmas[step + 1] - sigma),
+            *_state_records(self, step, "before"),
+        ]
+        predictions, seen = call_model(self, step, plan)
+        records += seen
+        for branch, x in predictions.items():
+            records.append(_value(step, branch, "noise_pred", backend.host(x), x))
+        guidance_dtype = setting_dtype(settings, "guidance_dtype")
+        guided = sampler.guide(predictions, step, guidance_dtype)
+        if guidance_dtype is not None:
+            side.reached.mark("guidance_dtype")
+        records.append(_value(step, "", "noise_pred", backend.host(guided), guided))
+        self.latents = sampler.step(guided, self.latents, step).to(_latents_dtype(side))
+        if settings.changed("latents_dtype"):
+            side.reached.mark("latents_dtype")
+        return StepRecords(step, (*records, *_state_records(self, step, "after")))
+
+    @property
+    def outputs(self) -> Outputs:
+        """The latents that it came to, as the VAE takes them."""
+        x = self.side.backend.to_torch(self.latents)
+        return {LATENTS: array(self.side.family.stage2(self.side.case, x))}
+
+
+@dataclass
+class Once:
+    """A stage outside the loop, whose only step is `STAGES_STEP`.
+
+    Attributes:
+        outputs: what it came to, by branch and name.
+    """
+
+    side: Loaded
+    outputs: dict[str, Array] = field(default_factory=dict)
+
+    def step(self, step: int, plan: SitePlan | None, given: State | None) -> StepRecords:
+        """Run it; it starts from its side's inputs alone."""
+        stage, backend = self.side.family, self.side.backend
+        assert isinstance(stage, Stage)
+        records = []
+        for branch, inputs in self.side.inputs.conditions.items():
+            own = {branch: {name: _widened(self.side, x) for name, x in inputs.items()}}
+            made, seen = backend.call(StepCalls(branches=own, shared={}, step=step, features={}), plan)
+            output = Array(backend.host(made[branch]), dtype_name(made[branch].dtype))
+            self.outputs[f"{branch}.{stage.output}"] = output
+            records += [*seen, *stage.records(output, branch)]
+        return StepRecords(step, tuple(records))
+
+
+def _widened(side: Loaded, x: torch.Tensor) -> torch.Tensor:
+    """An input where its stage computes, in its own dtype, or in float64 where the stage is."""
+    placed = side.backend.tensor(x)
+    return placed.double() if side.backend.dtype is torch.float64 and x.is_floating_point() else placed
+
 
 def prepare(side: Loaded) -> Loop:
     """Set the schedule and place the initial latents; no forward yet."""
-    sampler, place, given = side.sampler, side.backend.tensor, side.inputs
+    sampler, place, given = side.family.sampler(side.case, side.inputs.seed), side.backend.tensor, side.inputs
     with side.backend.scope():
         dtype = setting_dtype(side.settings, "schedule_dtype")
         sampler.set_schedule(given.steps, side.backend.device, place, dtype)
@@ -83,7 +154,7 @@ def prepare(side: Loaded) -> Loop:
             side.reached.mark("scheduler.warmup_steps")
         timesteps, sigmas = _numbers(side, sampler.timesteps), _numbers(side, sampler.sigmas)
         schedule = Schedule(timesteps, sigmas, sampler.step_index, sampler.end)
-    return Loop(side, schedule, latents)
+    return Loop(side, sampler, schedule, latents)
 
 
 def _numbers(side: Loaded, x: torch.Tensor) -> np.ndarray:
@@ -101,9 +172,9 @@ def _latents_dtype(side: Loaded) -> torch.dtype:
 
 
 def denoise(
-    loop: Loop, plan: SitePlan | None, forced: Forced | None = None, *, first: int = 0, stop: int | None = None
+    loop: Loop | Once, plan: SitePlan | None, forced: Forced | None = None, *, first: int = 0, stop: int | None = None
 ) -> Iterator[StepRecords]:
-    """Run the loop, handing out the records of each step as it ends.
+    """Run the loop, or a stage outside it, handing out the records of each step as it ends.
 
     Args:
         plan: what to observe in the transformer; None for only the loop's own values.
@@ -113,44 +184,14 @@ def denoise(
     for step in range(first, loop.side.inputs.steps if stop is None else stop):
         given = forced(step) if forced is not None else None
         with loop.side.backend.scope():
-            records = _step(loop, step, plan, given)
+            records = loop.step(step, plan, given)
         yield records  # outside the scope: the other side runs while this one is suspended
-
-
-def _step(loop: Loop, step: int, plan: SitePlan | None, given: State | None) -> StepRecords:
-    side = loop.side
-    backend, settings, schedule, sampler = side.backend, side.settings, loop.schedule, side.sampler
-    if given is not None:
-        # Not rounded to `latents_dtype`: forced inputs are equal, and what this step does to them shows after it.
-        placed = _placed(side, given)
-        loop.latents = placed.pop(LATENTS)
-        sampler.stand_before(step, placed)
-    sigma = schedule.sigmas[step]
-    records = [
-        _scalar(step, "timestep", schedule.timesteps[step]),
-        _scalar(step, "sigma", sigma),
-        _scalar(step, "dt", schedule.sigmas[step + 1] - sigma),
-        *_state_records(loop, step, "before"),
-    ]
-    predictions, seen = call_model(loop, step, plan)
-    records += seen
-    for branch, x in predictions.items():
-        records.append(_value(step, branch, "noise_pred", backend.host(x), x))
-    guidance_dtype = setting_dtype(settings, "guidance_dtype")
-    guided = sampler.guide(predictions, step, guidance_dtype)
-    if guidance_dtype is not None:
-        side.reached.mark("guidance_dtype")
-    records.append(_value(step, "", "noise_pred", backend.host(guided), guided))
-    loop.latents = sampler.step(guided, loop.latents, step).to(_latents_dtype(side))
-    if settings.changed("latents_dtype"):
-        side.reached.mark("latents_dtype")
-    return StepRecords(step, (*records, *_state_records(loop, step, "after")))
 
 
 def call_model(loop: Loop, step: int, plan: SitePlan | None) -> Predicted:
     """The transformer's calls of one step for the latents that the loop has, within the backend's scope."""
     side = loop.side
-    latents, timestep = side.sampler.model_input(loop.latents, step)
+    latents, timestep = loop.sampler.model_input(loop.latents, step)
     timestep_dtype = setting_dtype(side.settings, "timestep_dtype")
     if timestep_dtype is not None:
         timestep = timestep.to(timestep_dtype)
@@ -161,7 +202,7 @@ def call_model(loop: Loop, step: int, plan: SitePlan | None) -> Predicted:
 
 
 def _state_records(loop: Loop, step: int, when: str) -> list[Record]:
-    state = {LATENTS: loop.latents, **loop.side.sampler.state}
+    state = {LATENTS: loop.latents, **loop.sampler.state}
     return [_value(step, "", f"{name}.{when}", loop.side.backend.host(x), x) for name, x in state.items()]
 
 
@@ -177,8 +218,8 @@ def _conditions(side: Loaded) -> dict[str, dict[str, torch.Tensor]]:
 
 def _scalar(step: int, name: str, value: Any) -> Record:
     x = np.float64(value)
-    return value_record(Key(STAGE, step, "", f"{LOOP}:{name}"), np.asarray(x), "float64")
+    return value_record(Key(LOOP_STAGE, step, "", f"{LOOP}:{name}"), np.asarray(x), "float64")
 
 
 def _value(step: int, branch: str, name: str, value: np.ndarray, x: torch.Tensor) -> Record:
-    return value_record(Key(STAGE, step, branch, f"{LOOP}:{name}"), value, str(x.dtype).removeprefix("torch."))
+    return value_record(Key(LOOP_STAGE, step, branch, f"{LOOP}:{name}"), value, dtype_name(x.dtype))

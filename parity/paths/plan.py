@@ -1,8 +1,8 @@
 """Sides, and what is asked of them as plain data: it crosses a process border, so nothing here is torch's or jax's.
 
-`Spec` says what a side is, `changed` what another one like it is, `Plan` what is observed of it. Torch, torchax, a port
-and a golden on disk are sides (`Side`); so is one whose work is done in another process
-(`parity.paths.worker.process`). What a comparison does is written against these protocols alone.
+`Spec` says what a side is, `Plan` what is observed of it. Torch, torchax, a port and a golden on disk are sides
+(`Side`); so is one whose work is done in another process (`parity.paths.worker.process`). What a comparison does is
+written against these protocols alone.
 
     side = worker.open(spec)
     for step in side.observe(Plan(sites=plan)):
@@ -12,8 +12,7 @@ and a golden on disk are sides (`Side`); so is one whose work is done in another
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Generic, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -216,28 +215,6 @@ class Ends:
     def beside(self) -> dict[str, Outputs]:
         """Of the other runs."""
         return {name: x for name, x in self.runs.items() if name}
-
-
-def changed(
-    spec: Spec,
-    *,
-    settings: Mapping[str, str] = MappingProxyType({}),
-    inputs: Given | None = None,
-    encode: Mapping[str, str] | None = None,
-    run: str = "",
-) -> Spec:
-    """The spec of a side that differs from this one.
-
-    Args:
-        settings: values as text, over those of the side. inputs, encode: see `Start`, `Spec`; None to keep the side's.
-        run: name of one of the runs that measured the floors of the text stage; where that stage was run, its
-            embeddings take the place of `inputs`.
-    """
-    start = spec.start if inputs is None else replace(spec.start, inputs=inputs)
-    if start.tokens and run:
-        start = replace(start, inputs=start.beside.get(run, spec.start.inputs))
-    settings, encode = {**spec.settings, **settings}, spec.encode if encode is None else encode
-    return replace(spec, settings=settings, start=start, encode=encode, run=run or spec.run)
 
 
 class Side(Protocol):

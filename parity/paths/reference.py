@@ -26,7 +26,7 @@ from parity.models.family import Family
 from parity.models.feature_cache import calling, given_at
 from parity.models.patches import DTYPES, device_named, in_dtype
 from parity.models.spec import Case
-from parity.paths.loaded import BRANCHES, STAGE, Base, Inputs, Listen, Loaded, Predicted, StepCalls
+from parity.paths.loaded import BRANCHES, Base, Inputs, Listen, Loaded, Predicted, StepCalls
 from parity.reached import Reached
 from parity.records import Record
 from parity.settings import Settings
@@ -46,10 +46,6 @@ class TorchBackend(Base):
         super().__init__(family, case, inputs, reached, lambda x: torch.from_numpy(x).to(self.device))
         self.dtype = dtype
         self.listen: Listen = contextlib.nullcontext
-
-    @property
-    def eager(self) -> TorchBackend:
-        return self
 
     def scope(self) -> contextlib.AbstractContextManager[None]:
         """The context in which everything of the loop runs: precision, gradients, torchax's environment."""
@@ -71,7 +67,7 @@ class TorchBackend(Base):
         """
         predictions: dict[str, torch.Tensor] = {}
         records: list[Record] = []
-        for group in self.groups:
+        for group in (g for g in self.groups if g[0] in calls.branches):
             rule = self.rules[group[0]]
             tap = None if plan is None else self.tap(Tap, plan, TorchReducer(), rule, group, self.frames)
             given = given_at(self.reached.settings, calls.step, calls.features, group)
@@ -84,14 +80,14 @@ class TorchBackend(Base):
                 with eagerly(self.model), attached(self.model, tap), calling(given):
                     self.family.predict(self.model, calls.of(group))
             for i, branch in enumerate(group):
-                predictions[branch] = out[i : i + 1]
+                predictions[branch] = out if len(group) == 1 else out[i : i + 1]
             if tap is not None and plan is not None:
                 if given is None:  # where blocks are skipped, an earlier step has shown that they are called
                     lenient = self.family.may_be_silent and plan.choice in ("blocks", "all")
                     expected = frozenset() if lenient else plan.must_fire - silenced(self.reached.settings)
                     require_fired(plan, expected, tap.calls, {e.site for e in tap.entries})
                 self.ran |= tap.ran.ran()
-                records += torch_records(tap.entries, STAGE, calls.step)
+                records += torch_records(tap.entries, self.family.stage, calls.step)
         return predictions, records
 
     def listening(self, listen: Listen) -> contextlib.AbstractContextManager[None]:
@@ -110,10 +106,6 @@ class TorchBackend(Base):
     def describe(self) -> tuple[str, ...]:
         """The devices by process, for people: `cpu`, `NVIDIA H200`, `TPU v5 lite x 8`."""
         return (torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type,)
-
-    def module(self) -> torch.nn.Module:
-        """The transformer, to be called within `scope` and only for parts without weights."""
-        return self.model
 
 
 @contextlib.contextmanager
@@ -197,7 +189,7 @@ def load_reference(
     Args:
         dtype: in place of the settings' dtype: float64 for the floor.
     """
-    reached = Reached(settings)
+    reached = family.reached(settings)
     given = DTYPES[settings.text("dtype")]
     model = family.load(case, settings)
     own = device_of(model)
@@ -215,7 +207,7 @@ def load_reference(
         family.adapt(model, case, reached, traced=False, first=inputs.conditions[BRANCHES[0]])
     mark_text_settings(reached, inputs)
     backend = TorchBackend(model, family, case, inputs, reached, dtype or given)
-    return Loaded("reference", family, case, inputs, backend, family.sampler(case, inputs.seed), module_tree(model))
+    return Loaded(family, case, inputs, backend, module_tree(model))
 
 
 def mark_text_settings(reached: Reached, inputs: Inputs) -> None:

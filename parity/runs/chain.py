@@ -8,16 +8,17 @@ fails.
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Mapping
 
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Result
 from parity.hooks.sites import split_sites
 from parity.models.registry import opened
-from parity.paths.plan import VAE_INPUT, Ends, Openers, Outputs, Plan
+from parity.paths.plan import VAE_INPUT, Openers, Outputs, Plan
 from parity.runs.compare import Encodings, compare, merged
 from parity.runs.request import Choice, Request, Say
-from parity.runs.sides import Rounds, Sink, counted, exhaust, spec_of, until_end
+from parity.runs.sides import Sink, Steps, counted, given_of, spec_of
 from parity.runs.vae_stage import decode_round
 
 STAGES = ("text", "transformer", "vae")
@@ -33,19 +34,17 @@ def run_chain(request: Request, openers: Openers, say: Say, sink: Sink) -> Resul
     say("preparing the checkpoint")
     choices = _choices(request)
     found: dict[str, Result] = {}
-    ends = Rounds(sink)
     own: Encodings = {}
     notes: list[Note] = []
     if "text" in request.stages:
         from parity.runs.text_stage import compare_text  # torch and transformers, only from here on
 
-        family, case = opened(request.model, prompt=request.prompt)
-        found["text"], own = compare_text(request, case, family, _rounds(request), choices["text"], openers, say)
+        found["text"], own = compare_text(request, _rounds(request), choices, openers, say)
         notes = [Note(_embeddings_used(request, own))] if "transformer" in request.stages else []
     if "transformer" in request.stages:
-        found["transformer"] = compare(_of(request, "transformer", choices), openers, say, ends, own)
+        found["transformer"] = compare(_of(request, "transformer", choices), openers, say, sink, own)
     if "vae" in request.stages and found.get("transformer", _AGREES).failed != "preflight":
-        found["vae"] = _vae(_of(request, "vae", choices), request, ends, openers, say)
+        found["vae"] = _vae(_of(request, "vae", choices), request, sink, openers, say)
     result = merged([(name, found[name]) for name in STAGES if name in found], request)
     return dataclasses.replace(result, notes=(*notes, *result.notes))
 
@@ -53,10 +52,10 @@ def run_chain(request: Request, openers: Openers, say: Say, sink: Sink) -> Resul
 _AGREES = Result("pass", None, Reason(kind="agrees"))
 
 
-def _choices(request: Request) -> dict[str, Choice]:
-    """Stage -> its own sites and values: a glob goes to the stages that have a module it names."""
+def _choices(request: Request) -> Mapping[str, Choice]:
+    """Stage or encoder -> its own sites and values: a glob goes to those that have a module it names."""
     if request.sites in ("blocks", "all", "none") and not request.values:
-        return {name: (request.sites, ()) for name in request.stages}
+        return defaultdict(lambda: (request.sites, ()))
     from parity.paths.known_stages import stage_modules  # torch, to name what no config names
 
     family, case = opened(request.model, prompt=request.prompt)
@@ -88,14 +87,18 @@ def _rounds(request: Request) -> tuple[str, ...]:
     return ("logic", "precision") if request.checks == "both" else (request.checks,)
 
 
-def _vae(request: Request, whole: Request, loops: Rounds, openers: Openers, say: Say) -> Result:
+def _vae(request: Request, whole: Request, sink: Sink, openers: Openers, say: Say) -> Result:
     """The checks of the VAE stage: the first that fails, else the last."""
-    chained, start = loops.ends, None
-    if not chained and request.stage2 is None:
+    chained, start = sink.ends, None
+    if request.stage2 is not None:
+        side = openers.of("reference").open(spec_of(request, "reference"))
+        start = given_of(side.facts())
+        side.close()
+    elif not chained:
         start = {VAE_INPUT: reference_latents(whole, openers, say)["latents"]}
     names, result = tuple(chained) or _rounds(request), _AGREES
     for name in names:
-        last = loops.inner if name == names[-1] else Sink()
+        last = sink if name == names[-1] else Sink()
         result = decode_round(request, name, chained.get(name), start, openers, say, last)
         if result.verdict != "pass":
             return result
@@ -107,7 +110,9 @@ def reference_latents(request: Request, openers: Openers, say: Say) -> Outputs:
     stage1 = None if "text" in request.stages else request.stage1  # there it is the candidate's
     alone = dataclasses.replace(request, reference=request.reference.neutral, stages=("transformer",), stage1=stage1)
     say("encoding the prompt" if stage1 is None else "reading the embeddings")
-    side, ends = openers.of("reference").open(spec_of(alone, "reference")), Ends()
-    exhaust(counted(until_end(side.observe(Plan(ends=True)), ends), "the reference's latents", request.steps, say))
+    side = openers.of("reference").open(spec_of(alone, "reference"))
+    steps = Steps(side.observe(Plan(ends=True)))
+    for _ in counted(steps, "the reference's latents", request.steps, say):
+        continue
     side.close()
-    return ends.own
+    return steps.ends.own

@@ -23,7 +23,7 @@ from parity.paths.plan import DEFAULT_KINDS, Ends, Pair, Plan, Side, State, stat
 from parity.reached import Reached
 from parity.records import LOOP, StepRecords
 from parity.runs.follow import Following, behind, descend, holding, placed, unobserved, without_held
-from parity.runs.sides import Ready, Sink, counted, exhaust, until_end
+from parity.runs.sides import Ready, Sink, Steps, counted
 from parity.settings import BITS, NEUTRAL, Difference, Settings
 
 REACHED = "settings reached"
@@ -47,20 +47,20 @@ def logic(pair: Ready, sink: Sink) -> tuple[Result, Truth]:
     judged, request, say = Judged(pair, "logic", sink), pair.request, pair.say
     say("preparing the floors")
     plan, leave = judged.plan, judged.leave
-    truth, ends = Truth(), Ends()
+    truth = Truth()
     forced = request.isolate == "steps"
     ours = Plan(sites=plan, floors=DEFAULT_KINDS, forced=forced or request.by_itself, ends=True, leave=leave)
-    first = until_end(pair.sides.reference.observe(ours), truth.ends)
+    first = Steps(pair.sides.reference.observe(ours))
     theirs = Plan(sites=holding(plan, request), ends=True, leave=leave)
-    second = until_end(pair.sides.candidate.observe(theirs, start=judged.states.get if forced else None), ends)
+    second = Steps(pair.sides.candidate.observe(theirs, start=judged.states.get if forced else None))
     for reference in counted(first, "reference and its floors", request.steps, say):
         judged.begin(reference)
         say(request.candidate_at(reference.step), reference.step, request.steps)
         judged.add(reference, reference, next(second))
         truth.steps.append(reference)
-    exhaust(second)
+    truth.ends, ends = first.ends, second.ends
     judged.settle(pair.sides.reference)
-    sink.finish("logic", Pair(truth.ends, ends))
+    sink.ends["logic"] = Pair(truth.ends, ends)
     widest = widest_of(pair.settings.reference.text("tpu"))
     result = judged.conclude(pair.differing, widest)
     result = result.noted(*(_unmatched(pair, ends.names) if pair.port else ()), *attention(truth.ends, ends))
@@ -206,10 +206,10 @@ def truth_alone(pair: Ready) -> Truth:
     """The truth where no logic check has made it: the reference in float32, with its floors."""
     request, say = pair.request, pair.say
     say("loading the float32 truth")
-    side, truth = pair.reference(pair.settings.reference.neutral, pair.facts.reference, "float32"), Truth()
+    side = pair.reference(pair.settings.reference.neutral, pair.facts.reference, "float32")
     plan = Plan(sites=pair.plan(), floors=DEFAULT_KINDS, ends=True, forced=request.by_itself)
-    for step in counted(until_end(side.observe(plan), truth.ends), "truth and its floors", request.steps, say):
-        truth.steps.append(step)
+    steps = Steps(side.observe(plan))
+    truth = Truth(list(counted(steps, "truth and its floors", request.steps, say)), steps.ends)
     side.close()
     return truth
 
@@ -217,7 +217,7 @@ def truth_alone(pair: Ready) -> Truth:
 def precision(pair: Ready, truth: Truth, sink: Sink) -> Result:
     """Judge a pair as given, three ways."""
     check, request, say = Judged(pair, "precision", sink), pair.request, pair.say
-    plan, ends = check.plan, [Ends() for _ in range(3)]
+    plan = check.plan
     starts = {step.step: state_of(step, "before") for step in truth.steps}
     start = starts.get if request.isolate == "steps" else None
     extra = _coarse(pair)
@@ -225,11 +225,11 @@ def precision(pair: Ready, truth: Truth, sink: Sink) -> Result:
     whole = Plan(sites=plan, ends=True, leave=check.leave)
     begun: StepRecords | None = None
     runs = [
-        until_end(side.observe(whole if i == 0 else Plan(sites=plan, ends=True), start=start), ends[i])
+        Steps(side.observe(whole if i == 0 else Plan(sites=plan, ends=True), start=start))
         for i, side in enumerate(references)
     ]
     theirs_plan = replace(whole, sites=holding(plan, request))
-    candidate = until_end(pair.sides.candidate.observe(theirs_plan, start=start), ends[2])
+    candidate = Steps(pair.sides.candidate.observe(theirs_plan, start=start))
     for true in truth.steps:
         say("reference in its working dtype", true.step, request.steps)
         given = [next(run) for run in runs]
@@ -239,15 +239,14 @@ def precision(pair: Ready, truth: Truth, sink: Sink) -> Result:
         judged = _three_ways(true, given, theirs)
         check.add(given[0], judged, theirs)
         begun = begun or judged
-    for run in (*runs, candidate):
-        exhaust(run)
+    own, coarse, ends = runs[0].ends, Ends() if extra is None else runs[1].ends, candidate.ends
     check.settle(references[-1])
-    beside = {"float32": truth.ends.own} | ({} if extra is None else {"coarse": ends[1].own})
+    beside = {"float32": truth.ends.own} | ({} if extra is None else {"coarse": coarse.own})
     if request.by_itself:
-        beside = {**truth.ends.beside, **({} if extra is None else ends[1].beside), **beside}
-    sink.finish("precision", Pair(replace(ends[0], runs={**ends[0].runs, **beside}), ends[2]))
+        beside = {**truth.ends.beside, **coarse.beside, **beside}
+    sink.ends["precision"] = Pair(replace(own, runs={**own.runs, **beside}), ends)
     only = tuple(d for d in pair.differing if d.setting in NEUTRAL)
-    result = check.conclude(only).resting_on((*ends[0].idle, *ends[2].idle))
+    result = check.conclude(only).resting_on((*own.idle, *ends.idle))
     if check.following.failed is None and result.verdict == "fail" and result.origin is not None:
         state = check.states[result.origin.key.step]
         result = placed(behind(result, pair, references[-1], state))

@@ -32,7 +32,7 @@ from parity.records import LOOP
 from parity.runs.checks import REACHED, logic, precision, truth_alone
 from parity.runs.follow import unobserved
 from parity.runs.request import Request, Say
-from parity.runs.sides import Ready, Rounds, Sink, ready, workers
+from parity.runs.sides import Ready, Sink, ready, workers
 from parity.settings import BITS, differences
 
 Encodings = Mapping[str, Pair[Start]]
@@ -183,7 +183,7 @@ def compare_stage(
     Raises:
         UsageError: bad input. InconclusiveError: a chosen site never fired, or a setting's code was not reached.
     """
-    kept = Rounds(Sink())
+    kept = Sink()
     name = f"{request.stage} {request.part}".rstrip()
 
     def told(text: str, done: int | None = None, total: int | None = None) -> None:

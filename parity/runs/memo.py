@@ -50,7 +50,7 @@ class Memo:
 
 @dataclass
 class Remembering:
-    """Openers whose references remember.
+    """Openers whose references remember, and the opener of these.
 
     Attributes:
         inner: who opens.
@@ -61,16 +61,10 @@ class Remembering:
 
     def of(self, role: Role) -> Opener:
         opener = self.inner.of(role)
-        return _Remembering(opener, self.sides) if role == "reference" else opener
-
-
-@dataclass(frozen=True)
-class _Remembering:
-    inner: Opener
-    sides: dict[object, Memo]
+        return self if role == "reference" else opener
 
     def port(self, option: str, text: str, timeout: float) -> PortInfo:
-        return self.inner.port(option, text, timeout)
+        return self.inner.of("reference").port(option, text, timeout)
 
     def open(self, spec: Spec) -> Side:
         """A side of a spec, the one that was opened before where there is one."""
@@ -78,5 +72,5 @@ class _Remembering:
         prints = None if given is None else tuple((n, x.dtype, fingerprint(x.values)) for n, x in given.items())
         key = (spec.source, spec.port, tuple(spec.settings.items()), prints)
         if key not in self.sides:
-            self.sides[key] = Memo(self.inner.open(spec), spec)
+            self.sides[key] = Memo(self.inner.of("reference").open(spec), spec)
         return self.sides[key]

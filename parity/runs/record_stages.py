@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import torch
 
 from parity.hooks.sites import plan_sites, split_sites
 from parity.models.family import Family
@@ -35,8 +34,8 @@ from parity.paths.plan import (
 from parity.records import LOOP, Facts, Floor, Key, Record, StepRecords
 from parity.runs.record import RecordRequest
 from parity.runs.request import Choice, Say
-from parity.runs.sides import modules_of, source_of, until_end
-from parity.runs.text_stage import embeddings, start_of, text_modules
+from parity.runs.sides import Steps, modules_of, source_of
+from parity.runs.text_stage import start_of
 from parity.settings import Settings
 
 
@@ -46,7 +45,7 @@ class Chain:
 
     Attributes:
         case, family: of the model. request: of the recording. openers: who loads the stages.
-        choices: stage -> its own sites and values. records, floors: of step -1 so far.
+        choices: stage or encoder -> its own sites and values. records, floors: of step -1 so far.
         weights: fingerprints of the stages' weights. vae: holds the decoder, where it is among the stages.
     """
 
@@ -78,19 +77,15 @@ class Chain:
     def encode(self, say: Say) -> Start:
         """Run the encoders, keep their records, and give what the loop goes on from."""
         text = self.family.text(self.case)
-        choices = split_sites(text_modules(self.case, text), *self.choices["text"])
         runs: dict[str, Mapping[str, Outputs]] = {}
         for number, encoder in enumerate(text.encoders):
             if encoder.tokens:
                 say(f"text: {encoder.part}")
                 spec = self._spec("text", encoder.part, encoder.settings(self.request.settings))
-                runs[encoder.part] = self._run(spec, choices[encoder.part], number).runs
-
-        def given(name: str, dtype: torch.dtype) -> Given:
-            return embeddings(self.family, self.case, runs, (name, ""), dtype)
+                runs[encoder.part] = self._run(spec, self.choices[encoder.part], number).runs
 
         names = dict.fromkeys(name for of in runs.values() for name in of if name)
-        return start_of(text, given, "", self.request.settings, names)
+        return start_of(text, runs, "", self.request.settings, names, lambda name: "")
 
     def decode(self, ends: Ends, say: Say) -> None:
         """Decode what the loops came to, and keep the records."""
@@ -117,18 +112,19 @@ class Chain:
         def placed(key: Key) -> Key:
             return key if key.module else replace(key, call=key.call + number)
 
-        side, ends = self.openers.of(self.request.side).open(spec), Ends()
+        side = self.openers.of(self.request.side).open(spec)
         facts = side.facts()
         self.weights |= _weights(facts)
         sites = plan_sites(["", *modules_of(facts)], *choice, trunk=facts.trunk)
-        for step in until_end(side.observe(Plan(sites=sites, floors=self.request.floors, ends=True)), ends):
+        steps = Steps(side.observe(Plan(sites=sites, floors=self.request.floors, ends=True)))
+        for step in steps:
             for r in step.records:
                 # The values of a whole video are as large as everything else together: its sketch is compared.
                 video = spec.source.stage == VAE_STAGE and r.key.module == LOOP
                 self.records.append(replace(r, key=placed(r.key), value=None if video else r.value))
             self.floors |= {placed(key): floor for key, floor in step.floors.items()}
         side.close()
-        return ends
+        return steps.ends
 
     def step(self) -> StepRecords:
         return StepRecords(STAGES_STEP, tuple(self.records), self.floors)

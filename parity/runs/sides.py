@@ -7,6 +7,7 @@ sink may take while they are made. Imports neither torch nor jax.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -19,7 +20,7 @@ from parity.compare.preflight import Factors, laid_out, preflight
 from parity.compare.result import Check
 from parity.errors import UsageError
 from parity.hooks.sites import SitePlan, plan_sites
-from parity.paths.plan import LOOP_STAGE, Array, Ends, Given, Openers, Pair, Role, Side, Source, Spec, Start, changed
+from parity.paths.plan import LOOP_STAGE, Array, Ends, Given, Openers, Pair, Role, Side, Source, Spec, Start
 from parity.paths.worker.process import Workers
 from parity.records import Facts, StepRecords
 from parity.runs.request import Request, Say
@@ -44,9 +45,12 @@ class Ready:
     checks: tuple[Check, ...]
 
     def reference(self, settings: Settings, given: Facts, run: str) -> Side:
-        """The reference with other settings, and the explicit inputs of a side; `run`: its name among those that
-        measure floors."""
-        spec = changed(self.sides.reference.spec, settings=settings.as_text(), inputs=given_of(given), run=run)
+        """The reference with other settings, and the explicit inputs of a side, or where the text stage was run its own
+        embeddings; `run`: its name among those that measure floors."""
+        spec = self.sides.reference.spec
+        start = spec.start
+        inputs = start.beside.get(run, start.inputs) if start.tokens else given_of(given)
+        spec = replace(spec, settings=settings.as_text(), start=replace(start, inputs=inputs), run=run)
         return self.openers.of("reference").open(spec)
 
     @property
@@ -178,13 +182,25 @@ def arrays(values: Mapping[str, object], dtypes: Mapping[str, str]) -> Given:
     return {name: Array(x, dtypes[name]) for name, x in values.items()}  # type: ignore[arg-type]
 
 
-def until_end(steps: Iterable[Any], ends: Ends) -> Iterator[StepRecords]:
-    """The steps of a stream; what follows them is taken into `ends`."""
-    for step in steps:
+class Steps(Iterator[StepRecords]):
+    """The steps of a side's stream, behind which it says what it came to."""
+
+    def __init__(self, stream: Iterator[Any]) -> None:
+        self._stream, self._ends = stream, Ends()
+
+    def __next__(self) -> StepRecords:
+        step = next(self._stream)
         if isinstance(step, Ends):
-            vars(ends).update(vars(step))
-        else:
-            yield step
+            self._ends = step
+            step = next(self._stream)
+        return step
+
+    @property
+    def ends(self) -> Ends:
+        """What it came to; takes the steps that are left."""
+        for _ in self:
+            continue
+        return self._ends
 
 
 def counted(steps: Iterable[StepRecords], text: str, total: int, say: Say) -> Iterator[StepRecords]:
@@ -194,14 +210,14 @@ def counted(steps: Iterable[StepRecords], text: str, total: int, say: Say) -> It
         yield step
 
 
-def exhaust(steps: Iterator[StepRecords]) -> None:
-    """Take what follows the last step."""
-    for _ in steps:
-        continue
-
-
 class Sink:
-    """Takes the records of a run as they are made, check by check (`logic`, `precision`). This one keeps nothing."""
+    """Takes the records of a run as they are made, check by check (`logic`, `precision`). This one keeps nothing but
+    what the sides came to."""
+
+    @functools.cached_property
+    def ends(self) -> dict[str, Pair[Ends]]:
+        """Check -> what both sides of the loop came to, in the order of the checks."""
+        return {}
 
     def begin(self, facts: Pair[Facts], name: str) -> str | None:
         """A check begins; returns the folder in which the sides leave their stage files, None for none."""
@@ -213,25 +229,5 @@ class Sink:
     def closer(self, reference: StepRecords, candidate: StepRecords) -> None:
         """What a closer look at a step of the check observed."""
 
-    def finish(self, name: str, ends: Pair[Ends]) -> None:
-        """The check is over."""
-
     def frames(self, name: str, frames: np.ndarray) -> None:
         """A decoded video [B, 3, frames, height, width], some -1 to 1."""
-
-
-class Rounds(Sink):
-    """A sink that keeps what the sides of each check came to, and hands everything on.
-
-    Attributes:
-        inner: the sink of the run. ends: check -> what both sides ended in, in the order of the checks.
-    """
-
-    def __init__(self, inner: Sink) -> None:
-        self.inner, self.ends = inner, dict[str, Pair[Ends]]()
-        for name in ("begin", "step", "closer", "frames"):
-            setattr(self, name, getattr(inner, name))
-
-    def finish(self, name: str, ends: Pair[Ends]) -> None:
-        self.inner.finish(name, ends)
-        self.ends[name] = ends

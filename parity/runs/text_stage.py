@@ -17,15 +17,11 @@ from parity.compare.conclude import stage_diff
 from parity.compare.reason import Reason
 from parity.compare.result import Check, Result
 from parity.errors import InconclusiveError
-from parity.hooks.sites import split_sites
-from parity.hooks.torchtools import module_tree
-from parity.models.family import Family
 from parity.models.patches import DTYPES
-from parity.models.spec import Case
+from parity.models.registry import opened
 from parity.models.stage_files import read_stage1
-from parity.models.text import TEXT, Encoder, TextStage, skeleton
-from parity.paths.known_stages import conditions_of
-from parity.paths.loaded import array
+from parity.models.text import TEXT, Encoder, TextStage
+from parity.paths.loaded import array, tensor
 from parity.paths.plan import Ends, Given, Openers, Outputs, Pair, Start, split_branches
 from parity.paths.stage import held_dtype
 from parity.runs.checks import coarse_settings
@@ -38,18 +34,19 @@ Came = Mapping[str, dict[str, Pair[Ends]]]
 
 
 def compare_text(
-    request: Request, case: Case, family: Family, rounds: tuple[str, ...], choice: Choice, openers: Openers, say: Say
+    request: Request, rounds: tuple[str, ...], choices: Mapping[str, Choice], openers: Openers, say: Say
 ) -> tuple[Result, Encodings]:
     """Compare the encoders of a run; returns the result of the last check, and each side's own embeddings by check,
     none where it does not pass.
 
     Args:
-        rounds: of the run, in their order. choice: sites and values of the stage.
+        rounds: of the run, in their order. choices: sites and values by encoder's part.
 
     Raises:
         UsageError: the family's encoders are not known, the checkpoint lacks one, a stage-1 file does not fit.
         InconclusiveError: a chosen site never fired, or a setting's code was not reached.
     """
+    family, case = opened(request.model, prompt=request.prompt)
     text = family.text(case)
     for encoder in text.encoders:
         both = (request.reference, request.candidate)
@@ -66,7 +63,6 @@ def compare_text(
     result = with_checks(Result("pass", None, Reason(kind="agrees"), request.model), checks, TEXT)
     if result.verdict != "pass":
         return (result, {})
-    choices = split_sites(text_modules(case, text), *choice)
     came: dict[str, dict[str, Pair[Ends]]] = {}
     results: dict[str, Result] = {}
     notes: list[str] = []
@@ -102,18 +98,13 @@ def compare_text(
     for name in rounds:
         if coarse and name == "logic":
             continue  # rounded embeddings are no float32 candidate: both sides take the file there
-        pair = _encoded(text, family, case, came, name, request.of(name))
+        pair = _encoded(text, came, name, request.of(name))
         if file is not None:
             dtype = DTYPES[request.candidate.text("dtype")]
             given = {f"{b}.{k}": array(x.to(dtype)) for b, c in file.items() for k, x in c.items()}
             pair = Pair(pair.reference, dataclasses.replace(pair.candidate, inputs=given))
         own[name] = pair
     return (result, own)
-
-
-def text_modules(case: Case, text: TextStage) -> dict[str, list[str]]:
-    """Part -> the module paths of its encoder's stage, known from the configs alone."""
-    return {e.part: ["", *module_tree(skeleton(case, e))] for e in text.encoders}
 
 
 def _joined(results: Mapping[str, Result], request: Request, checks: tuple[Check, ...]) -> Result:
@@ -140,45 +131,44 @@ def _of_file(encoder: Encoder, said: Settings, held: list[torch.Tensor]) -> tupl
     return said.with_({"dtype": found}), f"the file's {encoder.stream.name} are {found} numbers, and are judged as such"
 
 
-def _encoded(text: TextStage, family: Family, case: Case, came: Came, name: str, request: Request) -> Pair[Start]:
+def _encoded(text: TextStage, came: Came, name: str, request: Request) -> Pair[Start]:
     """Both sides' own embeddings of a check, with its settings, and those of the runs beside them."""
     runs = {part: _runs(rounds, name) for part, rounds in came.items()}
-
-    def given(run: str, dtype: torch.dtype) -> Given:
-        near = (run, *(("reference",) if run == "coarse" else ()), "float32")
-        return embeddings(family, case, runs, near, dtype)
-
     names = dict.fromkeys(n for of in runs.values() for n in of if n not in ("reference", "candidate"))
-    ours = start_of(text, given, "reference", request.reference, names)
-    return Pair(ours, start_of(text, given, "candidate", request.candidate, ()))
+
+    def instead(run: str) -> str:
+        return "reference" if run == "coarse" else "float32"
+
+    ours = start_of(text, runs, "reference", request.reference, names, instead)
+    return Pair(ours, start_of(text, runs, "candidate", request.candidate, (), instead))
 
 
 def start_of(
-    text: TextStage, given: Callable[[str, torch.dtype], Given], own: str, settings: Settings, beside: Iterable[str]
+    text: TextStage,
+    runs: Mapping[str, Mapping[str, Outputs]],
+    own: str,
+    settings: Settings,
+    beside: Iterable[str],
+    instead: Callable[[str], str],
 ) -> Start:
     """What a loop starts from: what its side encoded, and the runs beside it that measured floors.
 
     Args:
-        given: the embeddings of a run in a dtype. own: the side's run.
+        runs: an encoder's part -> run -> what it came to. own: the side's run. instead: a run's name -> that of the one
+            that counts for an encoder which has none of that name.
     """
+
+    def given(run: str, dtype: torch.dtype) -> Given:
+        made: dict[str, dict[str, torch.Tensor]] = {encoder.part: {} for encoder in text.encoders}
+        for part, of in runs.items():
+            outputs = split_branches(of.get(run) or of[instead(run)])
+            made[part] = {branch: tensor(x) for branch, named in outputs.items() for x in named.values()}
+        conditions = text.conditions(made, dtype)
+        return {f"{b}.{k}": array(x) for b, arguments in conditions.items() for k, x in arguments.items()}
+
     others = {name: given(name, torch.float64 if name == "float64" else torch.float32) for name in beside}
     tokens = {name: array(x) for name, x in text.tokens().items()}
     return Start(given(own, DTYPES[settings.text("dtype")]), others, tokens)
-
-
-def embeddings(
-    family: Family, case: Case, runs: Mapping[str, Mapping[str, Outputs]], near: tuple[str, ...], dtype: torch.dtype
-) -> Given:
-    """What the transformer is given of one run of the encoders.
-
-    Args:
-        runs: an encoder's part -> run -> what it came to. near: names of the run, the first that an encoder has counts.
-        dtype: of floats.
-    """
-    came = {part: next(of[n] for n in near if n in of) for part, of in runs.items()}
-    outputs = {part: split_branches({name: x.values for name, x in of.items()}) for part, of in came.items()}
-    made = conditions_of(family, case, outputs, dtype)
-    return {f"{b}.{k}": array(x) for b, arguments in made.items() for k, x in arguments.items()}
 
 
 def _runs(rounds: Mapping[str, Pair[Ends]], name: str) -> dict[str, Outputs]:

@@ -30,7 +30,7 @@ from parity.models.registry import resolve_model
 from parity.paths.plan import BESIDE, VAE_INPUT, VAE_STAGE, Ends, Given, Openers, Outputs, Pair, Start
 from parity.runs.compare import compare_stage, with_checks
 from parity.runs.request import Request, Say
-from parity.runs.sides import Sink, given_of, spec_of
+from parity.runs.sides import Sink
 
 FRAMES = ".frames"
 CHAIN = "chain"
@@ -44,7 +44,7 @@ def decode_round(
 
     Args:
         request: of the VAE alone. name: of the check. loops: what the loops came to; None where there is no chain.
-        start: the latents to decode where there is none; None to read a port's file.
+        start: the latents to decode where there is none.
     """
     checked = request.of(name)
     # One text encoder's dtype is none of the decoder's.
@@ -52,30 +52,22 @@ def decode_round(
     # There is one step: nothing to be forced.
     alone = dataclasses.replace(request, reference=ours, candidate=theirs, checks=name, stage1=None, isolate="none")
     config = vae_config(resolve_model(request.model))
-    own = None if start is None else Pair(Start(start), Start(start))
+    beside: dict[str, Given] = {}
+    chain: dict[str, Given] = {}
     if loops is not None:
         # By itself the candidate starts from the reference's latents, in the chain from its own.
-        latent, chain = loops.reference.own["latents"], {VAE_INPUT: loops.candidate.own["latents"]}
+        start, chain = {VAE_INPUT: loops.reference.own["latents"]}, {CHAIN: {VAE_INPUT: loops.candidate.own["latents"]}}
         beside = {name: {VAE_INPUT: x["latents"]} for name, x in loops.reference.beside.items()}
-        own = Pair(Start({VAE_INPUT: latent}, beside), Start({VAE_INPUT: latent}, {CHAIN: chain}))
-    first = _of_file(alone, openers) if own is None else own.reference.inputs
-    assert first is not None
-    latents = first[VAE_INPUT].values
-    theirs_start = latents if loops is None else loops.candidate.own["latents"].values
-    checks = latent_checks(config, latents, theirs_start)
+    assert start is not None
+    latents = start[VAE_INPUT].values
+    checks = latent_checks(config, latents, chain.get(CHAIN, start)[VAE_INPUT].values)
     if failed(checks[:2]) is not None or failed(latent_checks(config, latents, latents)) is not None:
         return with_checks(Result("pass", None, Reason(kind="agrees"), request.model), checks, VAE_STAGE)
-    result, came = compare_stage(alone, openers, say, {} if own is None else {name: own})
+    own = Pair(Start(start, beside), Start(start, chain))
+    result, came = compare_stage(alone, openers, say, {name: own})
     if result.failed is not None and request.checks == "precision":
         result = dataclasses.replace(result, failed="precision")
     return _judged(result, came[next(reversed(came))], config, latents, loops is not None, checks, sink)
-
-
-def _of_file(request: Request, openers: Openers) -> Given:
-    side = openers.of("reference").open(spec_of(request, "reference"))
-    facts = side.facts()
-    side.close()
-    return given_of(facts)
 
 
 def _judged(

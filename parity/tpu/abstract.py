@@ -39,7 +39,7 @@ from parity.models.family import Family, require_meaning
 from parity.models.folder import skeleton
 from parity.models.patches import DTYPES, as_loaded, setting_dtype
 from parity.models.spec import Case
-from parity.paths.families import load, with_names, with_port
+from parity.paths.families import load, with_names
 from parity.paths.jax.candidate import TorchaxBackend, adapt
 from parity.paths.jax.mesh import Devices, make_mesh, rules_of
 from parity.paths.jax.tracing import scoped, to_jax
@@ -47,6 +47,7 @@ from parity.paths.loaded import Inputs, batched
 from parity.paths.loop import prepare
 from parity.paths.plan import LOOP_STAGE
 from parity.paths.port.load import Entry
+from parity.paths.port.ported import Ported
 from parity.reached import Reached
 from parity.settings import SETTINGS, Settings
 
@@ -193,9 +194,9 @@ def abstract_port(
         UsageError: what the port's code raises; it runs in torch, or splits a weight over more devices than there are.
     """
     placed = abstract_devices(settings, devices)
-    ported = with_port(family, case, "candidate", entry, own=True)
+    ported = Ported(family, entry, "candidate", runs_as_it_is=True)
     inputs = abstract_inputs(ported, case, settings)
-    loaded = load("candidate", ported, case, settings, inputs)
+    loaded = load(ported, case, settings, inputs)
     modules = with_names(prepare(loaded)).side.modules  # what a port in JAX taps is known once it is traced
     backend = loaded.backend
     if not isinstance(backend, TorchaxBackend):

@@ -26,7 +26,7 @@ def lab(model: str) -> Lab:
 
 
 def module_of(side: Loaded, path: str) -> torch.nn.Module:
-    return cast(torch.nn.Module, side.backend.module()).get_submodule(path)
+    return cast(torch.nn.Module, side.backend.model).get_submodule(path)
 
 
 def scaled(path: str, factor: float) -> Fault:

@@ -57,7 +57,7 @@ def by_hand(model: Any, calls: int) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_the_reference_is_the_definition_bit_for_bit(model: str) -> None:
     plain = side("torch", steps=STEPS, model=model)
-    by_hand(plain.backend.module(), len(plain.family.batches))
+    by_hand(plain.backend.model, len(plain.family.batches))
     expected, found = walk(plain), walk(side("torch", CACHE, steps=STEPS, model=model))
     for step in range(STEPS):
         assert np.array_equal(found.value("noise_pred", step=step), expected.value("noise_pred", step=step))
@@ -85,11 +85,11 @@ def test_both_sides_agree_and_differ_from_no_cache_at_skipped_steps(model: str) 
 def test_loops_of_one_side_share_no_cache_and_one_can_begin_at_a_skipped_step(backend: str) -> None:
     """The floors' variants run beside the reference on the same model."""
     loaded = side(backend, CACHE, steps=STEPS, model=MODELS[0])
-    expected = walk(loaded.with_fresh_sampler())
+    expected = walk(loaded)
     other = dataclasses.replace(loaded, inputs=dataclasses.replace(loaded.inputs, noise=-loaded.inputs.noise))
-    loops = [denoise(prepare(x.with_fresh_sampler()), None) for x in (loaded, other)]
+    loops = [denoise(prepare(x), None) for x in (loaded, other)]
     beside = [step for step, _ in zip(*loops, strict=True)]
-    again = prepare(loaded.with_fresh_sampler())
+    again = prepare(loaded)
     again.continue_from(3, state_of(expected.steps[3], "before"))
     resumed = next(denoise(again, None, first=3))
     for step, found in ((1, beside[1]), (3, beside[3]), (3, resumed)):

@@ -14,8 +14,8 @@ from diffusers.models import attention_dispatch
 from torch.nn.attention import flex_attention
 
 from parity.floors import HALF_ULP
-from parity.models.cogvideox import CogVideoXSampler
-from parity.models.spec import GenerationSpec
+from parity.models.cogvideox import CogVideoX, CogVideoXSampler
+from parity.models.spec import Case, GenerationSpec
 from parity.paths.floors import make_variants, with_floors
 from parity.paths.loaded import Loaded
 from parity.paths.loop import denoise, prepare
@@ -80,7 +80,8 @@ def test_the_floor_of_dt_is_that_of_the_sigmas_it_is_the_difference_of() -> None
     """A sigma near 1 one float32 step off moves dt by 6e-8, whatever dt's own size; preflight lets that pass."""
     loaded = side("torch", steps=50)
     loop = prepare(loaded)
-    first = next(with_floors(denoise(loop, None), make_variants(loaded, seeds=1), None, None))
+    walks = [(variant, prepare(variant.side)) for variant in make_variants(loaded, seeds=1)]
+    first = next(with_floors(denoise(loop, None), walks, None))
     by_site = {key.site: floor for key, floor in first.floors.items() if key.branch == ""}
     sigma = loop.schedule.sigmas[0]
     assert by_site["loop:sigma"].l2 >= HALF_ULP * sigma
@@ -93,8 +94,12 @@ NEW, OLD = "tiny-cogvideox-1.5", "tiny-cogvideox-1.0"
 
 
 def with_scheduler(loaded: Loaded, kind: str, dynamic: bool) -> Loaded:
-    scheduler = getattr(diffusers, kind).from_config(loaded.sampler.fresh().scheduler.config)  # type: ignore[attr-defined]
-    return replace(loaded, sampler=CogVideoXSampler(scheduler, 6.0, dynamic, 0))
+    class Other(CogVideoX):
+        def sampler(self, case: Case, seed: int) -> CogVideoXSampler:
+            scheduler = getattr(diffusers, kind).from_config(super().sampler(case, seed).scheduler.config)
+            return CogVideoXSampler(scheduler, 6.0, dynamic, seed)
+
+    return replace(loaded, family=Other())
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="kernels of a GPU may take another order each time")
@@ -120,7 +125,7 @@ def test_cogvideox_latents_equal_the_pipelines(name: str, kind: str, dynamic: bo
 def test_noise_is_given_to_a_scheduler_s_step_that_is_decorated(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = with_scheduler(side("torch", steps=STEPS, model=NEW), "CogVideoXDPMScheduler", False)
     plain = walk(loaded).latents
-    kind: Any = type(loaded.sampler.fresh().scheduler)
+    kind: Any = type(loaded.family.sampler(loaded.case, 0).scheduler)
     step = kind.step
 
     @functools.wraps(step)

@@ -4,8 +4,8 @@ origins. The tiny encoders take a few seconds to trace, so each pair is loaded o
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +25,8 @@ from parity.runs.request import Request
 from parity.runs.text_stage import compare_text
 from parity.settings import parse
 from tests.paths.sides import tiny
-from tests.paths.stages import OPENERS, loaded_stage
+from tests.paths.stages import OPENERS, loaded_stage, run_stage
+from tests.support.lab import quiet
 
 HUNYUAN, COG = "tiny-hunyuan-video-1.5", "tiny-cogvideox-1.5"
 CPU = torch.device("cpu")
@@ -43,11 +44,10 @@ def encoder(name: str, part: str = "text_encoder") -> Encoder:
 
 def judge(name: str, request: Request | None = None, sites: str = "blocks") -> tuple[Result, Encodings]:
     """The logic check, on the encoders that are loaded already."""
-    case, text = made(name)
-    for part in (e.part for e in text.encoders):
+    for part in (e.part for e in made(name)[1].encoders):
         loaded_stage("reference", name, "text", part), loaded_stage("candidate", name, "text", part)
     request = request or Request(name, parse("torch"), parse("torchax"), stages=("text",))
-    return compare_text(request, case, family_of(case.folder), ("logic",), (sites, ()), OPENERS, lambda *_: None)
+    return compare_text(request, ("logic",), defaultdict(lambda: (sites, ())), OPENERS, quiet)
 
 
 def tensors(given: Given) -> Iterator[tuple[str, str, torch.Tensor]]:
@@ -88,19 +88,18 @@ def test_both_sides_agree_and_the_reference_is_the_pipelines_own(name: str) -> N
 
 @pytest.mark.parametrize("part", [pytest.param("text_encoder", marks=pytest.mark.slow), "text_encoder_2"])
 def test_observing_changes_no_bit(part: str) -> None:
-    runners = [loaded_stage(role, HUNYUAN, "text", part) for role in ("reference", "candidate")]
-    plan = plan_sites(["", *runners[0].modules], "blocks", trunk=part)
+    stages = [loaded_stage(role, HUNYUAN, "text", part) for role in ("reference", "candidate")]
+    plan = plan_sites(["", *stages[0].modules], "blocks", trunk=part)
     given = encoder(HUNYUAN, part).tokens["cond"]
-    for runner in runners:
-        seen, plain = runner.run(given, plan, "cond"), runner.run(given, None, "cond")
-        (output,) = seen.outputs
-        assert len(seen.records) > len(plain.records)
-        assert (seen.outputs[output] == plain.outputs[output]).all()
+    for stage in stages:
+        (seen, more), (plain, records) = run_stage(stage, given, plan, "cond"), run_stage(stage, given, None, "cond")
+        assert len(more) > len(records)
+        assert (seen == plain).all()
 
 
 def scale_weight(monkeypatch: pytest.MonkeyPatch, module: str, by: float) -> None:
     """Multiply a weight of the candidate's encoder."""
-    candidate = loaded_stage("candidate", COG, "text", "text_encoder")
+    candidate = loaded_stage("candidate", COG, "text", "text_encoder").backend
     assert isinstance(candidate, TorchaxStage)
     monkeypatch.setitem(candidate.params, f"{module}.weight", candidate.params[f"{module}.weight"] * by)
 
@@ -154,8 +153,7 @@ def test_a_ports_file_is_judged_by_its_valid_rows(name: str, tmp_path: Path) -> 
 
 
 def test_a_dtype_of_an_encoder_that_is_not_called_is_no_pass() -> None:
-    case, _ = made(HUNYUAN)
-    plain = replace(case, spec=replace(case.spec, prompt="A cat"))
-    request = Request(HUNYUAN, parse("torch"), parse("torchax", ["text.byt5_dtype=bfloat16"]))
+    settings = parse("torchax", ["text.byt5_dtype=bfloat16"])
+    request = Request(HUNYUAN, parse("torch"), settings, stages=("text",), prompt="A cat")
     with pytest.raises(InconclusiveError, match="neither prompt quotes anything"):
-        compare_text(request, plain, family_of(case.folder), ("logic",), ("blocks", ()), OPENERS, lambda *_: None)
+        judge(HUNYUAN, request)

@@ -23,7 +23,7 @@ from parity.runs.sides import Sink
 from parity.runs.vae_stage import decode_round
 from parity.settings import parse
 from tests.paths.sides import tiny
-from tests.paths.stages import OPENERS, loaded_stage
+from tests.paths.stages import OPENERS, loaded_stage, run_stage
 
 HUNYUAN, COG = "tiny-hunyuan-video-1.5", "tiny-cogvideox-1.5"
 SHAPES = {HUNYUAN: (1, 32, 3, 1, 2), COG: (1, 16, 5, 2, 3)}
@@ -72,9 +72,7 @@ def test_the_reference_is_the_pipelines_own_decode_bit_for_bit(name: str) -> Non
             expected = pipeline.decode_latents(x.permute(0, 2, 1, 3, 4))
         else:
             expected = vae.decode(x / vae.config.scaling_factor, return_dict=False)[0]
-    assert np.array_equal(
-        loaded_stage("reference", name, "vae").run({"latents": x}, None).outputs["frames"], expected.numpy()
-    )
+    assert np.array_equal(run_stage(loaded_stage("reference", name, "vae"), {"latents": x})[0], expected.numpy())
 
 
 @pytest.mark.parametrize("name", [HUNYUAN, pytest.param(COG, marks=pytest.mark.slow)])
@@ -95,18 +93,18 @@ def test_both_sides_agree_and_every_frame_is_accounted_for(name: str) -> None:
 
 @pytest.mark.parametrize("name", [HUNYUAN, pytest.param(COG, marks=pytest.mark.slow)])
 def test_observing_changes_no_bit(name: str) -> None:
-    runners = [loaded_stage(role, name, "vae") for role in ("reference", "candidate")]
-    plan = plan_sites(["", *runners[1].modules], "blocks", trunk="decoder")
+    stages = [loaded_stage(role, name, "vae") for role in ("reference", "candidate")]
+    plan = plan_sites(["", *stages[1].modules], "blocks", trunk="decoder")
     x = {"latents": torch.from_numpy(latents(name))}
-    for runner in runners:
-        seen, plain = runner.run(x, plan), runner.run(x, None)
-        assert [r.key.site for r in plain.records] == ["loop:frames", "loop:frames@read"]
-        assert np.array_equal(seen.outputs["frames"], plain.outputs["frames"])
+    for stage in stages:
+        (seen, _), (plain, records) = run_stage(stage, x, plan), run_stage(stage, x)
+        assert [r.key.site for r in records] == ["loop:frames", "loop:frames@read"]
+        assert np.array_equal(seen, plain)
 
 
 def test_a_fault_inside_the_decoder_has_an_origin(monkeypatch: pytest.MonkeyPatch) -> None:
     module = "decoder.up_blocks.2.resnets.0.conv1"
-    params = loaded_stage("candidate", HUNYUAN, "vae").params  # type: ignore[attr-defined]
+    params = loaded_stage("candidate", HUNYUAN, "vae").backend.params  # type: ignore[attr-defined]
     wrong = next(n for n in params if n.startswith(module) and n.endswith("weight"))
     monkeypatch.setitem(params, wrong, params[wrong] * 1.01)
     result = decode(HUNYUAN, latents(HUNYUAN))
@@ -122,7 +120,7 @@ def test_parts_of_a_decoder_that_are_too_large_to_be_held_with_the_others_are_he
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(follow, "EVERYTHING", dataclasses.replace(follow.EVERYTHING, each=1 << 12))
-    params = loaded_stage("candidate", HUNYUAN, "vae").params  # type: ignore[attr-defined]
+    params = loaded_stage("candidate", HUNYUAN, "vae").backend.params  # type: ignore[attr-defined]
     for block in (1, 2):
         wrong = next(n for n in params if n.startswith(f"decoder.up_blocks.{block}.resnets.0") and n.endswith("weight"))
         monkeypatch.setitem(params, wrong, params[wrong] * 1.01)
@@ -159,9 +157,7 @@ def test_tiles_are_taken_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(0 < f.by_itself.distance.rel_l2 < 1e-4 for f in result.frames)
     assert loaded_stage("candidate", COG, "vae", "", *chosen).reached.marks.keys() >= {"vae.tiling"}
     x = {"latents": torch.from_numpy(given)}
-    whole, tiled = (
-        loaded_stage("reference", COG, "vae", "", *which).run(x, None).outputs["frames"] for which in ((), chosen)
-    )
+    whole, tiled = (run_stage(loaded_stage("reference", COG, "vae", "", *which), x)[0] for which in ((), chosen))
     assert not np.allclose(whole, tiled, atol=1e-2)
 
 

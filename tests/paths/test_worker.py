@@ -19,10 +19,11 @@ from parity.paths.worker.process import ProcessSide, Worker
 
 CHILD = """
 import os, sys
+from multiprocessing.connection import Connection
 import numpy as np
 from parity.records import Key, Record, StepRecords
 from parity.paths.worker import wire
-requests, answers = os.fdopen(int(sys.argv[1]), "rb"), os.fdopen(int(sys.argv[2]), "wb")
+requests, answers = Connection(int(sys.argv[1]), writable=False), Connection(int(sys.argv[2]), readable=False)
 step = 0
 while True:
     try:

@@ -251,9 +251,6 @@ class EulerSampler(Sampler):
     def sigmas(self) -> torch.Tensor:
         return self._sigmas
 
-    def fresh(self) -> EulerSampler:
-        return EulerSampler(self.scale, self.start_at, self.given)
-
     def set_schedule(self, steps: int, device: Any, place: Place, dtype: torch.dtype | None) -> None:
         if self.given is not None and len(self.given) != steps:
             raise UsageError(f"the inputs hold {len(self.given)} timesteps for --steps {steps}")

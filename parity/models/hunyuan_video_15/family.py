@@ -193,10 +193,6 @@ class FlowMatchSampler(Sampler):
         index: int | None = self.scheduler.step_index
         return index
 
-    def fresh(self) -> FlowMatchSampler:
-        scheduler, guider = (type(x).from_config(x.config) for x in (self.scheduler, self.guider))
-        return FlowMatchSampler(scheduler, guider)
-
     def set_schedule(self, steps: int, device: Any, place: Place, dtype: torch.dtype | None) -> None:
         # The pipeline's own sigmas (HunyuanVideo15Pipeline.__call__, step 4).
         self.scheduler.set_timesteps(sigmas=np.linspace(1.0, 0.0, steps + 1)[:-1], device=device)

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 import torchax
@@ -34,9 +35,10 @@ from parity.models.family import Family
 from parity.models.feature_cache import Kept, calling, given_at
 from parity.models.patches import DTYPES, in_dtype
 from parity.models.spec import Case
-from parity.paths.jax.mended import attention_of, is_torchax_own
+from parity.paths.jax.emulated import elementary, products
+from parity.paths.jax.mended import attention_of, is_torchax_own, mended
 from parity.paths.jax.mesh import Devices, make_devices, port_devices, use_compilation_cache
-from parity.paths.jax.program import InTorchax, Programs, holding
+from parity.paths.jax.program import Programs, holding
 from parity.paths.jax.tracing import InsideJitError, TracedTap, bounded, inlining, scoped, to_jax
 from parity.paths.loaded import BRANCHES, Arguments, Base, Inputs, Loaded, Predicted, StepCalls
 from parity.paths.reference import mark_text_settings, silenced
@@ -51,30 +53,66 @@ Forward = Callable[[Any, Mapping[str, Any], Mapping[str, Any], Kept | None], tup
 """(weights, arguments, row frames, kept features) -> what it gives, and the static half of what it observes."""
 
 
-class TorchaxBackend(InTorchax, Base):
-    """Calls a transformer through torchax, compiled or eagerly; see `parity.paths.reference.TorchBackend`."""
+class TorchaxBackend(Base):
+    """Calls a transformer through torchax, compiled or eagerly; see `parity.paths.reference.TorchBackend`.
+
+    Args:
+        params: its weights where they lie; None to place those of the model.
+
+    Attributes:
+        bounds: whether modules wait for the reductions before them.
+        safe_attention: whether torchax's defects are mended; a port runs with what it has installed, or not.
+    """
 
     name = "torchax"
     device = "jax"
 
     def __init__(
-        self, model: torch.nn.Module, family: Family, case: Case, inputs: Inputs, reached: Reached, devices: Devices
+        self,
+        model: torch.nn.Module,
+        family: Family,
+        case: Case,
+        inputs: Inputs,
+        reached: Reached,
+        devices: Devices,
+        params: Any = None,
     ) -> None:
         self.env, self.model, self.devices = torchax.default_env(), model, devices
-        self.placement = devices.placement((n, tuple(x.shape)) for n, x in named_tensors(model))
-        self.params = {n: devices.place(n, to_jax(x)) for n, x in named_tensors(model)}
-        reached.mark("mesh")
-        reached.mark("sharding")
+        self.params = self._on_mesh(reached) if params is None else params
         super().__init__(family, case, inputs, reached, self.put)
-        every = tuple(branch for group in family.batches for branch in group)
-        self.groups = (every,) if devices.shape[0] > 1 else family.batches
-        self.jit = bool(reached.settings["jit"])
-        self.programs = self._programs()
+        if params is None and devices.shape[0] > 1:
+            self.groups = (tuple(branch for group in family.batches for branch in group),)
+        self.jit, on_tpu = bool(reached.settings["jit"]), devices.platform == "tpu"
+        self.programs = Programs(self.jit, family.compiling, packed=lambda key: on_tpu and key[1] is not None)
+        # A CPU computes in the order of the trace, and what it fuses across blocks stays as it is.
+        self.bounds = on_tpu and not family.runs_as_it_is
         self.safe_attention = not family.runs_as_it_is and is_torchax_own(self.env)
 
-    def _programs(self) -> Programs:
-        on_tpu = self.devices.platform == "tpu"
-        return Programs(self.jit, self.family.compiling, packed=lambda key: on_tpu and key[1] is not None)
+    def _on_mesh(self, reached: Reached) -> dict[str, jax.Array]:
+        """The model's weights on the mesh, by its rules."""
+        self.placement = self.devices.placement((n, tuple(x.shape)) for n, x in named_tensors(self.model))
+        reached.mark("mesh")
+        reached.mark("sharding")
+        return {n: self.devices.place(n, to_jax(x)) for n, x in named_tensors(self.model)}
+
+    def put(self, x: np.ndarray) -> jax.Array:
+        """An array, whole on every device."""
+        return self.devices.put(jnp.asarray(x), self.devices.replicated)
+
+    def tensor(self, x: torch.Tensor) -> torch.Tensor:
+        """A CPU tensor moved to where it is computed, dtype kept."""
+        return interop.torch_view(self.devices.put(to_jax(x), self.devices.replicated))
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """The context in which everything is computed: torchax's environment, precision, no gradients."""
+        settings = self.reached.settings
+        own = mended(self.env) if self.safe_attention else contextlib.nullcontext()
+        chip = elementary(settings.text("tpu"), self.devices)
+        with self.env, torch.no_grad(), products(settings.text("matmul_precision")), chip, own:
+            self.reached.mark("matmul_precision")
+            self.reached.mark("tpu")
+            yield
 
     def host(self, x: torch.Tensor) -> np.ndarray:
         return widen16(np.asarray(array_of(x)))
@@ -111,48 +149,54 @@ class TorchaxBackend(InTorchax, Base):
         def forward(
             params: Any, arguments: Mapping[str, Any], frames: Mapping[str, Any], kept: Kept | None
         ) -> tuple[Returned, tuple[Entry, ...]]:
-            try:
-                return observed(params, arguments, frames, kept, inlined=False)
-            except InsideJitError:
-                with inlining():
-                    return observed(params, arguments, frames, kept, inlined=True)
-
-        def observed(
-            params: Any, arguments: Mapping[str, Any], frames: Mapping[str, Any], kept: Kept | None, *, inlined: bool
-        ) -> tuple[Returned, tuple[Entry, ...]]:
-            tensors = interop.torch_view(arguments)
-            with (
-                contextlib.nullcontext() if self.family.runs_as_it_is else scoped(self.model),
-                uncached(self.model),
-                holding(self.model, params, self.env, self.devices),
-                calling(interop.torch_view(kept)) as cached,
-            ):
-                if plan is None:
-                    out = self.family.predict(self.model, tensors)
-                    return (array_of(out), tuple(map(array_of, cached.kept)), ()), ()
-                reducer, waiting = self._reducing()
+            if plan is None:
+                return (*self._predicted(params, arguments, kept), ()), ()
+            for inlined in (False, True):
+                reducer = self._reducer()
                 tap = self.tap(TracedTap, plan, reducer, rule, names, interop.torch_view(frames))
-                tap.may_inline = not inlined
-                tap.attention = lambda: attention_of(self.env)
-                with attached(self.model, tap), waiting:
-                    out = self.family.predict(self.model, tensors)
-                if plan.choice != "blocks" and not self.family.may_be_silent and kept is None:
-                    # Of the default sites, which the reference has seen, a silent one is a finding: one side skips it.
-                    expected = plan.must_fire - silenced(self.reached.settings)
-                    require_fired(plan, expected, tap.calls, {e.site for e in tap.entries})
-            self.ran |= tap.ran.ran()
-            static, reduced = split(tap, reducer)
-            return (array_of(out), tuple(map(array_of, cached.kept)), reduced), static
+                tap.may_inline, tap.attention = not inlined, lambda: attention_of(self.env)
+                with contextlib.suppress(InsideJitError), inlining() if inlined else contextlib.nullcontext():
+                    out, after = self._predicted(params, arguments, kept, tap)
+                    break
+            with self.env:
+                static, reduced = split(tap, reducer)
+            return (out, after, reduced), static
 
         return forward
 
-    def _reducing(self) -> tuple[BatchingReducer, contextlib.AbstractContextManager[None]]:
-        # For a TPU alone: a CPU computes in the order of the trace, and what it fuses across blocks stays as it is.
-        if self.devices.platform != "tpu" or self.family.runs_as_it_is:
-            return BatchingReducer(), contextlib.nullcontext()
+    def _predicted(
+        self, params: Any, arguments: Mapping[str, Any], kept: Kept | None, tap: TracedTap | None = None
+    ) -> tuple[jax.Array, Kept]:
+        """The prediction of a call, and the features kept of it.
+
+        Args:
+            tap: what observes it.
+
+        Raises:
+            InsideJitError: something to be observed is inside another trace, which may be inlined still.
+        """
+        with (
+            contextlib.nullcontext() if self.family.runs_as_it_is else scoped(self.model),
+            uncached(self.model),
+            holding(self.model, params, self.env, self.devices),
+            calling(interop.torch_view(kept)) as cached,
+            contextlib.nullcontext() if tap is None else attached(self.model, tap),
+            bounded(self.model, tap.reducer) if tap is not None and self.bounds else contextlib.nullcontext(),
+        ):
+            out = self.family.predict(self.model, interop.torch_view(arguments))
+        if tap is not None:
+            if tap.plan.choice != "blocks" and not self.family.may_be_silent and kept is None:
+                # Of the default sites, which the reference has seen, a silent one is a finding: one side skips it.
+                expected = tap.plan.must_fire - silenced(self.reached.settings)
+                require_fired(tap.plan, expected, tap.calls, {e.site for e in tap.entries})
+            self.ran |= tap.ran.ran()
+        return array_of(out), tuple(map(array_of, cached.kept))
+
+    def _reducer(self) -> BatchingReducer:
+        if not self.bounds:
+            return BatchingReducer()
         mesh = self.devices.mesh
-        reducer = BatchingReducer(lambda x, start, stop, n: reduce_on_mesh(x, start, stop, mesh=mesh, items=n))
-        return reducer, bounded(self.model, reducer)
+        return BatchingReducer(lambda x, start, stop, n: reduce_on_mesh(x, start, stop, mesh=mesh, items=n))
 
     def weights(self) -> Iterator[tuple[str, str, np.ndarray]]:
         for name, x in self.params.items():
@@ -163,9 +207,6 @@ class TorchaxBackend(InTorchax, Base):
 
     def describe(self) -> tuple[str, ...]:
         return self.devices.describe()
-
-    def module(self) -> torch.nn.Module:
-        return self.model
 
     def placed(self, arguments: Arguments) -> dict[str, jax.Array | None]:
         """A call's arguments where the program takes them."""
@@ -181,14 +222,14 @@ def load_candidate(family: Family, case: Case, settings: Settings, inputs: Input
     """
     devices = (port_devices if family.runs_as_it_is else make_devices)(settings).ruled_by(family.shard)
     use_compilation_cache()
-    reached = Reached(settings)
+    reached = family.reached(settings)
     dtype = DTYPES[settings.text("dtype")]
     model = _placed(family.load(case, settings), dtype).eval()
     reached.mark("dtype")
     backend = TorchaxBackend(model, family, case, inputs, reached, devices)
     adapt(backend, family, case, inputs, backend.params)
     mark_text_settings(reached, inputs)
-    return Loaded("candidate", family, case, inputs, backend, family.sampler(case, inputs.seed), module_tree(model))
+    return Loaded(family, case, inputs, backend, module_tree(model))
 
 
 def adapt(backend: TorchaxBackend, family: Family, case: Case, inputs: Inputs, weights: Any) -> None:

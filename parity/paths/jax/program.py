@@ -16,8 +16,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import torch
 import torchax
 from torch.nn.utils import stateless
@@ -25,11 +23,8 @@ from torch.utils import _pytree as pytree
 from torchax import interop
 
 from parity.models import splash
-from parity.paths.jax.emulated import elementary, products
-from parity.paths.jax.mended import mended
 from parity.paths.jax.mesh import Devices
-from parity.paths.jax.tracing import pinned_attention, signature_of, to_jax
-from parity.reached import Reached
+from parity.paths.jax.tracing import pinned_attention, signature_of
 
 Call = Callable[..., tuple[Any, Any]]
 """(weights, arguments) -> the arrays of a call, and the rest."""
@@ -126,39 +121,6 @@ def apart(tree: object) -> tuple[list[torch.Tensor], Shell]:
     """The tensors of a call's arguments or outputs, in order, and all else."""
     leaves, structure = pytree.tree_flatten(tree)
     return [x for x in leaves if isinstance(x, torch.Tensor)], Shell(leaves, structure)
-
-
-class InTorchax:
-    """What computes on tensors of torchax.
-
-    Attributes:
-        env: torchax's. reached: proof of its settings. devices: where its arrays lie.
-        safe_attention: whether torchax's defects are mended; a port runs with what it has installed, or not.
-    """
-
-    env: Any
-    reached: Reached
-    devices: Devices
-    safe_attention = True
-
-    def put(self, x: np.ndarray) -> jax.Array:
-        """An array, whole on every device."""
-        return self.devices.put(jnp.asarray(x), self.devices.replicated)
-
-    def tensor(self, x: torch.Tensor) -> torch.Tensor:
-        """A CPU tensor moved to where it is computed, dtype kept."""
-        return interop.torch_view(self.devices.put(to_jax(x), self.devices.replicated))
-
-    @contextlib.contextmanager
-    def scope(self) -> Iterator[None]:
-        """The context in which everything is computed: torchax's environment, precision, no gradients."""
-        settings = self.reached.settings
-        own = mended(self.env) if self.safe_attention else contextlib.nullcontext()
-        chip = elementary(settings.text("tpu"), self.devices)
-        with self.env, torch.no_grad(), products(settings.text("matmul_precision")), chip, own:
-            self.reached.mark("matmul_precision")
-            self.reached.mark("tpu")
-            yield
 
 
 @contextlib.contextmanager

@@ -15,23 +15,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import numpy as np
 import torch
-import torchax
 from torchax import interop
 
 from parity.hooks.attach import attached
 from parity.hooks.methods import replaced
 from parity.hooks.reduce.on_jax import BatchingReducer, array_of, jax_records, split
-from parity.hooks.reduce.on_torch import widen16
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Tap, counted_on, require_fired
-from parity.hooks.torchtools import module_tree, named_tensors
+from parity.hooks.torchtools import named_tensors
+from parity.paths.jax.candidate import TorchaxBackend
 from parity.paths.jax.mesh import make_devices, use_compilation_cache
-from parity.paths.jax.program import InTorchax, Programs, Shell, apart, holding
+from parity.paths.jax.program import Shell, apart, holding
 from parity.paths.jax.tracing import to_jax
-from parity.paths.plan import Array
-from parity.paths.stage import STEP, Inputs, Seen, Stage
+from parity.paths.loaded import Inputs, Predicted, StepCalls
+from parity.paths.plan import STAGES_STEP
+from parity.paths.stage import Stage
 from parity.reached import Reached
 from parity.records import Record
 from parity.settings import Settings
@@ -51,46 +50,39 @@ class Rest:
     out: Shell
 
 
-class TorchaxStage(InTorchax):
-    """A stage through torchax; see `parity.paths.stage.TorchStage`.
+class TorchaxStage(TorchaxBackend):
+    """Runs a stage through torchax.
 
     Raises:
         UsageError: the mesh is larger than the devices.
     """
 
-    def __init__(self, stage: Stage, settings: Settings) -> None:
-        use_compilation_cache()
-        self.stage, self.env, self.devices = stage, torchax.default_env(), make_devices(settings)
-        self.reached = Reached(settings, stage.place or stage.name)
-        self.jit = bool(settings["jit"])
-        self.root = stage.load(settings, self.reached, traced=True)
-        self.modules = module_tree(self.root)
-        self.params = {name: self.devices.place(name, to_jax(x)) for name, x in named_tensors(self.root)}
-        self.programs = Programs(self.jit)
+    family: Stage
 
-    def run(self, inputs: Inputs, plan: SitePlan | None, branch: str = "") -> Seen:
-        given = {k: self.tensor(x) for k, x in inputs.items()}
-        frames = {name: (self.put(f.index), self.put(f.weight)) for name, f in self.stage.frames(inputs).items()}
-        outer = _Outer(self.stage, plan, branch, frames)
-        with self.scope(), self._routed(outer):
+    def __init__(self, stage: Stage, settings: Settings, inputs: Inputs) -> None:
+        use_compilation_cache()
+        devices, reached = make_devices(settings), Reached(settings, stage.place)
+        model = stage.make(settings, reached, traced=True)
+        weights = {name: devices.place(name, to_jax(x)) for name, x in named_tensors(model)}
+        super().__init__(model, stage, stage.case, inputs, reached, devices, weights)
+
+    def call(self, calls: StepCalls, plan: SitePlan | None) -> Predicted:
+        ((branch, given),) = calls.branches.items()
+        outer = _Outer(self.family, plan, branch, self.frames[branch])
+        with self._routed(outer):
             outer.see({f"in.{name}": x for name, x in given.items()})
-            out = self.root(**given)
-            outer.see({"out": next(iter(out.values())) if len(out) == 1 else tuple(out.values())})
+            out = self.family.predict(self.model, given)
+            outer.see({"out": out})
         if plan is not None and plan.choice != "blocks":
             # Of the default sites, which the reference has seen, a silent one is a finding: one side skips it.
             sites = {r.key.site for r in outer.records}
-            require_fired(plan, plan.must_fire, outer.calls, sites, f"{self.stage.name} stage")
-        arrays = {k: array_of(x) for k, x in out.items()}
-        held = {k: Array(widen16(np.asarray(x)), str(x.dtype)) for k, x in arrays.items()}
-        return self.stage.seen(held, branch, outer.records)
-
-    def weights(self) -> Iterator[tuple[str, np.ndarray]]:
-        return ((name, widen16(np.asarray(x))) for name, x in self.params.items())
+            require_fired(plan, plan.must_fire, outer.calls, sites, f"{self.family.stage} stage")
+        return {branch: out}, outer.records
 
     @contextlib.contextmanager
     def _routed(self, outer: _Outer) -> Iterator[None]:
         """Within it, a call of the trunk, which holds all weights of the stage, runs its program."""
-        trunk = self.root.get_submodule(self.stage.trunk)
+        trunk = self.model.get_submodule(self.family.trunk)
         own = trunk.forward
         if not self.jit:
             self.reached.mark("jit")
@@ -119,11 +111,13 @@ class TorchaxStage(InTorchax):
         def run(weights: Any, tensors: list[jax.Array], frames: Any) -> tuple[tuple[list[jax.Array], Any], Rest]:
             args, kwargs = shell.filled(interop.torch_view(tensors))
             reducer = BatchingReducer()
-            tap = None if plan is None else Tap(plan, reducer, self.stage.rule, ("",), {"": interop.torch_view(frames)})
+            tap = (
+                None if plan is None else Tap(plan, reducer, self.family.rule, ("",), {"": interop.torch_view(frames)})
+            )
             with (
                 replaced(trunk, "forward", own),
-                holding(self.root, weights, self.env, self.devices),
-                contextlib.nullcontext() if tap is None else attached(self.root, tap),
+                holding(self.model, weights, self.env, self.devices),
+                contextlib.nullcontext() if tap is None else attached(self.model, tap),
             ):
                 out, left = apart(trunk(*args, **kwargs))
                 static, reduced = ((), ([], [])) if tap is None else split(tap, reducer)
@@ -151,10 +145,10 @@ class _Outer:
         for port, value in values.items():
             tap.see("", 0, port, value)
         entries, reduced = split(tap, reducer)
-        self.records += jax_records(entries, reduced, STEP, self.stage.name)
+        self.records += jax_records(entries, reduced, STAGES_STEP, self.stage.stage)
 
     def add(self, rest: Rest, reduced: Any) -> None:
         """The records of one call of the trunk, their call numbers after those of the calls before."""
         entries = tuple(replace(counted_on(e, self.calls), branch=self.branch) for e in rest.entries)
-        self.records += jax_records(entries, reduced, STEP, self.stage.name)
+        self.records += jax_records(entries, reduced, STAGES_STEP, self.stage.stage)
         self.calls.update(rest.calls)

@@ -39,31 +39,13 @@ from parity.models.attention import SETTLE
 def scoped(model: torch.nn.Module) -> Iterator[None]:
     """Within it, what a module computes under a trace carries its name: a profile and a compiled program say whose an
     operation is. Names are metadata; they change no program."""
-    scopes: list[contextlib.AbstractContextManager[Any]] = []
-
-    def enter(name: str) -> Any:
-        def hook(*ignored: Any) -> None:
-            scopes.append(jax.named_scope(name))
-            scopes[-1].__enter__()
-
-        return hook
-
-    def leave(*ignored: Any) -> None:
-        if scopes:
-            scopes.pop().__exit__(None, None, None)
-
     modules = callable_modules(model)
-    with contextlib.ExitStack() as hooks:
+    with contextlib.ExitStack() as forwards:
         for path in filter(None, modules):
-            above = nearest(path, modules)
+            module, above = modules[path], nearest(path, modules)
             name = path.removeprefix(f"{above}.") if above else path
-            hooks.enter_context(modules[path].register_forward_pre_hook(enter(name), prepend=True))
-            hooks.enter_context(modules[path].register_forward_hook(leave, always_call=True))
-        try:
-            yield
-        finally:
-            while scopes:
-                leave()
+            forwards.enter_context(replaced(module, "forward", jax.named_scope(name)(module.forward)))
+        yield
 
 
 @contextlib.contextmanager
@@ -122,6 +104,7 @@ class TracedTap(Tap):
         state: of the trace. may_inline: whether inner traces may be inlined still.
     """
 
+    reducer: BatchingReducer
     state: object = field(default_factory=trace_state)
     may_inline: bool = True
 

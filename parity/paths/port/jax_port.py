@@ -16,25 +16,23 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-import torchax
 from torch.utils import _pytree as pytree
 from torchax import interop
 
 from parity.errors import UsageError
+from parity.hooks.methods import replaced
 from parity.hooks.objects import objects_of, watched
-from parity.hooks.reduce.on_jax import BatchingReducer, split
 from parity.hooks.reduce.on_torch import widen16
 from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
-from parity.hooks.tap import Entry, Tap
 from parity.hooks.torchtools import mapped, nearest
 from parity.models.feature_cache import Kept, calling
 from parity.models.generic.inputs import LATENT
 from parity.models.spec import Case
-from parity.paths.jax.candidate import Forward, Returned, TorchaxBackend
+from parity.paths.jax.candidate import Forward, TorchaxBackend
 from parity.paths.jax.mesh import port_devices, use_compilation_cache
-from parity.paths.jax.tracing import InsideJitError, TracedTap, inlining, to_jax, trace_state
-from parity.paths.loaded import Base, Inputs, Loaded, Predicted, StepCalls
+from parity.paths.jax.tracing import InsideJitError, TracedTap, to_jax, trace_state
+from parity.paths.loaded import Inputs, Loaded, Predicted, StepCalls
 from parity.paths.port.ported import Ported, guarded, moved, wrong_output
 from parity.port import Port, listening
 from parity.reached import Reached
@@ -45,25 +43,18 @@ class JaxPort(TorchaxBackend):
     """Calls a port's function, compiled or (jit=false) eagerly; see `parity.paths.reference.TorchBackend`.
 
     Attributes:
-        heard: the names it was observed under, as renamed. tracing: whether a call only traces it, computing nothing.
+        heard: the names it was observed under, as renamed.
     """
 
     family: Ported
-    safe_attention = False
 
     def __init__(self, port: Port, family: Ported, case: Case, inputs: Inputs, reached: Reached) -> None:
-        self.port, self.env, self.devices = port, torchax.default_env(), port_devices(reached.settings)
-        self.model = torch.nn.Module()
-        self.params = jax.tree.map(jax.numpy.asarray, port.weights)
-        Base.__init__(self, family, case, inputs, reached, self.put)
-        self.jit = bool(reached.settings["jit"])
-        self.programs = self._programs()
+        self.port, weights = port, jax.tree.map(jax.numpy.asarray, port.weights)
+        super().__init__(torch.nn.Module(), family, case, inputs, reached, port_devices(reached.settings), weights)
         self.heard: set[str] = set()
-        self.tracing = False
 
-    def call(self, calls: StepCalls, plan: SitePlan | None) -> Predicted:
-        if not self.tracing:
-            return super().call(calls, plan)
+    def _traced(self, calls: StepCalls, plan: object) -> Predicted:
+        """Hears the names of a call, which computes nothing."""
         group = self.groups[0]
         frames = {b: self.frames[b] for b in group}
         forward = self.forward(group, self.rules[group[0]], SitePlan("none", (), frozenset()))
@@ -75,11 +66,8 @@ class JaxPort(TorchaxBackend):
         return self.heard
 
     def names(self, call: Callable[[], object]) -> Set[str]:
-        self.tracing = True
-        try:
+        with replaced(self, "call", self._traced):
             call()
-        finally:
-            self.tracing = False
         return self.heard
 
     def weights(self) -> Iterator[tuple[str, str, np.ndarray]]:
@@ -87,30 +75,19 @@ class JaxPort(TorchaxBackend):
             yield jax.tree_util.keystr(path, simple=True, separator="."), str(x.dtype), widen16(np.asarray(x))
 
     def forward(self, names: tuple[str, ...], rule: RowRule, plan: SitePlan | None) -> Forward:
-        def forward(
-            params: Any, arguments: Mapping[str, Any], frames: Mapping[str, Any], kept: Kept | None
-        ) -> tuple[Returned, tuple[Entry, ...]]:
-            if plan is None:
-                with calling(kept) as cached:
-                    return (self._call(params, arguments, None), cached.kept, ()), ()
-            for inlined in (False, True):
-                reducer = BatchingReducer()
-                tap = self.tap(TracedTap, plan, reducer, rule, names, interop.torch_view(frames))
-                heard = _Heard(self, tap, arguments, inlined)
-                inner = inlining() if inlined else contextlib.nullcontext()
-                try:
-                    with inner, calling(kept) as cached:
-                        out = self._call(params, arguments, heard)
-                except InsideJitError:
-                    continue
-                # A jitted function that the port called before is not traced again, and its taps stay silent.
-                if heard.count or inlined:
-                    break
-            with self.env:
-                entries, reduced = split(heard.tap, reducer)
-            return (out, cached.kept, reduced), entries
-
+        forward = super().forward(names, rule, plan)
         return lambda *given: self.family.retried(forward, *given)
+
+    def _predicted(
+        self, params: Any, arguments: Mapping[str, Any], kept: Kept | None, tap: TracedTap | None = None
+    ) -> tuple[jax.Array, Kept]:
+        heard = None if tap is None else _Heard(self, tap, arguments)
+        with calling(kept) as cached:
+            out = self._call(params, arguments, heard)
+        if heard is not None and not heard.count and heard.tap.may_inline:
+            # A jitted function that the port called before is not traced again, and its taps stay silent.
+            raise InsideJitError
+        return out, cached.kept
 
     def _call(self, params: Any, arguments: Mapping[str, Any], heard: _Heard | None) -> jax.Array:
         port, entry, rank = self.port, self.family.entry, arguments[LATENT].ndim
@@ -136,8 +113,8 @@ class JaxPort(TorchaxBackend):
 class _Heard:
     """Hands what a port names to a tap; `count` is of all it heard, wanted or not."""
 
-    def __init__(self, backend: JaxPort, tap: Tap, arguments: Mapping[str, Any], inlined: bool) -> None:
-        self.backend, self.tap, self.inlined = backend, tap, inlined
+    def __init__(self, backend: JaxPort, tap: TracedTap, arguments: Mapping[str, Any]) -> None:
+        self.backend, self.tap = backend, tap
         self.rank = arguments[LATENT].ndim
         self.trace = getattr(arguments[LATENT], "_trace", None)
         self.state = trace_state()
@@ -188,7 +165,7 @@ class _Heard:
         return self._known(all(x._trace is self.trace for x in leaves))
 
     def _known(self, ours: bool) -> bool:
-        if not ours and not self.inlined:
+        if not ours and self.tap.may_inline:
             raise InsideJitError
         return ours
 
@@ -205,10 +182,8 @@ def _same(x: torch.Tensor) -> torch.Tensor:
 def load_jax_port(family: Ported, case: Case, settings: Settings, inputs: Inputs, port: Port) -> Loaded:
     """Load a candidate that is a port in JAX."""
     use_compilation_cache()
-    reached = Reached(settings)
-    family.watch(reached)
+    reached = family.reached(settings)
     backend = JaxPort(port, family, case, inputs, reached)
     paths = {} if port.module is None else {family.named(p): "" for p in objects_of(port.module)}
     modules = {p: nearest(p, paths) for p in paths if p}
-    sampler = family.sampler(case, inputs.seed)
-    return Loaded("candidate", family, case, inputs, backend, sampler, modules)
+    return Loaded(family, case, inputs, backend, modules)

@@ -1,19 +1,19 @@
 """Loading a port: its file imported under a time limit, its function called, what it returns checked.
 
 Whatever goes wrong is one line that names the user's file and line; `PARITY_DEBUG=1` prints the traceback beside it.
-The limit is kept by a timer signal: it ends Python code and system calls, not native code that never returns.
+The limit is kept by faulthandler: it ends the process, native code that never returns included, and says where it was.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import hashlib
 import importlib.util
 import inspect
 import os
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -112,38 +112,13 @@ def _import(option: str, file: Path, timeout: float) -> tuple[ModuleType, Module
     module = importlib.util.module_from_spec(spec)
     modules: Modules = {}
     sys.modules[name] = module
+    faulthandler.dump_traceback_later(timeout, exit=True, file=2)  # which its worker passes on
     try:
-        with importable(file.parent, modules), failures(f"{option}: importing '{file.name}'", file), _limit(timeout):
+        with importable(file.parent, modules), failures(f"{option}: importing '{file.name}'", file):
             spec.loader.exec_module(module)
-    except _TookTooLongError as late:
-        raise UsageError(
-            f"{option}: importing '{file.name}' did not end within {timeout:g} s, at {line_of(late, file)}; do the "
-            "work inside the function, or set PARITY_PORT_TIMEOUT to more seconds"
-        ) from None
-    return module, modules
-
-
-class _TookTooLongError(PassingError):
-    """The time limit of an import."""
-
-
-@contextlib.contextmanager
-def _limit(seconds: float) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
-        yield
-        return
-
-    def late(number: int, frame: Any) -> None:
-        raise _TookTooLongError
-
-    before = signal.signal(signal.SIGALRM, late)
-    # Again every second: a bare `except:` may swallow the first.
-    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
-    try:
-        yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        faulthandler.cancel_dump_traceback_later()
+    return module, modules
 
 
 @contextlib.contextmanager

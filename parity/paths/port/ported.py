@@ -11,6 +11,7 @@ import contextlib
 import inspect
 import operator
 import weakref
+from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -75,22 +76,17 @@ class Names:
         return port
 
 
-class Read(Mapping[str, str]):
-    """A port's settings; reading one marks it as reached."""
+class Read(UserDict[str, str]):
+    """A port's settings; `marks` counts how often each was read."""
 
-    def __init__(self, values: Mapping[str, str], mark: Callable[[str], None]) -> None:
-        self.values_, self.mark = values, mark
+    def __init__(self, values: Mapping[str, str], marks: dict[str, int]) -> None:
+        super().__init__(values)
+        self.marks = marks
 
     def __getitem__(self, name: str) -> str:
-        value = self.values_[name]
-        self.mark(name)
+        value = super().__getitem__(name)
+        self.marks[name] = self.marks.get(name, 0) + 1
         return value
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.values_)
-
-    def __len__(self) -> int:
-        return len(self.values_)
 
 
 def _of_base(name: str) -> Any:
@@ -106,8 +102,8 @@ class Ported(Family):
         entry: the port's function. role: which side it is. runs_as_it_is: with names of its own; a reference's module
             that torchax compiles is parity's candidate, with the reference's names. names: its own in the reference's.
         said: what its code changed for the process, put back.
-        expected: shape of a prediction, where known. read: settings that the port has read. channels_last: its layout,
-            once it is built. keeps: whether it keeps features between steps (its own `cache`).
+        expected: shape of a prediction, where known. marks: how often the port has read each setting.
+        channels_last: its layout, once it is built. keeps: whether it keeps features between steps (its own `cache`).
         from_pipeline: what the pipeline hands to each call beside the loop's arguments, where the port takes it.
         prepared: what the next `load` takes, where a port was built for it.
     """
@@ -116,13 +112,12 @@ class Ported(Family):
     entry: Entry
     role: str
     runs_as_it_is: bool = False
-    expected: tuple[int, ...] | None = None
+    expected: tuple[int, ...] | None = field(default=None, init=False)
     names: Names = field(init=False)
     pairs_rows: bool = field(init=False)
     shard: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     said: set[str] = field(default_factory=set)
-    read: set[str] = field(default_factory=set)
-    reached: Reached | None = None
+    marks: dict[str, int] = field(default_factory=dict)
     channels_last: bool = False
     keeps: bool = False
     from_pipeline: Mapping[str, Any] = field(default_factory=dict)
@@ -133,7 +128,7 @@ class Ported(Family):
 
     # What does not concern the transformer's own code. A member of `Family` that is neither here nor below is its
     # default there.
-    title, streams, lacks, remarks = map(_of_base, ("title", "streams", "lacks", "remarks"))
+    title, stage, streams, lacks, remarks = map(_of_base, ("title", "stage", "streams", "lacks", "remarks"))
     tensors, output_shape, latent_shape = map(_of_base, ("tensors", "output_shape", "latent_shape"))
     token_grid, conditions, text, write_stage1 = map(_of_base, ("token_grid", "conditions", "text", "write_stage1"))
     stage2, model_arguments, row_rule, frames = map(_of_base, ("stage2", "model_arguments", "row_rule", "frames"))
@@ -190,7 +185,8 @@ class Ported(Family):
         Raises:
             UsageError: see `parity.paths.port.load.build`.
         """
-        port, said = built(self.entry, self.role, case, settings, self._mark)
+        port, said = built(self.entry, self.role, case, settings, self.marks)
+        self.expected = self.base.output_shape(case)
         if port.call is None and port.module is None:
             raise UsageError(f"{self.entry.named} brings a VAE alone: run it with --stages vae")
         self._numbers = _accepted(port, self.base.static_arguments(case))
@@ -290,19 +286,12 @@ class Ported(Family):
         out, cached.kept = both
         return out
 
+    def reached(self, settings: Settings) -> Reached:
+        """Marks those that the port has read, and those that it reads from now on."""
+        return Reached(settings, marks=self.marks)
+
     def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
-        self.watch(reached)
-
-    def watch(self, reached: Reached) -> None:
-        """Mark the settings whose values the port has read, and those that it reads from now on."""
-        self.reached = reached
-        for name in self.read:
-            reached.mark(name)
-
-    def _mark(self, name: str) -> None:
-        self.read.add(name)
-        if self.reached is not None:
-            self.reached.mark(name)
+        return
 
     def constrain(self, model: Any, place: Constrain) -> None:
         return
@@ -339,20 +328,18 @@ def moved(x: Any, port: Port, rank: int, source: int, target: int) -> Any:
     return jnp.moveaxis(x, source, target)
 
 
-def built(
-    entry: Entry, role: str, case: Case, settings: Settings, mark: Callable[[str], None]
-) -> tuple[Port, list[str]]:
+def built(entry: Entry, role: str, case: Case, settings: Settings, marks: dict[str, int]) -> tuple[Port, list[str]]:
     """A port of these settings, and what its code changed for the process, which was put back.
 
     Args:
-        mark: is given the name of each setting that the port reads.
+        marks: counts how often the port reads each setting.
 
     Raises:
         UsageError: see `parity.paths.port.load.build`.
     """
     said: list[str] = []
     texts = settings.as_text()
-    known = Read({name: texts[name] for name in entry.settings}, mark)
+    known = Read({name: texts[name] for name in entry.settings}, marks)
     shape = tuple(case.latent_shape) or None
     with kept(said):
         port = build(entry, PortCase(role, case.name if case.config else "", case.folder, case.config, shape, known))

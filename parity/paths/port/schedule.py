@@ -46,9 +46,6 @@ class OwnSampler(Sampler):
         """Where the scheduler stands; before its first step, where its own code would begin."""
         return self.base.step_index if self.scheduler is None else self._start
 
-    def fresh(self) -> OwnSampler:
-        return OwnSampler(self.base.fresh(), self.entry, self._schedule, self._loop)
-
     def set_schedule(self, steps: int, device: object, place: Place, dtype: torch.dtype | None) -> None:
         self.base.set_schedule(steps, device, place, dtype)
         self.timesteps, self._after = self.base.timesteps, None

@@ -39,25 +39,8 @@ class PortInfo:
         return f"{self.option} {self.text}"
 
 
-def settings_of(entry: PortInfo, base: Settings, assignments: list[str]) -> Settings:
-    """A port's settings: those given on the command line over its own.
-
-    Raises:
-        UsageError: one that the port does not know.
-    """
-    given = dict(entry.settings)
-    for text in assignments:
-        name, equals, value = text.partition("=")
-        if not equals or not (name in BY_NAME and entry.knows(name)):
-            known = ", ".join(entry.settings) or "none: it has no SETTINGS"
-            raise UsageError(f"'{text}': {entry.named} does not know the setting '{name}'; it knows {known}")
-        given[name] = value
-    values = {n: BY_NAME[n].read(v) for n, v in given.items()}
-    return base.with_(values)
-
-
 def chosen(entry: PortInfo | None, backend: Backend, assignments: Sequence[str]) -> Settings:
-    """The settings of a side on the command line, of parity's own path (None) or of a port.
+    """The settings of a side on the command line, of parity's own path (None) or of a port: those given over its own.
 
     Args:
         assignments: `NAME=VALUE`.
@@ -65,7 +48,16 @@ def chosen(entry: PortInfo | None, backend: Backend, assignments: Sequence[str])
     Raises:
         UsageError: one that the side does not take.
     """
-    return parse(backend, assignments) if entry is None else settings_of(entry, parse(backend), list(assignments))
+    if entry is None:
+        return parse(backend, assignments)
+    given = dict(entry.settings)
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        if not equals or not (name in BY_NAME and entry.knows(name)):
+            known = ", ".join(entry.settings) or "none: it has no SETTINGS"
+            raise UsageError(f"'{text}': {entry.named} does not know the setting '{name}'; it knows {known}")
+        given[name] = value
+    return parse(backend).with_({n: BY_NAME[n].read(v) for n, v in given.items()})
 
 
 def typed(entry: PortInfo | None, backend: Backend, texts: Mapping[str, str]) -> Settings:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,44 +14,42 @@ from torch.nn.modules import module as modules
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-_JAX = (
-    "jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion", "jax_disable_jit", "jax_debug_nans",
-    "jax_default_device", "jax_numpy_rank_promotion",
-)  # fmt: skip
-_HOOKS = (
-    "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks",
-    "_global_forward_hooks_always_called", "_global_forward_hooks_with_kwargs", "_global_module_registration_hooks",
-    "_global_parameter_registration_hooks", "_global_buffer_registration_hooks",
-)  # fmt: skip
+Switch = tuple[Callable[[], Any], Callable[[Any], Any]]
+"""What reads a setting of the process, and what sets it."""
 
 
 @contextlib.contextmanager
 def kept(said: list[str]) -> Iterator[None]:
     """Within it, code of a port runs; on leaving, what it changed is put back and named in `said`."""
-    before = {name: read() for name, (read, _) in _SWITCHES.items()}
-    hooks = {name: dict(getattr(modules, name)) for name in _HOOKS if hasattr(modules, name)}
+    before = {name: read() for name, (read, _) in _switches().items()}
+    hooks = {name: dict(live) for name, live in _hooks().items()}
     functions, dispatches = len(_get_current_function_mode_stack()), len(_get_current_dispatch_mode_stack())
-    jax_before, torchax_before = _jax_config(), _torchax_on()
+    torchax_before = _torchax_on()
     try:
         yield
     finally:
         if _torchax_on() and not torchax_before:
             said.append("turned torchax on for the process (torchax.enable_globally)")
             sys.modules["torchax"].disable_globally()
-        for name, (read, write) in _SWITCHES.items():
+        for name, (read, write) in _switches().items():
             now = read()
-            if now != before[name]:
-                said.append(f"changed {name} from {before[name]} to {now}")
-                write(before[name])
-        for name, held in hooks.items():
-            live = getattr(modules, name)
+            old = before.get(name, _NEW.get(name, now))
+            if now != old:
+                said.append(f"changed {name} from {old} to {now}")
+                write(old)
+        for name, live in _hooks().items():
+            held = hooks[name]
             extra = [key for key in live if key not in held]
             if extra:
                 said.append(f"left {len(extra)} in torch.nn.modules.module.{name}")
             live.clear()
             live.update(held)
         _unwind(said, functions, dispatches)
-        _restore_jax(said, jax_before)
+
+
+def _hooks() -> dict[str, dict[Any, Any]]:
+    """torch's hooks on all modules, by name."""
+    return {name: x for name, x in vars(modules).items() if name.startswith("_global_") and isinstance(x, dict)}
 
 
 def _unwind(said: list[str], functions: int, dispatches: int) -> None:
@@ -70,32 +69,26 @@ def _torchax_on() -> bool:
     return "torchax" in sys.modules and bool(sys.modules["torchax"].default_env().enabled)
 
 
-def _jax_config() -> dict[str, Any] | None:
+def _switches() -> dict[str, Switch]:
+    """By name: torch's, and JAX's where it is imported."""
     if "jax" not in sys.modules:
-        return None
+        return _SWITCHES
     config = sys.modules["jax"].config
-    return {name: getattr(config, name) for name in _JAX if hasattr(config, name)}
+    names = [name for name in _JAX if hasattr(config, name)]
+    return _SWITCHES | {f"jax's {n}": (partial(getattr, config, n), partial(config.update, n)) for n in names}
 
 
-def _restore_jax(said: list[str], before: dict[str, Any] | None) -> None:
-    if "jax" not in sys.modules:
-        return
-    import jax
+_JAX = (
+    "jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion", "jax_disable_jit", "jax_debug_nans",
+    "jax_default_device", "jax_numpy_rank_promotion",
+)  # fmt: skip
+_NEW = {
+    "jax's jax_default_matmul_precision": None, "jax's jax_default_device": None, "jax's jax_enable_x64": False,
+    "jax's jax_disable_jit": False, "jax's jax_debug_nans": False,
+}  # fmt: skip
+"""What a new process has, for a port that imports JAX itself."""
 
-    if before is None:
-        # The port itself imported jax: what it should be is what a new process has.
-        before = {name: None if name in _NONE else False for name in _JAX if name in (*_NONE, *_FALSE)}
-    for name, value in before.items():
-        now = getattr(jax.config, name, value)
-        if now != value:
-            said.append(f"changed jax's {name} from {value} to {now}")
-            jax.config.update(name, value)
-
-
-_NONE = ("jax_default_matmul_precision", "jax_default_device")
-_FALSE = ("jax_enable_x64", "jax_disable_jit", "jax_debug_nans")
-
-_SWITCHES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+_SWITCHES: dict[str, Switch] = {
     "torch's default dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "torch's float32 matmul precision": (
         torch.get_float32_matmul_precision,

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -24,8 +25,9 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
 
@@ -37,10 +39,9 @@ from parity.paths.worker import wire
 from parity.records import Facts, StepRecords
 from parity.redact import printable
 
-GRACE = 10.0
-"""Seconds that a worker has beyond a time limit before it is taken to hang in native code."""
-
 _PROGRAM = "import sys; sys.path.append({!r}); from parity.paths.worker.serve import main; main()"
+_LATE = "Timeout ("
+"""How faulthandler begins to say where a process was that took too long."""
 _LONGEST_LINE = 1 << 16
 """Bytes of what a side prints that are one line at most."""
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
@@ -78,9 +79,8 @@ class Worker:
         self.role = role
         self.file: Path | None = None
         self._said: collections.deque[str] = collections.deque(maxlen=200)
-        self._numbers = iter(range(1 << 62))
+        self._numbers = itertools.count()
         self._replies = _Replies()
-        self._let_go_of: collections.deque[int] = collections.deque()
         child_reads, we_write = os.pipe()
         we_read, child_writes = os.pipe()
         we_hear, child_prints = os.pipe()
@@ -89,11 +89,11 @@ class Worker:
         self._process = _start(there) if launch is None else launch(*there)
         for descriptor in there:
             os.close(descriptor)
-        self._to = os.fdopen(we_write, "wb")
+        self._to = Connection(we_write, readable=False)
         heard = (os.fdopen(we_hear, "rb"), role, self._said)
         self._listener = threading.Thread(target=_pass_on, args=heard, daemon=True)
         self._listener.start()
-        threading.Thread(target=self._replies.read, args=(os.fdopen(we_read, "rb"),), daemon=True).start()
+        threading.Thread(target=self._replies.read, args=(Connection(we_read, writable=False),), daemon=True).start()
         # A worker that nobody refers to any more, or that is left at the interpreter's end, leaves no process behind.
         self._let_go = weakref.finalize(self, _end, self._process, self._to)
 
@@ -105,25 +105,16 @@ class Worker:
         """
         self.file = Path(text.rpartition(":")[0])
         self.ask("ready")  # what parity itself imports there is not the port's time
-        gave_up = threading.Event()
-
-        def give_up() -> None:
-            gave_up.set()
-            self._process.send_signal(signal.SIGABRT)
-
-        late = threading.Timer(timeout + GRACE, give_up)
-        late.start()
         try:
             info: PortInfo = self.ask("port", option=option, text=text, timeout=timeout)
-        except UsageError as error:
-            if not gave_up.is_set():
+        except UsageError:
+            if not any(line.startswith(_LATE) for line in self._said):
                 raise
+            where = self._line("\n".join(self._said))
             raise UsageError(
-                f"{option}: importing '{self.file.name}' did not end within {timeout:g} s: {error}; do the work inside "
-                "the function, or set PARITY_PORT_TIMEOUT to more seconds"
+                f"{option}: importing '{self.file.name}' did not end within {timeout:g} s, at {where}; do the work "
+                "inside the function, or set PARITY_PORT_TIMEOUT to more seconds"
             ) from None
-        finally:
-            late.cancel()
         return info
 
     def open(self, spec: Spec) -> ProcessSide:
@@ -137,15 +128,6 @@ class Worker:
 
     def send(self, do: str, **args: object) -> Future[Any]:
         """Queue a request; `reply` waits for its answer, which is dropped where nobody keeps the future."""
-        while self._let_go_of:
-            self._send("drop", {"stream": self._let_go_of.popleft()})
-        return self._send(do, args)
-
-    def forget(self, stream: int) -> None:
-        """Let go of a stream with the next request: what is collected as garbage may be so within another request."""
-        self._let_go_of.append(stream)
-
-    def _send(self, do: str, args: Mapping[str, object]) -> Future[Any]:
         number = self.number()
         future = self._replies.expect(number)
         try:
@@ -236,11 +218,11 @@ class _Replies:
                 self._awaited[number] = future
         return future
 
-    def read(self, pipe: IO[bytes]) -> None:
+    def read(self, pipe: Connection) -> None:
         """Take answers until the other end closes the pipe."""
         try:
             while True:
-                message = wire.receive(pipe)  # type: ignore[arg-type]
+                message = wire.receive(pipe)
                 if "ended" in message:
                     self.end = (message["ended"], message["trace"])
                 else:
@@ -260,13 +242,13 @@ def _pass_on(lines: IO[bytes], role: Role, said: collections.deque[str]) -> None
     while raw := lines.readline(_LONGEST_LINE):
         line = raw.decode(errors="replace").rstrip("\n")
         said.append(line)
-        quiet = quiet or line.startswith("Fatal Python error")
+        quiet = quiet or line.startswith(("Fatal Python error", _LATE))
         if not quiet:
             shown = "\t".join(printable(part, "utf-8") for part in line.split("\t"))
             print(f"{role}: {shown}", file=sys.stderr, flush=True)
 
 
-def _end(process: subprocess.Popen[bytes], pipe: IO[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], pipe: Connection) -> None:
     with contextlib.suppress(OSError):
         pipe.close()
     process.kill()
@@ -326,7 +308,6 @@ class _Stream(Iterator[StepRecords]):
 
     def __init__(self, worker: Worker, stream: int, forced: Forced | None, step: int) -> None:
         self.worker, self.stream, self.forced, self.step = worker, stream, forced, step
-        self.over = False
         self.asked = None if forced is not None else self._ask()
 
     def _ask(self) -> Future[Any]:
@@ -336,31 +317,13 @@ class _Stream(Iterator[StepRecords]):
         return self.worker.send("next", stream=self.stream, state=given)
 
     def __next__(self) -> StepRecords:
-        if self.over:
-            raise StopIteration
-        asked = self._ask() if self.asked is None else self.asked
-        self.asked = None
-        try:
-            found: StepRecords | None = self.worker.reply(asked)
-        except BaseException:
-            self.over = True
-            raise
+        asked, self.asked = self.asked or self._ask(), None
+        found: StepRecords | None = self.worker.reply(asked)
         if found is None:
-            self.close()
             raise StopIteration
         if self.forced is None:
             self.asked = self._ask()
         return found
-
-    def close(self) -> None:
-        """Let go of the stream."""
-        if not self.over:
-            self.over = True
-            self.worker.send("drop", stream=self.stream)
-
-    def __del__(self) -> None:
-        if not self.over:
-            self.worker.forget(self.stream)
 
 
 class Workers(contextlib.ExitStack):

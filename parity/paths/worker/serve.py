@@ -18,7 +18,8 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from parity.errors import ParityError, UsageError, summary
 from parity.paths.worker import wire
@@ -27,8 +28,16 @@ from parity.paths.worker.extras import end_with_parent, quieten, require_extras
 if TYPE_CHECKING:
     from parity.paths.live import Host, LiveSide
     from parity.paths.plan import Plan, Spec, State
-    from parity.paths.stage_side import StageSide
     from parity.records import StepRecords
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """A stream of a side's; `states`: what its next step is forced to start from."""
+
+    side: int
+    records: Iterator[StepRecords]
+    states: dict[int, State]
 
 
 @dataclass
@@ -40,9 +49,8 @@ class Server:
     """
 
     host: Host
-    sides: dict[int, LiveSide | StageSide] = field(default_factory=dict)
-    streams: dict[int, Iterator[StepRecords]] = field(default_factory=dict)
-    states: dict[int, dict[int, State]] = field(default_factory=dict)
+    sides: dict[int, LiveSide] = field(default_factory=dict)
+    streams: dict[int, _Stream] = field(default_factory=dict)
 
     def ready(self) -> None:
         """Answered once everything that parity needs is imported."""
@@ -65,22 +73,25 @@ class Server:
     def observe(
         self, side: int, stream: int, plan: Plan, start: State | None, steps: tuple[int, int] | None, forced: bool
     ) -> None:
-        states = self.states[stream] = {}
-        self.streams[stream] = self.sides[side].observe(plan, start=states.get if forced else start, steps=steps)
+        states: dict[int, State] = {}
+        records = self.sides[side].observe(plan, start=states.get if forced else start, steps=steps)
+        self.streams[stream] = _Stream(side, records, states)
 
     def next(self, stream: int, state: tuple[int, State] | None = None) -> object:
         """The next records of a stream; None at its end. `state`: what a step is forced to start from."""
+        if stream not in self.streams:
+            return None
+        at = self.streams[stream]
         if state is not None:
-            self.states[stream].clear()  # the stream looks it up in this very mapping
-            self.states[stream].update([state])
-        return next(self.streams[stream], None)
-
-    def drop(self, stream: int) -> None:
-        found: Any = self.streams.pop(stream, None)
-        if found is not None and hasattr(found, "close"):
-            found.close()
+            at.states.clear()  # the stream looks it up in this very mapping
+            at.states.update([state])
+        found = next(at.records, None)
+        if found is None:
+            del self.streams[stream]
+        return found
 
     def close(self, side: int) -> None:
+        self.streams = {number: stream for number, stream in self.streams.items() if stream.side != side}
         self.sides.pop(side).close()
 
 
@@ -109,7 +120,7 @@ def load_torchax() -> None:
 
 def answer(read: int, write: int) -> NoReturn:
     """Answer requests over two descriptors until the other end closes them."""
-    requests, replies = os.fdopen(read, "rb"), os.fdopen(write, "wb")
+    requests, replies = Connection(read, writable=False), Connection(write, readable=False)
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     faulthandler.enable()
@@ -158,7 +169,7 @@ def _error(error: BaseException) -> dict[str, Any]:
     return {"error": {"code": 0, "text": text, "trace": traceback.format_exc()}}
 
 
-def _tell_exits(replies: BinaryIO) -> Callable[[int], NoReturn]:
+def _tell_exits(replies: Connection) -> Callable[[int], NoReturn]:
     """Have `os._exit` say where it is called before it ends the process; returns what only ends it."""
     leave = os._exit
 

@@ -1,9 +1,10 @@
 """Messages between processes: plain data as one JSON document, its arrays as safetensors. No pickle.
 
-    length (8 bytes, little endian), then a safetensors file: arrays by number, the document in its metadata
+    a safetensors file: arrays by number, the document in its metadata
 
-Frozen dataclasses of `TYPES` travel by name; everything else is None, a bool, a number, text, a list, a tuple, a
-mapping or an array. What is not of these is an error of the sender. Cost: one copy of each array on either side.
+Frozen dataclasses of `TYPES` travel by name; everything else is None, a bool, a number, text, a tuple, a set, a mapping
+or an array; a list arrives as a tuple. What is not of these is an error of the sender. Cost: one copy of each array on
+either side.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, BinaryIO
+from multiprocessing.connection import Connection
+from typing import Any
 
 import numpy as np
 import safetensors.numpy
@@ -39,7 +41,7 @@ class BrokenWireError(Exception):
     """The other end is gone, or what it sent is no message."""
 
 
-def send(stream: BinaryIO, message: object) -> None:
+def send(pipe: Connection, message: object) -> None:
     """Write one message.
 
     Raises:
@@ -49,36 +51,24 @@ def send(stream: BinaryIO, message: object) -> None:
     document = json.dumps(_plain(message, arrays), allow_nan=False, separators=(",", ":"))
     data = safetensors.numpy.save(arrays, metadata={"message": document})
     try:
-        stream.write(len(data).to_bytes(8, "little"))
-        stream.write(data)
-        stream.flush()
+        pipe.send_bytes(data)
     except (OSError, ValueError) as error:
         raise BrokenWireError(str(error)) from error
 
 
-def receive(stream: BinaryIO) -> Any:
+def receive(pipe: Connection) -> Any:
     """Read one message.
 
     Raises:
         BrokenWireError: the other end is gone, or sent no message.
     """
     try:
-        size = int.from_bytes(_exactly(stream, 8), "little")
-        if size > MOST:
-            raise BrokenWireError(f"a message of {size} bytes")
-        data = _exactly(stream, size)
+        data = pipe.recv_bytes(MOST)
         length = int.from_bytes(data[:8], "little")
         document = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["message"])
         return _typed(document, safetensors.numpy.load(data))
-    except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
+    except (OSError, EOFError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
         raise BrokenWireError(str(error)) from error
-
-
-def _exactly(stream: BinaryIO, size: int) -> bytes:
-    data = stream.read(size)
-    if data is None or len(data) < size:
-        raise BrokenWireError("the other end is gone")
-    return data
 
 
 def _plain(x: object, arrays: dict[str, np.ndarray]) -> Any:
@@ -94,10 +84,10 @@ def _plain(x: object, arrays: dict[str, np.ndarray]) -> Any:
         complex_ = x.dtype.kind == "c"
         arrays[name] = np.ascontiguousarray(x.view(x.real.dtype) if complex_ and x.ndim else x)
         return {"!": "array", "of": name, "shape": list(x.shape), "dtype": x.dtype.str}
-    if isinstance(x, (tuple, list, frozenset, set)):
-        kind = "list" if isinstance(x, list) else "tuple" if isinstance(x, tuple) else "set"
-        items = [_plain(item, arrays) for item in (x if not isinstance(x, (set, frozenset)) else sorted(x))]
-        return items if kind == "list" else {"!": kind, "of": items}
+    if isinstance(x, (tuple, list)):
+        return [_plain(item, arrays) for item in x]
+    if isinstance(x, (frozenset, set)):
+        return {"!": "set", "of": [_plain(item, arrays) for item in sorted(x)]}
     if isinstance(x, Mapping):
         return {"!": "map", "of": [[_plain(k, arrays), _plain(v, arrays)] for k, v in x.items()]}
     if dataclasses.is_dataclass(x) and TYPES.get(type(x).__name__) is type(x):
@@ -108,7 +98,7 @@ def _plain(x: object, arrays: dict[str, np.ndarray]) -> Any:
 
 def _typed(x: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     if isinstance(x, list):
-        return [_typed(item, arrays) for item in x]
+        return tuple(_typed(item, arrays) for item in x)
     if not isinstance(x, dict):
         return x
     kind, of = x["!"], x["of"]
@@ -116,8 +106,6 @@ def _typed(x: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         return float(of)
     if kind == "array":
         return arrays[of].view(np.dtype(x["dtype"])).reshape(x["shape"])
-    if kind == "tuple":
-        return tuple(_typed(item, arrays) for item in of)
     if kind == "set":
         return frozenset(_typed(item, arrays) for item in of)
     if kind == "map":
