@@ -32,7 +32,7 @@ from parity.compare.frames import frames_of, pictures
 from parity.compare.result import Result
 from parity.errors import UsageError
 from parity.golden import GoldenWriter
-from parity.paths.plan import Ends, Pair
+from parity.paths.plan import Pair
 from parity.records import Facts, Provenance, StepRecords
 from parity.report.comparison import Comparison
 from parity.report.formats import render
@@ -93,7 +93,7 @@ class KeepRun(Sink):
                 with GoldenWriter(self.where / FOLDER / role, self._provenance[role]) as writer:
                     writer.write_step(step)
 
-    def finish(self, name: str, ends: Pair[Ends]) -> None:
+    def finish(self) -> None:
         for writer in self.writers.values():
             with self._told():
                 writer.finish()

@@ -61,6 +61,7 @@ def logic(pair: Ready, sink: Sink) -> tuple[Result, Truth]:
     truth.ends, ends = first.ends, second.ends
     judged.settle(pair.sides.reference)
     sink.ends["logic"] = Pair(truth.ends, ends)
+    sink.finish()
     widest = widest_of(pair.settings.reference.text("tpu"))
     result = judged.conclude(pair.differing, widest)
     result = result.noted(*(_unmatched(pair, ends.names) if pair.port else ()), *attention(truth.ends, ends))
@@ -245,6 +246,7 @@ def precision(pair: Ready, truth: Truth, sink: Sink) -> Result:
     if request.by_itself:
         beside = {**truth.ends.beside, **coarse.beside, **beside}
     sink.ends["precision"] = Pair(replace(own, runs={**own.runs, **beside}), ends)
+    sink.finish()
     only = tuple(d for d in pair.differing if d.setting in NEUTRAL)
     result = check.conclude(only).resting_on((*own.idle, *ends.idle))
     if check.following.failed is None and result.verdict == "fail" and result.origin is not None:

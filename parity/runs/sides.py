@@ -229,5 +229,8 @@ class Sink:
     def closer(self, reference: StepRecords, candidate: StepRecords) -> None:
         """What a closer look at a step of the check observed."""
 
+    def finish(self) -> None:
+        """The check has ended: no further step comes."""
+
     def frames(self, name: str, frames: np.ndarray) -> None:
         """A decoded video [B, 3, frames, height, width], some -1 to 1."""

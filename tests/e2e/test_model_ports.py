@@ -317,7 +317,7 @@ def test_transformer_saved_alone_runs_with_its_own_weights_and_given_inputs(tmp_
         ({"hidden_states": torch.zeros(2, 48, 8)}, {}, "must have a batch of one"),
         ({"encoder_hidden_states": torch.full((1, 4, 16), torch.nan)}, {}, "'encoder_hidden_states' is not finite"),
         ({"encoder_hidden_states": torch.zeros(1, 16, 9)}, {}, "called with the inputs of --inputs and those made"),
-        ({"timestep": torch.tensor([1.0, 0.5])}, {}, "--inputs gives 2 timesteps for --steps 1"),
+        ({"timestep": torch.tensor([1.0, 0.5])}, {}, "the inputs hold 2 timesteps for --steps 1"),
         ({}, {"_class_name": "AceStepTransformer1DModel"}, "'hidden_states'|cannot make the argument|takes no"),
         ({}, {"_class_name": "AutoencoderKLWan"}, "whose forward takes no 'hidden_states'"),
     ],
