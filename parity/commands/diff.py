@@ -13,6 +13,7 @@ Cost. Starting: numpy and typer; rich is imported to print, fsspec for URLs.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import re
 import sys
@@ -241,8 +242,12 @@ def compared(
 
     rules = renames.rules
     rename = Auto() if rules == AUTO else NONE if rules is None else load_rename(rules)
-    with output.working("reading the goldens", quiet=output.quiet or not sys.stderr.isatty()) as say:
-        result = diff_goldens(reference, candidate, rename=rename, steps=steps, say=say)
+    gc.disable()  # hundreds of thousands of sites stay to the end, and nothing of them is a cycle
+    try:
+        with output.working("reading the goldens", quiet=output.quiet or not sys.stderr.isatty()) as say:
+            result = diff_goldens(reference, candidate, rename=rename, steps=steps, say=say)
+    finally:
+        gc.enable()
     if not isinstance(rename, Auto) or rename.proposal is None:
         return result, ""
     proposed = rename.proposal.rename
