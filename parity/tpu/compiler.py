@@ -17,6 +17,8 @@ from pathlib import Path
 
 import parity
 from parity.errors import InconclusiveError, UsageError
+from parity.paths.port.settings import port_timeout
+from parity.paths.worker.process import LATE, line_in, too_late
 
 _PROGRAM = "import sys; sys.path.append({!r}); from parity.tpu.child import main; main()"
 
@@ -153,6 +155,9 @@ def compile_candidate(request: Request, limit: float) -> Answer:
         raise InconclusiveError(
             f"the TPU compiler did not end within {limit:g} s: give it longer with --timeout, or compile fewer blocks"
         ) from None
+    if request.port is not None and LATE in done.stderr:
+        file = Path(request.port.rpartition(":")[0])
+        raise too_late("--port", file, port_timeout(), line_in(file, done.stderr))
     if done.returncode or not done.stdout:
         words = done.stderr.strip().splitlines() or ["it said nothing"]
         raise InconclusiveError(f"the compiling process ended with exit code {done.returncode}: {words[-1][:300]}")

@@ -165,3 +165,12 @@ def test_a_port_s_kernel_compiles_or_is_refused(rows: int, tmp_path: Path) -> No
         assert "vmem" in found["refusal"]
     else:
         assert [k["count"] for k in found["kernels"]] == [1]
+
+
+@pytest.mark.slow
+@needs_the_compiler
+def test_a_port_whose_import_does_not_end_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_port.py").write_text("import time\n\ntime.sleep(600)\n")
+    monkeypatch.setenv("PARITY_PORT_TIMEOUT", "1")
+    code, _, err = compile("--port", f"{tmp_path}/my_port.py:build")
+    assert (code, "importing 'my_port.py' did not end within 1 s, at my_port.py:3" in err) == (2, True), err

@@ -40,11 +40,33 @@ from parity.records import Facts, StepRecords
 from parity.redact import printable
 
 _PROGRAM = "import sys; sys.path.append({!r}); from parity.paths.worker.serve import main; main()"
-_LATE = "Timeout ("
+LATE = "Timeout ("
 """How faulthandler begins to say where a process was that took too long."""
 _LONGEST_LINE = 1 << 16
 """Bytes of what a side prints that are one line at most."""
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+
+
+def too_late(option: str, file: Path, timeout: float, where: str) -> UsageError:
+    """The error for an import that took too long, and was ended with its process; `where`: the line it was at."""
+    at = f", at {where}" if where else ""
+    return UsageError(
+        f"{option}: importing '{file.name}' did not end within {timeout:g} s{at}; do the work inside the function, or "
+        "set PARITY_PORT_TIMEOUT to more seconds"
+    )
+
+
+def line_in(file: Path, trace: str) -> str:
+    """The innermost line of a port's file in a traceback, else of a file beside it."""
+    file = file.resolve()
+    frames = [(Path(m["file"]), m["line"]) for m in _FRAME.finditer(trace)]
+    if "most recent call first" in trace:
+        frames.reverse()
+    for near in (lambda f: f == file, lambda f: f.parent == file.parent):
+        own = [(f, line) for f, line in frames if near(f.resolve())]
+        if own:
+            return f"{own[-1][0].name}:{own[-1][1]}"
+    return ""
 
 
 Launcher = Callable[[int, int, int], Any]
@@ -108,13 +130,9 @@ class Worker:
         try:
             info: PortInfo = self.ask("port", option=option, text=text, timeout=timeout)
         except UsageError:
-            if not any(line.startswith(_LATE) for line in self._said):
+            if not any(line.startswith(LATE) for line in self._said):
                 raise
-            where = self._line("\n".join(self._said))
-            raise UsageError(
-                f"{option}: importing '{self.file.name}' did not end within {timeout:g} s, at {where}; do the work "
-                "inside the function, or set PARITY_PORT_TIMEOUT to more seconds"
-            ) from None
+            raise too_late(option, self.file, timeout, self._line("\n".join(self._said))) from None
         return info
 
     def open(self, spec: Spec) -> ProcessSide:
@@ -181,18 +199,8 @@ class Worker:
         return UsageError(f"the {self.role}'s process {how}{f' at {where}' if where else ''}: nothing was compared")
 
     def _line(self, trace: str) -> str:
-        """The innermost line of the port's file in a traceback, else of a file beside it."""
-        if self.file is None:
-            return ""
-        file = self.file.resolve()
-        frames = [(Path(m["file"]), m["line"]) for m in _FRAME.finditer(trace)]
-        if "most recent call first" in trace:
-            frames.reverse()
-        for near in (lambda f: f == file, lambda f: f.parent == file.parent):
-            own = [(f, line) for f, line in frames if near(f.resolve())]
-            if own:
-                return f"{own[-1][0].name}:{own[-1][1]}"
-        return ""
+        """Where the port was in a traceback; empty where that is not known."""
+        return "" if self.file is None else line_in(self.file, trace)
 
 
 class _Replies:
@@ -242,7 +250,7 @@ def _pass_on(lines: IO[bytes], role: Role, said: collections.deque[str]) -> None
     while raw := lines.readline(_LONGEST_LINE):
         line = raw.decode(errors="replace").rstrip("\n")
         said.append(line)
-        quiet = quiet or line.startswith(("Fatal Python error", _LATE))
+        quiet = quiet or line.startswith(("Fatal Python error", LATE))
         if not quiet:
             shown = "\t".join(printable(part, "utf-8") for part in line.split("\t"))
             print(f"{role}: {shown}", file=sys.stderr, flush=True)
