@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from parity.compare.births import SCHEDULE
 from parity.compare.result import Result, SiteDiff
-from parity.records import ATTENTION, LOOP
+from parity.records import ATTENTION, LOOP, Key
 
 _RELATIONS = (f"{LOOP}:noise_pred", f"{LOOP}:latents.after", "decode:in.z", "decode:frames")
 """In execution order."""
@@ -61,6 +61,8 @@ def differences(result: Result) -> tuple[Difference, ...]:
     for key in (*first, *(d.key for d in result.introduced)):
         if weights and key.module not in _AROUND:
             continue  # a module that has other weights differs by them
+        if first and _around(key, first[0]):
+            continue  # it hands on what begins inside it
         one = found.setdefault(code_of(key.site), Difference(place_of(key.site)))
         one.also(place_of(key.site))
         if key.branch and key.branch not in one.branches:
@@ -70,6 +72,12 @@ def differences(result: Result) -> tuple[Difference, ...]:
             found.setdefault(code_of(cause.at), Difference(place_of(cause.at))).causes.append(cause.cause)
     behind = {place_of(site): i + 1 for i, site in enumerate(_RELATIONS)}
     return tuple(sorted(found.values(), key=lambda d: behind.get(d.place, 0)))
+
+
+def _around(key: Key, origin: Key) -> bool:
+    """Whether it is an output of a module that the first divergence lies in."""
+    inside = key.module != "" and origin.module.startswith(f"{key.module}.")
+    return inside and not key.is_input and (key.step, key.branch) == (origin.step, origin.branch)
 
 
 def closest(result: Result) -> Sequence[SiteDiff]:

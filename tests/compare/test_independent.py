@@ -16,6 +16,9 @@ import diffusers
 
 from parity.compare.diff import diff
 from parity.compare.independent import differences
+from parity.compare.reason import Reason
+from parity.compare.result import Distance, Origin, Result, SiteDiff
+from parity.records import Key
 from tests.support.cli import cli
 from tests.support.scripts import drawn, recorded, referenced, tame
 
@@ -105,3 +108,11 @@ def test_each_fault_is_listed_and_no_other(
     known = {place for place in listed if place.split(" (")[0] != TEXT}
     named = {d["place"] for d in document["differences"] if d["causes"]}
     assert named == {place.split(" (")[0] for place in known}
+
+
+@pytest.mark.parametrize(("site", "listed"), [("blocks.0:out", 1), ("blocks.1:out", 2), ("blocks.0:in.x", 2)])
+def test_what_hands_on_what_begins_inside_it_is_no_other_difference(site: str, listed: int) -> None:
+    origin = Origin(Key("transformer", 0, "cond", "blocks.0.ffn:out"), "module")
+    at = SiteDiff(Key("transformer", 0, "cond", site), Distance(1.0, 1e-6, 1e6), verdict="fail", birth="module")
+    result = Result("fail", "logic", Reason(kind="first_divergence"), sites=(at,), origin=origin)
+    assert len(differences(result)) == listed
