@@ -60,8 +60,8 @@ def compare(
 ) -> Result:
     """Compare what two functions or modules compute for the same inputs.
 
-    The first array of what each returns is compared at `:out` or `:out.0`, whatever its shape, further ones at `:out.1`
-    and so on; the modules of both by their names.
+    What each returns is compared at `:out`, a nest at `:out.0`, `:out.1.name` and so on, a dict's values in the order
+    of their keys: arrays, the first whatever its shape, numbers and texts. The modules of both are, by their names.
 
     Args:
         reference: a torch module (observed module by module), a torch function, or a function of JAX's (its output
