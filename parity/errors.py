@@ -12,12 +12,14 @@ from pathlib import Path
 
 
 def summary(error: BaseException) -> str:
-    """An exception in one line: its type, and the first line of what it says, if it can say it."""
+    """An exception in one line: its type, and the first line of what it says, if it can say it; two, where the first
+    announces another."""
     try:
         lines = str(error).strip().splitlines()
     except BaseException as worse:  # somebody's own __str__, which may raise anything
         lines = [f"(its message cannot be read: {type(worse).__name__})"]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    said = " ".join(line.strip() for line in lines[: 1 + (lines[0].rstrip().endswith(":"))]) if lines else ""
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
 def line_of(error: BaseException, file: Path) -> str:

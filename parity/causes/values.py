@@ -169,7 +169,9 @@ def arguments_alone(evidence: Evidence) -> Iterator[Note]:
 
 def values_reordered(evidence: Evidence) -> Iterator[Cause]:
     """The first site that holds the reference's values in another order."""
-    theirs = {r.key: r for r in evidence.theirs.records}
+    # A port's own parameters may lie in that order.
+    apart_by_itself = {d.key for d in (*evidence.found.sites, *evidence.found.closer) if d.verdict == "not compared"}
+    theirs = {r.key: r for r in evidence.theirs.records if r.key not in apart_by_itself}
     pairs = [(r, theirs[r.key]) for r in evidence.ours.records if r.key in theirs and not r.key.is_apart]
     tensors = [(a, b) for a, b in pairs if a.kind == b.kind == "tensor"]
     if evidence.declared.backend == PORT:  # heads before tokens inside an attention of its own is no fault

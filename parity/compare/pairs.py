@@ -28,10 +28,9 @@ from itertools import permutations
 
 import numpy as np
 
-from parity.compare.births import above
 from parity.compare.comparable import of_script
 from parity.compare.metrics import comparable_shapes
-from parity.compare.preflight import Factors
+from parity.compare.preflight import Factors, factors_at, otherwise
 from parity.compare.result import UNKNOWN, SiteDiff
 from parity.golden.disk.part import Layout, chosen
 from parity.records import LOOP, Key, Provenance, Record, StepRecords
@@ -263,13 +262,9 @@ def _lone(places: Sequence[SiteDiff]) -> Iterator[tuple[int, int]]:
 
 def _laid_out(places: Sequence[SiteDiff], factors: Factors) -> Iterator[tuple[int, frozenset[float]]]:
     """The sites of modules whose parameters lie otherwise, and of those beside them, which are given what they make."""
-    around: dict[str, frozenset[float]] = {}
-    for module, own in factors.items():
-        if parent := module.rpartition(".")[0]:
-            around[parent] = around.get(parent, frozenset({1.0})) | own
-    for i, p in enumerate(places):
-        scopes = [around[module] for module in above(p.key.module) if module in around]
-        if within := factors.get(p.key.module, frozenset()).union(*scopes):
+    around = otherwise(factors)
+    for i, p in enumerate(places if factors else ()):
+        if within := factors_at(p.key.module, around):
             yield i, within
 
 

@@ -190,6 +190,24 @@ def laid_out(a: Weights, b: Weights) -> Factors:
     return {module: frozenset(factors) for module, factors in found.items()}
 
 
+def otherwise(factors: Factors) -> Factors:
+    """Module -> the factors of what lies within it: a module whose parameters lie otherwise makes values that do, which
+    the code of the module around it hands on."""
+    around = dict(factors)
+    for module, own in factors.items():
+        if parent := module.rpartition(".")[0]:
+            within = f"{parent}.*"
+            around[within] = around.get(within, frozenset({1.0})) | own
+    return around
+
+
+def factors_at(module: str, around: Factors) -> frozenset[float]:
+    """The factors that may be in the values of a module; `around`: of `otherwise`."""
+    names = module.split(".")
+    scopes = (f"{'.'.join(names[:i])}.*" for i in range(1, len(names)))
+    return around.get(module, frozenset()).union(*(around[scope] for scope in scopes if scope in around))
+
+
 def compare_tensors(
     check: str,
     a: Mapping[str, Known],

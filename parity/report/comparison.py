@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from parity.compare.independent import closest, differences
-from parity.compare.result import EVIDENCE, HARMLESS, Note, Result, SettingDifference, StepDiff
+from parity.compare.result import EVIDENCE, HARMLESS, Distance, Note, Result, SettingDifference, StepDiff
 from parity.report.document import Facts, Json, Section, Table
 from parity.report.formats.json import written
 from parity.report.tables import blocks_table, failures, frames_table, stages_table, steps_table
@@ -176,7 +176,7 @@ def _propagated(result: Result) -> int:
 
 def _bits(steps: Sequence[StepDiff]) -> str:
     """`noise_pred agrees in 18.4 of 24 bits at step 3`: the worst step's; empty where no step has any."""
-    known = [step for step in steps if step.bits_of]
+    known = [step for step in steps if step.bits_of and not _of_another_shape(step.noise_pred)]
     worst = min(known, key=lambda step: -math.inf if math.isnan(step.bits) else step.bits, default=None)
     if worst is None:
         return ""
@@ -184,6 +184,10 @@ def _bits(steps: Sequence[StepDiff]) -> str:
     if math.isnan(worst.bits):
         return f"noise_pred is not finite{where}"
     return f"noise_pred agrees in {worst.bits:.1f} of {worst.bits_of} bits{where}"
+
+
+def _of_another_shape(distance: Distance) -> bool:
+    return math.isnan(distance.rel_l2) and math.isinf(distance.ratio)
 
 
 def _difference(difference: SettingDifference, notes: Sequence[Note]) -> str:

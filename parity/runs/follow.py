@@ -32,6 +32,7 @@ from parity.compare.births import Local, doubtful, excuses, followed_errors, wit
 from parity.compare.conclude import Collected, begun, conclude
 from parity.compare.independent import code_of, place_of
 from parity.compare.judge import Judge
+from parity.compare.preflight import factors_at, otherwise
 from parity.compare.result import Cause, Failed, Result, SiteDiff, measured
 from parity.errors import ParityError
 from parity.hooks.sites import EVERYTHING, OUTPUTS, WHOLE, Held, SitePlan, block_of
@@ -111,13 +112,13 @@ def behind(result: Result, pair: Ready, side: Side, state: State) -> Result:
     known: dict[Key, Local] = {}
     passes: list[list[str]] = []
     try:
-        held = at.held(pair, EVERYTHING)
+        held = _comparable(pair, at.held(pair, EVERYTHING))
         known |= at.followed(side, held, far=True, own_order=own_order)
         passes = _passes(of_step, held, pair.modules)
         for modules in passes[:PASSES]:
             pair.say(f"the reference on the candidate's own values, {modules[0]} to {modules[-1]}")
             some = Held(EVERYTHING.ports, frozenset(modules), ROOM, ROOM)
-            known |= at.followed(side, at.held(pair, some), far=True, own_order=own_order)
+            known |= at.followed(side, _comparable(pair, at.held(pair, some)), far=True, own_order=own_order)
     except LOST as error:
         result = result.noted(_lost(error))
     rest = [module for modules in passes[PASSES:] for module in modules]
@@ -137,6 +138,13 @@ LOST = (ParityError, RemoteError)
 def _lost(error: Exception) -> str:
     first = str(error).partition("\n")[0]
     return f"the reference could not be run on the candidate's own values: {first}"
+
+
+def _comparable(pair: Ready, held: Mapping[str, Array]) -> dict[str, Array]:
+    """What the candidate hands out, but for what is made of parameters that lie otherwise: nothing of the reference's
+    can be made of that."""
+    around = otherwise(pair.laid_out)
+    return {name: x for name, x in held.items() if not (around and factors_at(module_of(name), around))}
 
 
 def _passes(sites: Sequence[SiteDiff], held: Mapping[str, Array], modules: Sequence[str]) -> list[list[str]]:

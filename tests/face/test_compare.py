@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import parity
+from parity.compare.independent import differences
 from parity.compare.reason import Reason
 from parity.compare.result import Result
 from parity.errors import UsageError
@@ -261,6 +262,24 @@ def test_weights_in_another_layout_are_no_fault_where_all_sites_agree() -> None:
     result = parity.compare(NET, other, X)
     assert (result.verdict, result.failed) == ("pass", None)
     assert [check.verdict for check in result.preflight if check.check == "weights"] == ["explained"]
+
+
+def permuted(*, forgotten: bool) -> torch.nn.Module:
+    """Its hidden units in another order, with the layer that reads them, which in the second block may be forgotten."""
+    other: Any = copy.deepcopy(NET)
+    order = torch.randperm(16, generator=torch.Generator().manual_seed(2))
+    for i, block in enumerate(other.blocks):
+        block.up.weight.data, block.up.bias.data = block.up.weight.data[order], block.up.bias.data[order]
+        if not (forgotten and i == 1):
+            block.down.weight.data = block.down.weight.data[:, order]
+    return other
+
+
+def test_hidden_units_in_another_order_are_no_fault_and_hide_none() -> None:
+    assert parity.assert_parity(NET, permuted(forgotten=False), X, sites="all").passed
+    result = parity.compare(NET, permuted(forgotten=True), X)
+    assert [str(found) for found in differences(result)] == ["blocks.1.down"]
+    assert not [cause for cause in result.causes if "order" in cause.cause]
 
 
 def test_a_flax_module_is_observed_by_its_names() -> None:

@@ -80,7 +80,11 @@ class OwnSampler(Sampler):
             return self.base.guide(predictions, step, dtype)
         assert self._before is not None
         with failures(f"{self.entry.named}: `loop`", self.entry.path):
-            guided, self._after = self._loop(predictions, self._before, step, self.scheduler)
+            made = self._loop(predictions, self._before, step, self.scheduler)
+            if not isinstance(made, (tuple, list)) or len(made) != 2:
+                found = f"{len(made)} values" if isinstance(made, (tuple, list)) else f"one {type(made).__name__}"
+                raise UsageError(f"{self.entry.named}: `loop` returned {found}, not (guided prediction, latents after)")
+        guided, self._after = made
         return guided
 
     def step(self, guided: torch.Tensor, latents: torch.Tensor, step: int) -> torch.Tensor:
