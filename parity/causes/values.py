@@ -124,9 +124,9 @@ def _gain(ours: Record, theirs: Record) -> Iterator[Cause]:
         return
     counters = ours.sketch.size if Geometry(*ours.frame).exact else TOTAL
     x, y = (s[:counters].astype(np.float64) for s in (ours.sketch, theirs.sketch))
-    square, apart = float(x @ x), y - x
-    if x.size < 2 or square == 0.0 or not np.isfinite(y).all() or not apart.any():
+    if x.size < 2 or not x.any() or not (np.isfinite(x) & np.isfinite(y)).all() or np.array_equal(x, y):
         return
+    square, apart = float(x @ x), y - x
     gain = float(x @ y) / square
     left = float(np.linalg.norm(y - gain * x) / np.linalg.norm(apart))
     if left <= LEFT:
@@ -323,5 +323,6 @@ def apart(ours: Record, theirs: Record) -> float | None:
     if ours.sketch is None or theirs.sketch is None or ours.frame != theirs.frame:
         return None
     x, y = (sketch.astype(np.float64) for sketch in (ours.sketch, theirs.sketch))
-    size, far = float(np.linalg.norm(x)), float(np.linalg.norm(x - y))
+    with np.errstate(invalid="ignore"):  # of what is infinite on both sides
+        size, far = float(np.linalg.norm(x)), float(np.linalg.norm(x - y))
     return far / size if math.isfinite(far) and size > 0.0 else None
