@@ -133,7 +133,7 @@ NO_SCHEDULER = "not known where no scheduler was recorded"
 def _number(what: str, a: int, b: int, means: str, unknown: str = "") -> Check:
     """
     Args:
-        unknown: what is said where a side has 0, which is then no number; empty where 0 is one.
+        unknown: the sentence where a side has 0, which is then no number; empty where 0 is one.
     """
     if a == b:
         return Check(what, "pass", f"{a}")

@@ -179,8 +179,8 @@ class _Step:
                 self.bins[i] = array("f", row.astype(np.float32).tobytes())
 
     def lie_otherwise(self, sites: list[SiteDiff]) -> None:
-        """What is made of parameters that lie otherwise is not compared where it lies so too: it holds the reference's
-        values in another order, or times the parameters' factor, and what is made of it shows whether that is right."""
+        """The results of parameters that lie otherwise are not compared where they lie so too: they hold the reference's
+        values in another order, or times the parameters' factor, and what reads them shows whether that is right."""
         for i, factors in self.meeting.laid_out.items():
             (a, b), at = (moments[i] for moments in self.moments), self.meeting.floors[i]
             if a < 0 or b < 0 or at < 0 or not beyond(sites[i]) or self.ours.counts[a, 0] != self.theirs.counts[b, 0]:

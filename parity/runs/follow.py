@@ -141,8 +141,8 @@ def _lost(error: Exception) -> str:
 
 
 def _comparable(pair: Ready, held: Mapping[str, Array]) -> dict[str, Array]:
-    """What the candidate hands out, but for what is made of parameters that lie otherwise: nothing of the reference's
-    can be made of that."""
+    """What the candidate hands out, without the results of parameters that lie otherwise: the reference's code cannot
+    go on from those."""
     around = otherwise(pair.laid_out)
     return {name: x for name, x in held.items() if not (around and factors_at(module_of(name), around))}
 
