@@ -179,7 +179,7 @@ class _Step:
                 self.bins[i] = array("f", row.astype(np.float32).tobytes())
 
     def lie_otherwise(self, sites: list[SiteDiff]) -> None:
-        """The results of parameters that lie otherwise are not compared where they lie so too: they hold the reference's
+        """The results of parameters that lie otherwise are not compared where they lie so too: they are the reference's
         values in another order, or times the parameters' factor, and what reads them shows whether that is right."""
         for i, factors in self.meeting.laid_out.items():
             (a, b), at = (moments[i] for moments in self.moments), self.meeting.floors[i]
