@@ -251,6 +251,9 @@ def _labels(s: Signature) -> torch.Tensor | None:
     return None if classes is None else torch.tensor([min(7, int(classes) - 1)])
 
 
+_GUIDANCE = torch.tensor([4.00001])
+"""Next to what bfloat16 holds, as `FIRST` of the timesteps is."""
+
 ARGUMENTS: Mapping[str, Callable[[Signature], torch.Tensor | Static | None]] = {
     "encoder_hidden_states": _text,
     "encoder_attention_mask": lambda s: (torch.arange(TEXT) < VALID).long()[None],
@@ -263,7 +266,7 @@ ARGUMENTS: Mapping[str, Callable[[Signature], torch.Tensor | Static | None]] = {
     "num_frames": lambda s: s.grid[0],
     "height": lambda s: s.grid[1],
     "width": lambda s: s.grid[2],
-    "guidance": lambda s: torch.tensor([3.7]) if s.config.get("guidance_embeds") or "guidance" in s.required else None,
+    "guidance": lambda s: _GUIDANCE if s.config.get("guidance_embeds") or "guidance" in s.required else None,
     # The time that a step leads to, of models that take two (AnyFlow, ACE-Step): the end.
     "r_timestep": lambda s: torch.zeros(1),
     "timestep_r": lambda s: torch.zeros(1),
