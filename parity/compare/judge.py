@@ -95,8 +95,8 @@ class Judge:
         sites = step.measured()
         _read(sites, meeting.read)
         _tell_apart(sites, meeting.lone)
-        step.lie_otherwise(sites)
-        step.move_masks(sites)
+        step.excuse_layouts(sites)
+        step.excuse_moved_masks(sites)
         sites = self.births.judged(sites)
         self.seen.add(meeting, sites, len(floors))
         return tuple(sites)
@@ -178,7 +178,7 @@ class _Step:
             elif not self.lean:
                 self.bins[i] = array("f", row.astype(np.float32).tobytes())
 
-    def lie_otherwise(self, sites: list[SiteDiff]) -> None:
+    def excuse_layouts(self, sites: list[SiteDiff]) -> None:
         """The results of parameters that lie otherwise are not compared where they lie so too: they are the reference's
         values in another order, or times the parameters' factor, and what reads them shows whether that is right."""
         for i, factors in self.meeting.laid_out.items():
@@ -192,7 +192,7 @@ class _Step:
                 note = f"the reference's values {how}, as its parameters are"
                 sites[i] = replace(sites[i], verdict="not compared", note=note)
 
-    def move_masks(self, sites: list[SiteDiff]) -> None:
+    def excuse_moved_masks(self, sites: list[SiteDiff]) -> None:
         """A port's mask may let as many keys through in other places: its text lies there, where the rows that the mask
         says are read are the reference's."""
         for i in self.meeting.others:

@@ -30,7 +30,7 @@ import numpy as np
 
 from parity.compare.comparable import of_script
 from parity.compare.metrics import comparable_shapes
-from parity.compare.preflight import Factors, factors_at, otherwise
+from parity.compare.preflight import Factors, factors_at, with_scopes
 from parity.compare.result import UNKNOWN, SiteDiff
 from parity.golden.disk.part import Layout, chosen
 from parity.records import LOOP, Key, Provenance, Record, StepRecords
@@ -262,7 +262,7 @@ def _lone(places: Sequence[SiteDiff]) -> Iterator[tuple[int, int]]:
 
 def _laid_out(places: Sequence[SiteDiff], factors: Factors) -> Iterator[tuple[int, frozenset[float]]]:
     """The sites of modules whose parameters lie otherwise, and of those beside them, which are given what they make."""
-    around = otherwise(factors)
+    around = with_scopes(factors)
     for i, p in enumerate(places if factors else ()):
         if within := factors_at(p.key.module, around):
             yield i, within

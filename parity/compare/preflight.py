@@ -190,7 +190,7 @@ def laid_out(a: Weights, b: Weights) -> Factors:
     return {module: frozenset(factors) for module, factors in found.items()}
 
 
-def otherwise(factors: Factors) -> Factors:
+def with_scopes(factors: Factors) -> Factors:
     """Module -> the factors of what lies within it: a module whose parameters lie otherwise makes values that do, which
     the code of the module around it hands on."""
     around = dict(factors)
@@ -202,7 +202,7 @@ def otherwise(factors: Factors) -> Factors:
 
 
 def factors_at(module: str, around: Factors) -> frozenset[float]:
-    """The factors that may be in the values of a module; `around`: of `otherwise`."""
+    """The factors that may be in the values of a module; `around`: of `with_scopes`."""
     names = module.split(".")
     scopes = (f"{'.'.join(names[:i])}.*" for i in range(1, len(names)))
     return around.get(module, frozenset()).union(*(around[scope] for scope in scopes if scope in around))

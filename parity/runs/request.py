@@ -153,7 +153,7 @@ class Request:
 FILE = "request.json"
 """In the folder of a kept run."""
 RESULT = "result.json"
-"""Beside it, once the run has ended."""
+"""In the same folder, once the run has ended."""
 _KEPT_BYTES = 1 << 20
 _AS_ASKED = ("steps", "seed", "prompt", "stages", "sites", "values", "checks", "isolate")
 """What a request holds under the same names."""

@@ -57,7 +57,7 @@ def too_late(option: str, file: Path, timeout: float, where: str) -> UsageError:
 
 
 def line_in(file: Path, trace: str) -> str:
-    """The innermost line of a port's file in a traceback, else of a file beside it."""
+    """The innermost line of a port's file in a traceback, else of a file in its folder; empty where there is none."""
     file = file.resolve()
     frames = [(Path(m["file"]), m["line"]) for m in _FRAME.finditer(trace)]
     if "most recent call first" in trace:
