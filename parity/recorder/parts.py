@@ -99,12 +99,13 @@ class Parts:
         return found
 
 
-def provenance_of(parts: Parts, kind: Kind, process: Process) -> Provenance:
+def provenance_of(parts: Parts, kind: Kind, process: Process, *, weighed: bool = True) -> Provenance:
     """What the golden says of itself; asked for when its first step is written. It is a reference once it has floors.
 
     Args:
         kind: where the tensors lie. process: this one; weights that are split or spread over several are not
-            fingerprinted, as it holds a share of them.
+            fingerprinted, as it holds a share of them. weighed: whether weights are at all: of billions it takes longer
+            than to record a step of them.
     """
     pipe, configs = parts.pipe, parts.configs()
     models = {
@@ -121,7 +122,7 @@ def provenance_of(parts: Parts, kind: Kind, process: Process) -> Provenance:
         with eagerly(model):
             # What is offloaded is nowhere now; a fingerprint of some weights alone would say that others are missing.
             there = not any(x.is_meta for _, x in named_tensors(model))
-            if there and not (process.split or process.together):
+            if weighed and there and not (process.split or process.together):
                 weights |= weight_prints((before + n, narrow(kind.host(x))) for n, x in named_tensors(model))
             top = prefix if i else ""
             modules |= {before + name: before + above if above else top for name, above in module_tree(model).items()}

@@ -310,7 +310,8 @@ def _recording(where: str, asked: Asked, *, quiet: bool = False, wrong: Wrong | 
     """Record a block; see `record`.
 
     Args:
-        quiet: see `Recording`. wrong: takes what known faults make of it; None for none.
+        quiet: see `Recording`; a run again, of weights that the first recorded. wrong: takes what known faults make of
+            it; None for none.
     """
     parts = asked.parts
     process = one_of(parts.models, asked.stop_after)
@@ -328,7 +329,7 @@ def _recording(where: str, asked: Asked, *, quiet: bool = False, wrong: Wrong | 
     wanted.kind = _kind(parts.observed)
     wanted.steps = Steps(
         absolute(wanted.where),
-        lambda: provenance_of(parts, wanted.kind, process),
+        lambda: provenance_of(parts, wanted.kind, process, weighed=not quiet),
         asked.overwrite,
         writes=process.writes,
         stepped=None if parts.scheduler is None else False,
