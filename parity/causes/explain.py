@@ -9,8 +9,8 @@
 What differs in a stage outside the loop is looked for there (`parity.causes.stages`).
 
 Each is asked with the same `Evidence`, and says nothing where it lacks what it needs; where the model cannot be run on
-this machine, the kinds that this leaves out are said. A kept run's closer look counts, with its place and its records,
-so that `explain` is never coarser than the run was.
+this machine, the kinds that this leaves out are said. A kept run is not compared again: what it found stands, with
+the records of its closer look.
 """
 
 from __future__ import annotations
@@ -26,30 +26,27 @@ import numpy as np
 from parity.causes.evidence import Evidence, Machine
 from parity.causes.match import UNKNOWN, of_recording, signatures
 from parity.causes.request import FOLDER, ExplainRequest, of_run, outside_of, own_settings
-from parity.causes.swaps import counterfactuals
+from parity.causes.swaps import swap_tests
 from parity.causes.values import arguments_alone, dtype, schedule, values, values_reordered
 from parity.compare.attention import count_phantoms, mask_causes, phantom_cause
-from parity.compare.births import excuses
-from parity.compare.comparable import layouts, of_script
-from parity.compare.conclude import begun
+from parity.compare.comparable import of_script
 from parity.compare.diff import TO_COUNT, diff
-from parity.compare.judge import Judge
 from parity.compare.pairs import Branches, met
 from parity.compare.reason import Note
 from parity.compare.result import EVIDENCE, Cause, Result
 from parity.errors import InconclusiveError, ParityError
 from parity.golden import Golden
 from parity.hooks.sites import plan_sites
-from parity.paths.plan import Openers, Plan
+from parity.paths.plan import Openers, Plan, Role
 from parity.paths.worker.extras import check_extras
-from parity.records import ATTENTION, LOOP, PORT, Record, StepRecords
+from parity.records import ATTENTION, PORT, Record, StepRecords
 from parity.runs.request import Request, Say
 from parity.runs.sides import modules_of
 
 __all__ = ["ExplainRequest", "explain", "of_run"]
 
 WITNESSES: tuple[Callable[[Evidence], Iterable[Cause | Note]], ...] = (
-    counterfactuals,
+    swap_tests,
     signatures,
     arguments_alone,
     lambda evidence: evidence.attention,
@@ -74,8 +71,8 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
     """
     if request.outside is not None:
         return _outside(request.outside, openers, say)
-    say("comparing")
-    found = diff(request.reference, request.candidate)
+    say("comparing" if request.found is None else "looking for causes")
+    found = request.found or diff(request.reference, request.candidate)
     if found.verdict != "fail" or found.origin is None:
         judged = "" if found.verdict == "pass" else "the comparison could not be judged, so "
         return found.noted(f"{judged}there is nothing to explain")
@@ -91,16 +88,11 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
         return replace(found, causes=(*found.causes, *again.causes), notes=(*found.notes, *again.notes))
     ours, theirs = reference.read_step(key.step), candidate.read_step(key.step)
     theirs = Branches.of(reference.provenance, candidate.provenance).step(ours, theirs)
-    found, ours, theirs = looked_closer(request, found, ours, theirs)
-    origin = found.origin
-    assert origin is not None
-    ended = request.ended
-    if ended is not None and ended.step == origin.key.step and ended != replace(origin.key, branch=""):
-        found = found.noted(f"the run looked closer than the records it kept: {request.reason}")
+    ours, theirs = _with_closer(request, "reference", ours), _with_closer(request, "candidate", theirs)
     evidence = Evidence(
         request=request,
         found=found,
-        origin=origin,
+        origin=found.origin,
         ours=ours,
         theirs=met(ours, theirs) if candidate.provenance.backend == PORT else theirs,
         reference=reference.provenance,
@@ -189,7 +181,7 @@ def attention_call(evidence: Evidence) -> Evidence:
     What the call shows is read from the values that the goldens hold, or from both sides, run again on this machine.
     Nothing more without the model, nor where the comparison has counted phantom keys from what the goldens hold.
     """
-    module = evidence.request.looked_at(evidence.origin.key).module
+    module = evidence.origin.key.module
     machine = evidence.model
     if machine is None or evidence.counts_keys or module.rpartition(".")[2] != ATTENTION:
         return evidence
@@ -231,39 +223,19 @@ def _holds(records: Sequence[Record], module: str) -> bool:
 # --- the closer look of a kept run
 
 
-def looked_closer(
-    request: ExplainRequest, found: Result, ours: StepRecords, theirs: StepRecords
-) -> tuple[Result, StepRecords, StepRecords]:
-    """The comparison with the place that a kept run came to, and both sides' records with those of its closer look.
-
-    Args:
-        found: of the records that the run kept first. ours, theirs: of the step of its origin.
+def _with_closer(request: ExplainRequest, role: Role, step: StepRecords) -> StepRecords:
+    """A side's step with the records that a kept run's closer look has beside it.
 
     Raises:
         UsageError: a golden of the closer look is damaged.
     """
-    assert found.origin is not None
-    folder, told = Path(request.reference).parent / FOLDER, request.looked_at(found.origin.key)
-    if request.kept is None or not (folder / "candidate").is_dir() or told == found.origin.key:
-        return found, ours, theirs
-    inside, other = Golden.open(folder / "reference"), Golden.open(folder / "candidate")
-    if ours.step not in inside.steps or ours.step not in other.steps:
-        return found, ours, theirs
-    is_port = other.provenance.backend == PORT
-    near, far = inside.read_step(ours.step), other.read_step(ours.step)
-    far = met(near, far) if is_port else far
-    lies = layouts(inside.provenance, other.provenance, None)
-    judge = Judge(excuses(found.differing_settings), port=is_port, laid_out=lies)
-    sites = tuple(d for d in judge.step(near, far) if d.key.module != LOOP)
-    at = next((d for d in sites if d.key == told), None)
-    if at is None:
-        return found, ours, theirs
-    return replace(begun(found, at, sites), closer=sites), _with(ours, near), _with(theirs, far)
-
-
-def _with(step: StepRecords, closer: StepRecords) -> StepRecords:
-    """A step with the records of a closer look that it has not."""
-    held = {r.key for r in step.records}
+    folder = Path(request.reference).parent / FOLDER
+    if request.kept is None or not (folder / "candidate").is_dir():
+        return step
+    inside = Golden.open(folder / role)
+    if step.step not in inside.steps:
+        return step
+    closer, held = inside.read_step(step.step), {r.key for r in step.records}
     more = tuple(r for r in closer.records if r.key not in held)
     floors = {r.key: closer.floors[r.key] for r in more if r.key in closer.floors}
     return StepRecords(step.step, (*step.records, *more), {**step.floors, **floors})

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from parity.compare.result import Result, read_result
 from parity.errors import UsageError
 from parity.files import read_text
 from parity.paths.plan import LOOP_STAGE, VAE_STAGE, Openers, Role
 from parity.paths.port.settings import typed
-from parity.records import Key, Provenance
+from parity.records import Provenance
 from parity.redact import typed_command
 from parity.runs.given import carried
-from parity.runs.request import NO_PORTS, RESULT, Ports, Request, RunSpec, no_run, ports_of, replaced, texts_of
+from parity.runs.request import FOUND, NO_PORTS, Ports, Request, RunSpec, no_run, ports_of, replaced, texts_of
 from parity.settings import BY_NAME, NEUTRAL, Backend, Settings
 
 FOLDER = "closer"
@@ -35,7 +34,7 @@ class ExplainRequest:
         rounding: (setting, candidate's value) of the differing settings that the check of these goldens neutralised.
         ports, inputs: of the kept run; see `parity.runs.request.Request`.
         outside: the stage outside the loop in which the kept run failed, to be compared again. spec: what the kept run
-            was asked for. ended, reason: its first divergence, and why.
+            was asked for. found: what it found; None for two goldens, which are compared first.
     """
 
     reference: str
@@ -48,8 +47,7 @@ class ExplainRequest:
     inputs: Path | None = None
     outside: Request | None = None
     spec: RunSpec | None = None
-    ended: Key | None = None
-    reason: str = ""
+    found: Result | None = None
 
     def with_fault(self, fault: str, golden: Provenance) -> str:
         """The command whose reference has a known fault (`NAME=VALUE`): it passes where the candidate has the same.
@@ -67,13 +65,6 @@ class ExplainRequest:
         record = typed_command("parity", "record", "faulty", "--overwrite", "--inputs", self.reference, *words)
         return f"{record} && {typed_command('parity', 'diff', 'faulty', self.candidate)}"
 
-    def looked_at(self, origin: Key) -> Key:
-        """The first divergence; of a kept run the one inside it that the run came to when it looked closer."""
-        if self.ended is None or self.ended.step != origin.step:
-            return origin
-        inside = not origin.module or self.ended.site.startswith(f"{origin.module}.")
-        return replace(origin, site=self.ended.site, call=self.ended.call) if inside else origin
-
 
 def of_run(where: Path, openers: Openers, named: Mapping[Role, str | None] | None = None) -> ExplainRequest:
     """The request for a kept run (`parity run --out DIR`): its last check.
@@ -88,15 +79,13 @@ def of_run(where: Path, openers: Openers, named: Mapping[Role, str | None] | Non
     named = named or {}
     try:
         spec = RunSpec.read(where)
-        result = json.loads(read_text(where / RESULT, _MOST_BYTES))
-        differing, failed = result["differing_settings"], _failed_outside(result)
-        rounding = tuple((str(d["setting"]), str(d["candidate"])) for d in differing if d["setting"] in NEUTRAL)
-        ended, reason = _origin(result), str(result.get("reason", ""))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):  # another than a run writes
+        found = read_result(read_text(where / FOUND, _MOST_BYTES))
+    except (OSError, ValueError, RecursionError):  # another than a run writes
         raise no_run(where) from None
-    if failed:
+    if failed := _failed_outside(found):
         pair = _outside(where, spec, failed, ports_of(spec, openers, named))
         return ExplainRequest(str(where / "reference"), str(where / "candidate"), where, outside=pair)
+    neutral = (d for d in found.differing_settings if d.setting in NEUTRAL)
     at = where / "precision" if (where / "precision").is_dir() else where
     if not (at / "reference").is_dir():
         raise UsageError(f"'{where}' holds no records: it ended in preflight; its result.json says why")
@@ -106,29 +95,21 @@ def of_run(where: Path, openers: Openers, named: Mapping[Role, str | None] | Non
         kept=where,
         model=spec.model if spec.port or spec.reference_port else None,
         prompt=spec.prompt,
-        rounding=rounding if at == where else (),
+        rounding=tuple((d.setting, d.candidate) for d in neutral) if at == where else (),
         ports=ports_of(spec, openers, named),
         inputs=None if spec.arguments is None else Path(spec.arguments),
         spec=spec,
-        ended=ended,
-        reason=reason,
+        found=found,
     )
 
 
-def _origin(result: Mapping[str, Any]) -> Key | None:
-    """The first divergence of a kept run; None for none."""
-    at = result.get("origin") or {}
-    return Key(str(at["stage"]), int(at["step"]), "", str(at["site"]), int(at["call"])) if "site" in at else None
-
-
-def _failed_outside(result: Mapping[str, Any]) -> str:
+def _failed_outside(found: Result) -> str:
     """The stage outside the loop that decided a kept run's verdict; empty where none did."""
-    if result.get("verdict") != "fail":
+    if found.verdict != "fail":
         return ""
-    if result.get("origin") is not None:
-        stage = str(result["origin"]["stage"])
-        return "" if stage == LOOP_STAGE else stage
-    return next((str(s["stage"]) for s in result.get("stages") or () if s["verdict"] == "fail"), "")
+    if found.origin is not None:
+        return "" if found.origin.key.stage == LOOP_STAGE else found.origin.key.stage
+    return next((s.stage for s in found.stages if s.verdict == "fail"), "")
 
 
 def _outside(where: Path, spec: RunSpec, stage: str, ports: Ports) -> Request:

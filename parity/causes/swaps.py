@@ -2,7 +2,7 @@
 
 Each setting alone wrong tells whether it does harm, beside what is wrong with all of them set back; each alone set
 back, how much of the error goes with it. What does no harm alone, nor together with the others that do none, is
-harmless; those that harm only together are found by delta debugging. Its witness is `counterfactuals`, for the
+harmless; those that harm only together are found by delta debugging. Its witness is `swap_tests`, for the
 candidate of a kept run.
 
 Cost: a run of the candidate, unobserved, for each setting, for each that does harm, and for none.
@@ -84,19 +84,19 @@ def swap_test(plan: Plan, run: Error, noise: float, what: str, spec: RunSpec | N
 # --- the candidate of a kept run
 
 
-def counterfactuals(evidence: Evidence) -> Iterator[Cause | Note]:
+def swap_tests(evidence: Evidence) -> Iterator[Cause | Note]:
     """Causes from running the candidate of a kept run, whose settings are known, with one swapped at a time."""
     if evidence.model is None or evidence.request.kept is None:
         return
     machine, ours, theirs, step = evidence.model, evidence.ours, evidence.theirs, evidence.step
     candidate = _again(machine, evidence.declared)
     if candidate is None:
-        yield Note("counterfactuals are skipped: the candidate is not parity's own path")
+        yield Note("no swap test: the candidate is not parity's own path")
         return
     try:
         searched = machine.plan(candidate)
     except UsageError as error:
-        yield Note(f"counterfactuals are skipped: {error}")
+        yield Note(f"no swap test: {error}")
         return
     machine.hold(candidate, theirs)
     keys = _judged_at(ours, theirs)
@@ -108,7 +108,7 @@ def counterfactuals(evidence: Evidence) -> Iterator[Cause | Note]:
         run = functools.partial(machine.candidate, step=step)
         yield from swapped(searched, ours, keys, run, evidence.request.spec) if searched.swaps else ()
     except UsageError as refused:
-        yield Note(f"counterfactuals are skipped: the candidate refuses settings that are to be tried: {refused}")
+        yield Note(f"no swap test: the candidate refuses settings that are to be tried: {refused}")
         return
     yield from _neutralised(evidence, machine, candidate, keys)
 

@@ -6,6 +6,7 @@
     DIR/request.json                                  prompt, files and ports of the command, for `parity explain`
     DIR/frames/reference/0000.png  ...                with `--stages ...,vae`: the decoded pictures (`write_frames`)
     DIR/result.json                                   what `--format json` prints
+    DIR/found.json                                    the same for `parity explain`
     DIR/explain.json                                  what `parity explain DIR --format json` printed
     DIR/report.html                                   what `parity report DIR` writes
 
@@ -29,7 +30,7 @@ import numpy as np
 from parity.cache import cache_dir
 from parity.causes.request import FOLDER
 from parity.compare.frames import frames_of, pictures
-from parity.compare.result import Result
+from parity.compare.result import Result, result_text
 from parity.errors import UsageError
 from parity.golden import GoldenWriter
 from parity.paths.plan import Pair
@@ -38,7 +39,7 @@ from parity.report.comparison import Comparison
 from parity.report.formats import render
 from parity.report.output import tell, write
 from parity.runs.given import carry
-from parity.runs.request import FILE, RESULT, Request, RunSpec
+from parity.runs.request import FILE, FOUND, RESULT, Request, RunSpec
 from parity.runs.sides import Sink
 
 T = TypeVar("T")
@@ -104,9 +105,10 @@ class KeepRun(Sink):
             write_frames(self.out / "frames" / name, frames)
 
     def result(self, result: Result) -> None:
-        """Write result.json; a run that ended in preflight has no records to keep."""
+        """Write what was found; a run that ended in preflight has no records to keep."""
         with self._told():
             self._make(self.out)
+            write(self.out / FOUND, result_text(result), "--out")
             write(self.out / RESULT, render(Comparison(result), "json"), "--out")
 
     @contextlib.contextmanager

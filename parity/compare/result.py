@@ -1,15 +1,20 @@
 """What a comparison found, as plain data: the reports read these types and compute nothing.
 
-The fields are those of the JSON document, which `parity.report.formats.json` writes from them.
+The fields are those of the JSON document, which `parity.report.formats.json` writes from them. What a run found is
+kept besides as it is (`result_text`), so that nothing has to find it again.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
+
+import msgspec
 
 from parity.compare.reason import NAN, UNKNOWN, Birth, Distance, Note, Problem, Reason, sentence
+from parity.errors import MalformedError
 from parity.records import Key
 from parity.settings import Difference as SettingDifference
 
@@ -364,3 +369,25 @@ class Result(Reasoned):
     def exit_code(self) -> int:
         """0 same, 1 diverged, 125 inconclusive."""
         return {"pass": 0, "fail": 1, "inconclusive": 125}[self.verdict]
+
+
+def result_text(result: Result) -> str:
+    """A result as text that `read_result` reads: its fields as they are, NaN and infinities by these names."""
+    return json.dumps(msgspec.to_builtins(result, enc_hook=_plain))
+
+
+def _plain(x: Any) -> Any:
+    """A number or numbers of numpy's."""
+    return x.tolist()
+
+
+def read_result(text: str) -> Result:
+    """The result of `result_text`.
+
+    Raises:
+        ValueError: the text is another's.
+    """
+    try:
+        return msgspec.convert(json.loads(text), Result)
+    except msgspec.ValidationError as error:
+        raise MalformedError(str(error)) from None

@@ -152,8 +152,8 @@ class Request:
 
 FILE = "request.json"
 """In the folder of a kept run."""
-RESULT = "result.json"
-"""In the same folder, once the run has ended."""
+RESULT, FOUND = "result.json", "found.json"
+"""There too, once the run has ended: what `--format json` prints, and the same as `parity explain` reads it."""
 _KEPT_BYTES = 1 << 20
 _AS_ASKED = ("steps", "seed", "prompt", "stages", "sites", "values", "checks", "isolate")
 """What a request holds under the same names."""

@@ -1,26 +1,30 @@
-"""What a run looked closer at is explained there, with the records of that look."""
+"""What a run found stands when it is explained, and its closer look's records are beside those it kept first."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from parity.causes.explain import looked_closer
+from parity.causes.explain import explain
 from parity.causes.request import FOLDER, ExplainRequest
 from parity.compare.diff import diff
-from parity.golden import Golden
+from parity.compare.result import Origin, read_result, result_text
+from parity.golden import GoldenWriter
+from parity.paths.worker.process import Workers
 from parity.records import Key, StepRecords
-from tests.support.made import CANDIDATE, REFERENCE, floor_of, moved, noise, tensor, write
+from tests.support.lab import quiet
+from tests.support.made import CANDIDATE, REFERENCE, floor_of, noise, tensor, write
 
 X = noise(1)
 STEP = 0
 
 
-def side(far: float, *sites: str) -> StepRecords:
-    """The same input at all sites, and outputs that are so many floors from the reference's."""
-    records = [tensor(site, X if ":in" in site else moved(X, far)) for site in sites]
+def side(gain: float, *sites: str) -> StepRecords:
+    """The same input at all sites, and outputs that are larger than the reference's."""
+    records = [tensor(site, X if ":in" in site else X * np.float32(gain)) for site in sites]
     return StepRecords(STEP, tuple(records), {r.key: floor_of(r) for r in records})
 
 
@@ -32,33 +36,47 @@ INSIDE = ("blocks.0:in.x", "blocks.0.norm:in.x", "blocks.0.norm:out", "blocks.0:
 def kept(tmp_path: Path) -> ExplainRequest:
     """A kept run that came to the norm within the block."""
     for folder, sites in ((tmp_path, BLOCK), (tmp_path / FOLDER, INSIDE)):
-        write(folder / "reference", replace(REFERENCE, steps=1), [side(0.0, *sites)])
-        write(folder / "candidate", replace(CANDIDATE, steps=1), [side(1e4, *sites)])
-    ended = Key("transformer", STEP, "", "blocks.0.norm:out")
-    return ExplainRequest(str(tmp_path / "reference"), str(tmp_path / "candidate"), kept=tmp_path, ended=ended)
+        write(folder / "reference", replace(REFERENCE, steps=1), [side(1.0, *sites)])
+        write(folder / "candidate", replace(CANDIDATE, steps=1), [side(1.5, *sites)])
+    ours, theirs = str(tmp_path / "reference"), str(tmp_path / "candidate")
+    found = replace(diff(ours, theirs), origin=Origin(Key("transformer", STEP, "cond", "blocks.0.norm:out"), "module"))
+    return ExplainRequest(ours, theirs, kept=tmp_path, found=found)
 
 
-def test_the_place_and_the_records_are_those_of_the_closer_look(kept: ExplainRequest) -> None:
-    found = diff(kept.reference, kept.candidate)
-    ours, theirs = (Golden.open(where).read_step(STEP) for where in (kept.reference, kept.candidate))
-    assert found.origin is not None
-    assert found.origin.key.site == "blocks.0:out"
-    placed, near, far = looked_closer(kept, found, ours, theirs)
-    assert placed.origin is not None
-    assert (placed.origin.key.site, placed.origin.birth) == ("blocks.0.norm:out", "module")
-    assert "blocks.0.norm output" in placed.reason
-    assert [r.key.site for r in near.records] == [r.key.site for r in far.records] == [*BLOCK, *INSIDE[1:3]]
-    assert len(near.floors) == 4
-    assert kept.looked_at(placed.origin.key) == placed.origin.key
+def causes(request: ExplainRequest) -> list[str]:
+    with Workers() as openers:
+        return [cause.cause for cause in explain(request, openers, quiet).causes]
 
 
-@pytest.mark.parametrize("lost", ["candidate", "place"])
-def test_without_them_the_records_that_were_kept_first_stand(kept: ExplainRequest, lost: str) -> None:
+def test_the_place_is_the_run_s_and_its_closer_records_show_the_cause(kept: ExplainRequest) -> None:
+    with Workers() as openers:
+        result = explain(kept, openers, quiet)
+    assert kept.found is not None
+    assert (result.origin, result.reason, result.sites) == (kept.found.origin, kept.found.reason, kept.found.sites)
+    assert causes(kept) == ["blocks.0.norm:out is the reference's times 1.5: a scale, gate or count is off"]
+
+
+@pytest.mark.parametrize("lost", ["folder", "step"])
+def test_of_a_place_whose_records_were_not_kept_nothing_is_claimed(kept: ExplainRequest, lost: str) -> None:
     assert kept.kept is not None
-    if lost == "candidate":
-        (kept.kept / FOLDER / "candidate").rename(kept.kept / FOLDER / "gone")
-    else:
-        kept = replace(kept, ended=None)
-    found = diff(kept.reference, kept.candidate)
-    ours, theirs = (Golden.open(where).read_step(STEP) for where in (kept.reference, kept.candidate))
-    assert looked_closer(kept, found, ours, theirs) == (found, ours, theirs)
+    closer = kept.kept / FOLDER
+    closer.rename(kept.kept / "gone")
+    if lost == "step":
+        for role, provenance in (("reference", REFERENCE), ("candidate", CANDIDATE)):
+            with GoldenWriter(closer / role, provenance) as writer:
+                writer.write_step(StepRecords(3, (tensor("blocks.0.norm:out", X, step=3),)))
+    assert causes(kept) == []
+
+
+def test_a_result_is_read_as_it_was_written(kept: ExplainRequest) -> None:
+    assert kept.found is not None
+    found = replace(kept.found, sites=tuple(replace(d, bins=np.ones(2)) for d in kept.found.sites))
+    read = read_result(result_text(found))
+    assert result_text(read) == result_text(found)
+    assert (read.reason, read.origin, len(read.sites)) == (found.reason, found.origin, len(found.sites))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"verdict": "fail"}', "[" * 10**5])
+def test_what_is_no_result_is_refused(text: str) -> None:
+    with pytest.raises((ValueError, RecursionError)):
+        read_result(text)

@@ -10,7 +10,9 @@ import pytest
 
 from parity.causes.request import of_run
 from parity.causes.stages import explain_stage
-from parity.compare.result import Result
+from parity.compare.reason import UNKNOWN, Reason
+from parity.compare.result import Origin, Result, StageDiff, Verdict, result_text
+from parity.records import Key
 from parity.runs.request import Request
 from parity.settings import parse
 from tests.paths.stages import OPENERS
@@ -56,14 +58,17 @@ REQUEST = {
 }  # fmt: skip
 
 
-def kept(folder: Path, request: dict[str, object], verdicts: dict[str, str], origin: str | None) -> Path:
-    stages = [{"stage": name, "verdict": verdict} for name, verdict in verdicts.items()]
-    document = {
-        "verdict": "fail" if "fail" in verdicts.values() or origin else "pass", "stages": stages,
-        "differing_settings": [], "origin": None if origin is None else {"stage": origin},
-    }  # fmt: skip
+def kept(folder: Path, request: dict[str, object], verdicts: dict[str, Verdict], origin: str | None) -> Path:
+    why = Reason(kind="agrees")
+    found = Result(
+        "fail" if "fail" in verdicts.values() or origin else "pass",
+        None,
+        why,
+        stages=tuple(StageDiff(name, "out", UNKNOWN, UNKNOWN, verdict, why) for name, verdict in verdicts.items()),
+        origin=None if origin is None else Origin(Key(origin, 0, "", "out"), "module"),
+    )
     (folder / "request.json").write_text(json.dumps(request))
-    (folder / "result.json").write_text(json.dumps(document))
+    (folder / "found.json").write_text(result_text(found))
     (folder / "reference").mkdir()
     return folder
 
@@ -78,7 +83,7 @@ def kept(folder: Path, request: dict[str, object], verdicts: dict[str, str], ori
     ],
 )
 def test_a_kept_run_is_explained_in_the_stage_that_failed(
-    verdicts: dict[str, str], origin: str | None, expected: str | None, tmp_path: Path
+    verdicts: dict[str, Verdict], origin: str | None, expected: str | None, tmp_path: Path
 ) -> None:
     found = of_run(kept(tmp_path, REQUEST, verdicts, origin), OPENERS).outside
     if expected is None:

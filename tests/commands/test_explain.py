@@ -12,6 +12,8 @@ import pytest
 
 pytest.importorskip("torchax")
 
+from parity.compare.reason import Reason
+from parity.compare.result import Result, result_text
 from parity.records import Floor, Key, StepRecords
 from tests.runs.test_spec import PLAIN
 from tests.support.cli import Ran, cli
@@ -37,7 +39,10 @@ def test_what_is_no_golden_or_no_run_is_bad_input(tmp_path: Path) -> None:
         assert "is not a run folder. Create one with `parity run --out DIR`" in explain(run, code=2).said
     (tmp_path / "empty" / "request.json").write_text(PLAIN.to_json())
     assert "holds a run that did not end: run it again" in explain(tmp_path / "empty", code=2).said
-    (tmp_path / "empty" / "result.json").write_text('{"differing_settings": []}')
+    for name in ("result.json", "found.json"):
+        (tmp_path / "empty" / name).write_text("[]")
+    assert "is not a run folder" in explain(tmp_path / "empty", code=2).said
+    (tmp_path / "empty" / "found.json").write_text(result_text(Result("pass", None, Reason(kind="agrees"))))
     assert "it ended in preflight" in explain(tmp_path / "empty", code=2).said
 
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 pytest.importorskip("torchax")
 
 MARKED = "\nimport pathlib\npathlib.Path(__file__).with_suffix('.executed').touch()\n"
-DOCUMENTS = ("request.json", "result.json", "explain.json")
+DOCUMENTS = ("request.json", "result.json", "found.json", "explain.json")
 
 
 @dataclass(frozen=True)
