@@ -49,7 +49,7 @@ class Scheduler(Protocol):
     """What a port's `schedule` returns: diffusers' schedulers, and whatever has these members of theirs.
 
     Attributes:
-        timesteps: [steps]. sigmas: [steps + 1].
+        timesteps: [steps]. sigmas: [steps + 1]; or, as DDIM has them, `alphas_cumprod` and `final_alpha_cumprod`.
     """
 
     timesteps: Any

@@ -30,7 +30,7 @@ from parity.errors import UsageError
 from parity.hooks.rows import WHOLE, Part, RowRule
 from parity.models import feature_cache
 from parity.models.attention import AttentionSettings, attend
-from parity.models.family import Condition, Constrain, Family, Place, Sampler
+from parity.models.family import Condition, Constrain, Family, Place, Sampler, sigmas_of
 from parity.models.folder import load_component, load_part, read_config
 from parity.models.patches import patch_norms, patch_rope
 from parity.models.spec import Case, GenerationSpec, frames_of
@@ -203,24 +203,12 @@ class CogVideoXSampler(Sampler):
 
     @property
     def sigmas(self) -> torch.Tensor:
-        """Square roots of 1 - alphas_cumprod: DDIM and DPM keep the variance of latents and noise together at one."""
-        alphas = [self._alpha(int(t)) for t in self.timesteps]
-        alphas.append(self._alpha(int(self.timesteps[-1]) - self._stride))
-        return (1 - torch.stack(alphas)) ** 0.5
+        return sigmas_of(self.scheduler, self.timesteps)
 
     @property
     def end(self) -> float:
         # Where the training steps are no multiple of the steps, diffusers' last step ends at timestep 0, not before it.
         return float(self.sigmas[-1])
-
-    @property
-    def _stride(self) -> int:
-        return int(self.scheduler.config.num_train_timesteps) // len(self.timesteps)
-
-    def _alpha(self, timestep: int) -> torch.Tensor:
-        alphas, final = self.scheduler.alphas_cumprod, self.scheduler.final_alpha_cumprod
-        found: torch.Tensor = alphas[timestep] if timestep >= 0 else final
-        return found.to(alphas.dtype)
 
     def set_schedule(self, steps: int, device: Any, place: Place, dtype: torch.dtype | None) -> None:
         """Timesteps are indices into alphas_cumprod and stay integers; `dtype` narrows what they point at.

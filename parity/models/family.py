@@ -36,6 +36,17 @@ Place = Callable[[torch.Tensor], torch.Tensor]
 """Moves a CPU tensor to where the path computes, dtype kept."""
 
 
+def sigmas_of(scheduler: Any, timesteps: torch.Tensor) -> torch.Tensor:
+    """A scheduler's sigmas, [steps + 1]; of one that has none (DDIM, DPM, which keep the variance of latents and noise
+    together at one) the square roots of 1 - alphas_cumprod."""
+    if hasattr(scheduler, "sigmas"):
+        return scheduler.sigmas
+    alphas, final = scheduler.alphas_cumprod, scheduler.final_alpha_cumprod
+    trained, alphas = len(alphas), torch.cat([alphas, final.reshape(1).to(alphas)])
+    at = [*map(int, timesteps), int(timesteps[-1]) - trained // len(timesteps)]
+    return (1 - alphas[[min(t, trained - 1) if t >= 0 else trained for t in at]]) ** 0.5
+
+
 class Sampler(Protocol):
     """One side's schedule, guidance and scheduler.
 

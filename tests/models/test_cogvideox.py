@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import diffusers
 import pytest
@@ -11,6 +12,8 @@ import torch
 from parity.errors import UsageError
 from parity.models.cogvideox import CogVideoX, CogVideoXSampler
 from parity.models.spec import Case
+from parity.paths.port.load import Entry
+from parity.paths.port.schedule import OwnSampler
 from parity.settings import parse
 from tests.paths.sides import tiny
 
@@ -79,3 +82,20 @@ def test_sigmas_fall_to_where_the_last_step_ends(spacing: str, steps: int) -> No
     assert made.end == sigmas[-1]
     # 1000 is no multiple of 7: the last trailing step, from 142 by 142, ends at timestep 0 and not before it.
     assert (made.end > 0) == (steps == 7 and spacing == "trailing")
+
+
+@pytest.mark.parametrize(("kind", "off"), [("CogVideoXDDIMScheduler", 0.0), ("DDIMScheduler", 0.17)])
+def test_a_port_s_scheduler_without_sigmas_is_compared_by_its_alphas(kind: str, off: float) -> None:
+    def schedule(steps: int) -> Any:
+        made = getattr(diffusers, kind)(timestep_spacing="trailing", rescale_betas_zero_snr=True)
+        made.set_timesteps(steps)
+        return made
+
+    def nothing(case: Case) -> None:
+        return None
+
+    family, entry = sampler(7), Entry(option="--port", text="p:f", file="p", settings={}, digest="", function=nothing)
+    own = OwnSampler(sampler(7), entry, schedule, None)
+    own.set_schedule(7, "cpu", lambda x: x, None)
+    assert own.sigmas.shape == (8,)
+    assert float((own.sigmas - family.sigmas).abs().max()) == pytest.approx(off, abs=0.01)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import torch
 
 from parity.errors import UsageError
-from parity.models.family import Place, Sampler
+from parity.models.family import Place, Sampler, sigmas_of
 from parity.paths.port.load import Entry, failures
 from parity.port import OwnLoop, OwnSchedule, Scheduler
 
@@ -35,7 +35,7 @@ class OwnSampler(Sampler):
 
     @property
     def sigmas(self) -> torch.Tensor:
-        return self.base.sigmas if self.scheduler is None else self.scheduler.sigmas
+        return self.base.sigmas if self.scheduler is None else sigmas_of(self.scheduler, self.timesteps)
 
     @property
     def end(self) -> float:
@@ -54,11 +54,13 @@ class OwnSampler(Sampler):
         where = f"{self.entry.named}: `schedule({steps})`"
         with failures(where, self.entry.path):
             made = self._schedule(steps)
-        missing = [name for name in ("timesteps", "sigmas", "step") if not hasattr(made, name)]
+        needed = ("timesteps", "step", "alphas_cumprod" if hasattr(made, "final_alpha_cumprod") else "sigmas")
+        missing = [name for name in needed if not hasattr(made, name)]
         if missing:
             raise UsageError(f"{where} returned an object of type {type(made).__name__} without `{missing[0]}`")
-        if len(made.timesteps) < steps or len(made.sigmas) < steps + 1:
-            raise UsageError(f"{where} has {len(made.timesteps)} timesteps and {len(made.sigmas)} sigmas, one more")
+        given = len(made.timesteps), len(getattr(made, "sigmas", range(steps + 1)))
+        if given[0] < steps or given[1] < steps + 1:
+            raise UsageError(f"{where} has {given[0]} timesteps and {given[1]} sigmas, one more")
         with failures(where, self.entry.path):
             self._start = _first_index(made)
         for name, x in list(vars(made).items()):
