@@ -185,6 +185,11 @@ def is_number(key: Key) -> bool:
     return key.module == SCHEDULE or (key.module == LOOP and key.port in _NUMBERS)
 
 
+def is_argument(d: SiteDiff) -> bool:
+    """Whether it is a tensor that the model is given, no mask and no timestep."""
+    return d.key.is_input and d.key.module == "" and "mask" not in d.key.port and min(map(len, d.shapes)) > 1
+
+
 def is_given(d: SiteDiff) -> bool:
     """Whether it is an argument of the model that no number of the schedule is in, as embeddings and masks are."""
     of_the_loop = d.key.port == "in.t" or any(word in d.key.port for word in ("time", "sigma"))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.compare.births import SCHEDULE, beyond, call_of, unknown
+from parity.compare.births import SCHEDULE, beyond, call_of, is_argument, unknown
 from parity.compare.findings import findings
 from parity.compare.judge import Common
 from parity.compare.metrics import L2_LIMIT, LINF_LIMIT
@@ -28,17 +28,21 @@ from parity.records import AFTER, LOOP, Record, StepRecords
 from parity.settings import BITS, BY_NAME, Difference
 from parity.settings.chips import NO_CHIP
 
+_PREDICTED = ("", f"{LOOP}:noise_pred")
+
 
 @dataclass
 class Collected:
     """What a comparison has gathered, step by step.
 
     Attributes:
-        steps, sites: of the steps so far, in execution order.
+        steps, sites: of the steps so far, in execution order. unpredicted: steps whose noise_pred the reference alone
+            has.
     """
 
     steps: list[StepDiff] = field(default_factory=list)
     sites: list[SiteDiff] = field(default_factory=list)
+    unpredicted: int = 0
 
     def add(self, reference: StepRecords, candidate: StepRecords, sites: Sequence[SiteDiff]) -> None:
         """Take in one judged step; steps without the loop's values (step -1) give sites alone."""
@@ -46,13 +50,15 @@ class Collected:
         step = step_diff(reference, candidate, sites)
         if step is not None:
             self.steps.append(step)
+        elif next(chosen(reference.records, _is_prediction), None) is not None:
+            self.unpredicted += 1
 
 
 def step_diff(reference: StepRecords, candidate: StepRecords, sites: Sequence[SiteDiff]) -> StepDiff | None:
     """The loop's values of one step; None where a side did not record them."""
     ours, theirs = _scalars(reference.records), _scalars(candidate.records)
     by_port = {(d.key.branch, d.key.port): d.distance for d in sites if d.key.module == LOOP}
-    predicted = next((d for d in sites if (d.key.branch, d.key.site) == ("", f"{LOOP}:noise_pred")), None)
+    predicted = next((d for d in sites if (d.key.branch, d.key.site) == _PREDICTED), None)
     if predicted is None:
         return None
 
@@ -81,6 +87,10 @@ def bits_of_agreement(rel_l2: float, of: int) -> float:
 
 def _is_number(r: Record) -> bool:
     return r.key.module == LOOP and r.shape == ()
+
+
+def _is_prediction(r: Record) -> bool:
+    return (r.key.branch, r.key.site) == _PREDICTED
 
 
 def _scalars(records: Sequence[Record]) -> dict[str, float]:
@@ -165,15 +175,20 @@ def conclude(
         if without:
             some = Reason(kind="inconclusive", problem="some_floors", first=without[0], sites=len(without))
             return replace(nothing, why=some)
+        if collected.unpredicted:
+            why = Reason(kind="inconclusive", problem="no_prediction", steps=collected.unpredicted)
+            return replace(nothing, why=why)
         decided = sum(d.verdict in ("pass", "harmless") for d in sites)
         why = Reason(kind="agrees", sites=decided, steps=len(steps), output=_worst(steps))
         beside = (*_harmless(why, differing), *_grown(sites), *_blurred(steps), *notes)
         return replace(nothing, verdict="pass", why=why, notes=beside)
+    sites = _behind_arguments(sites) if outputs else sites
     at = _first(sites, outputs)
     why = _divergence(at, sites, outputs_match=bool(steps) and not outputs)
     origin = Origin(at.key, why.birth)
     found = findings(sites, origin, [d.setting for d in differing], grid)
-    return replace(nothing, verdict="fail", failed=failing, why=why, origin=origin, notes=(*notes, *found))
+    notes = (*notes, *found)
+    return replace(nothing, verdict="fail", failed=failing, why=why, origin=origin, sites=sites, notes=notes)
 
 
 def _wide_floor(sites: Sequence[SiteDiff], steps: Sequence[StepDiff], widest: float) -> Reason | None:
@@ -214,6 +229,28 @@ def _first(sites: Sequence[SiteDiff], outputs: Sequence[SiteDiff]) -> SiteDiff:
     if first.introduced and first.key.module == SCHEDULE:
         first = _beside_the_schedule(sites, first)
     return first if first.birth else replace(first, birth="propagated")
+
+
+def _behind_arguments(sites: list[SiteDiff]) -> list[SiteDiff]:
+    """Sites of a comparison whose outputs differ: where an argument of the model has another shape, as a prompt of
+    another length has, the divergence begins with it and not in the calls whose inputs it leaves without a match."""
+
+    def of_call(d: SiteDiff) -> tuple[object, ...]:
+        return d.key.step, d.key.branch, d.key.module, d.key.call
+
+    unlike = [d for d in sites if d.verdict == "not compared" and d.key.is_input]
+    arguments = {(d.key.step, d.key.branch) for d in unlike if is_argument(d)}
+    calls = {of_call(d) for d in unlike if (d.key.step, d.key.branch) in arguments}
+    behind = {d.key for d in sites if d.introduced and d.verdict == "fail" and of_call(d) in calls}
+    led = {(key.step, key.branch) for key in behind}
+
+    def placed(d: SiteDiff) -> SiteDiff:
+        if d.key in behind:
+            return replace(d, birth="propagated")
+        leads = d.verdict == "not compared" and is_argument(d) and (d.key.step, d.key.branch) in led
+        return replace(d, verdict="fail", birth="input") if leads else d
+
+    return [placed(d) for d in sites] if behind else sites
 
 
 def _beside_the_schedule(sites: Sequence[SiteDiff], schedule: SiteDiff) -> SiteDiff:

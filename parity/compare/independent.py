@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from parity.compare.births import SCHEDULE
+from parity.compare.births import SCHEDULE, is_argument
 from parity.compare.result import Result, SiteDiff
 from parity.records import ATTENTION, LOOP, Key
 
@@ -54,7 +54,7 @@ def differences(result: Result) -> tuple[Difference, ...]:
     weights = [c for c in result.preflight if c.computed]
     found = {f"the {c.check}": Difference(f"the {c.check}", causes=[c.detail]) for c in weights}
     for d in result.sites:
-        if d.verdict == "not compared" and _is_argument(d):
+        if d.verdict == "not compared" and is_argument(d):
             found.setdefault(code_of(d.key.site), Difference(place_of(d.key.site), causes=[f"{d.note}: not compared"]))
     # The first divergence is often known closer than the sites are, which were judged before it was looked for.
     first = [result.origin.key] if result.origin is not None and result.origin.birth != "propagated" else []
@@ -93,10 +93,6 @@ def closest(result: Result) -> Sequence[SiteDiff]:
 def within(module: str, block: str) -> bool:
     """Whether a module is this one, or lies in it."""
     return module == block or block == "" or module.startswith(f"{block}.")
-
-
-def _is_argument(d: SiteDiff) -> bool:
-    return d.key.is_input and d.key.module == "" and "mask" not in d.key.port and min(map(len, d.shapes)) > 1
 
 
 def code_of(site: str) -> str:

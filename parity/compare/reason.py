@@ -30,6 +30,7 @@ Problem = Literal[
     "no_module",
     "no_site",
     "wide_floor",
+    "no_prediction",
 ]
 
 TRANSFORMER = "transformer"
@@ -278,6 +279,9 @@ def _inconclusive(reason: Reason) -> str:
         "some_floors": f"{reason.sites} sites differ whose floors the reference golden does not hold, first "
         f"{reason.first}; record the reference with the floors of all its sites: {FLOORS}",
         "wide_floor": _wide_floor(reason),
+        "no_prediction": f"the candidate's recording lacks noise_pred and latents at {reason.steps} "
+        f"step{'s' * (reason.steps > 1)}, so its guidance and scheduler were not compared: give parity.record the "
+        "scheduler that its loop calls (scheduler=), or record the reference without its own",
         "no_module": "the port and the reference name no module alike: map the port's names with Port(rename=...)",
         "no_site": f"the port and the reference have no site in common: {reason.detail}; map its names with "
         "Port(rename=...)",

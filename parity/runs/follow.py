@@ -22,6 +22,7 @@ candidate and one step, of a port that passed.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,7 +31,7 @@ import numpy as np
 
 from parity.compare.births import Local, doubtful, excuses, followed_errors, with_followed
 from parity.compare.conclude import Collected, begun, conclude
-from parity.compare.independent import code_of, place_of
+from parity.compare.independent import code_of, place_of, within
 from parity.compare.judge import Judge
 from parity.compare.preflight import factors_at, with_scopes
 from parity.compare.result import Cause, Failed, Result, SiteDiff, measured
@@ -293,8 +294,10 @@ def descend(result: Result, pair: Ready, state: State, sink: Sink, unseen: Colle
     sites = tuple(d for d in judge.step(ours, theirs) if d.key.module != LOOP)
     branch = result.origin.key.branch
     at = next((d for d in sites if d.verdict == "fail" and d.introduced and d.key.branch == branch), None)
+    of_step = (d for d in result.sites if d.key.step == step)
+    before = itertools.takewhile(lambda d: not within(d.key.module, block or ""), of_step)
     result = replace(result, closer=sites)
-    return result if at is None else begun(result, at, sites)
+    return result if at is None else begun(result, at, (*before, *sites))
 
 
 def block_of_origin(result: Result, trunk: str) -> str | None:

@@ -135,6 +135,15 @@ def test_a_mistake_around_the_model_is_named(
     assert named(ours, theirs, *settings) == causes
 
 
+def test_latents_that_differ_are_handed_on_by_a_right_scaling() -> None:
+    """What each side makes of its own latents decides, not that these differ."""
+    other = 1.01 * LATENTS + 1e-3 * NOISE
+    loop = step(after=LATENTS), step(after=other)
+    for given, causes in ((other * STD + MEAN, []), (other, ["vae.scaling_factor"])):
+        told = found(loop, (step(-1, z=LATENTS * STD + MEAN), step(-1, z=given)))
+        assert [cause.setting for cause in told] == causes
+
+
 @pytest.mark.parametrize(
     ("factor", "word"),
     [(3.0, "shifted once more, by 3"), (5 / 7, "the reference's is the candidate's shifted once more, by 1.4:")],

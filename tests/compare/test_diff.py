@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from parity.compare.diff import Auto, diff
+from parity.compare.independent import differences
 from parity.compare.judge import Judge
 from parity.compare.result import Result
 from parity.errors import UsageError
@@ -155,6 +156,30 @@ def test_a_half_step_is_judged_by_what_both_have_whatever_a_port_calls_it(is_por
     found = diffed(tmp_path, ours, theirs, finish=False, candidate=SCRIPT if is_port else CANDIDATE)
     assert found.verdict == ("fail" if is_port else "inconclusive"), found.reason  # no part was asked for
     assert origin(found) == ("transformer step 0 cond b.0:out" if is_port else "")
+
+
+def test_a_candidate_without_noise_pred_does_not_pass(tmp_path: Path) -> None:
+    """Its loop's scheduler was not recorded: of guidance and of the step nobody knows."""
+    ours, theirs = walk_of({"b.0:in.x": 0.3, "b.0:out": 0.3, "/loop:noise_pred": 0.3}).steps()
+    calls = theirs.where(lambda key: key.module != "loop")
+    assert diffed(tmp_path / "whole", ours, theirs, candidate=SCRIPT).verdict == "pass"
+    found = diffed(tmp_path / "calls", ours, calls, candidate=SCRIPT)
+    assert (found.verdict, "give parity.record the scheduler" in found.reason) == ("inconclusive", True)
+    both = diffed(tmp_path / "both", ours.where(lambda key: key.module != "loop"), calls, candidate=SCRIPT)
+    assert both.verdict == "pass", both.reason
+
+
+@pytest.mark.parametrize("far", [FAR, 0.0])
+def test_a_prompt_of_another_length_is_where_it_begins(far: float, tmp_path: Path) -> None:
+    """Not the attention whose keys it leaves without a match; that decides by itself where the outputs agree."""
+    walk = walk_of({":in.hidden_states": 0.3, ":in.text": 0.3, "b.0:in.x": 0.3, "b.0:in.text": 0.3, "b.0:out": FAR})
+    walk.loop("noise_pred", far)
+    ours, theirs = walk.steps()
+    cut = [tensor(r.key.site, noise(9)[:, :2]) if r.key.port == "in.text" else r for r in theirs.records]
+    found = diffed(tmp_path, ours, replace(theirs, records=tuple(cut)), candidate=SCRIPT)
+    assert origin(found) == f"transformer step 0 cond {':in.text' if far else 'b.0:out'}", found.reason
+    assert [str(d) for d in differences(found)][:1] == ["the argument text (cond)" if far else "the argument text"]
+    assert len(differences(found)) == (1 if far else 2)
 
 
 @pytest.mark.parametrize("side", ["reference", "candidate"])

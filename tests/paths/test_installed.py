@@ -12,7 +12,8 @@ import torch
 from diffusers.models import attention_processor
 from torch.nn import functional
 
-from parity.paths.port.installed import Installations, importable
+import parity
+from parity.paths.port.installed import Installations, importable, lies_in
 from parity.paths.port.load import build, load_entry
 from parity.port import Case, Port
 
@@ -198,3 +199,10 @@ def test_python_itself_is_no_port(folder: str) -> None:
 @pytest.mark.parametrize("imported", RIGHT.values(), ids=RIGHT)
 def test_what_runs_is_not(imported: str, folder: Path) -> None:
     assert idle(folder, imported) == ()
+
+
+def test_a_port_beside_a_checkout_of_parity_does_not_own_it() -> None:
+    package = Path(parity.__file__).parent
+    above = package.parent
+    assert lies_in(above, str(above / "port.py"))
+    assert not lies_in(above, str(package / "port.py"))

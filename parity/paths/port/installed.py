@@ -57,6 +57,7 @@ def importable(folder: Path, modules: Modules) -> Iterator[None]:
 
 _PYTHON = {Path(path).resolve() for path in (sys.prefix, sys.base_prefix, sysconfig.get_paths()["stdlib"])}
 """Where Python itself lies, and what is installed for it."""
+_PARITY = Path(__file__).resolve().parents[2]
 
 
 def _is_beside(folder: Path, name: str) -> bool:
@@ -69,9 +70,10 @@ def _is_beside(folder: Path, name: str) -> bool:
 
 @functools.cache
 def lies_in(folder: Path, name: str) -> bool:
-    """Whether a file is of a port's own: in its folder, and neither installed there nor Python's."""
+    """Whether a file is of a port's own: in its folder, and neither installed there nor Python's or parity's."""
     file = Path(name)
-    if not file.is_relative_to(folder) or not INSTALLED.isdisjoint(file.relative_to(folder).parts):
+    inside = file.is_relative_to(folder) and not file.is_relative_to(_PARITY)
+    if not inside or not INSTALLED.isdisjoint(file.relative_to(folder).parts):
         return False
     return not any(file.is_relative_to(path) for path in _PYTHON if not folder.is_relative_to(path))
 
