@@ -175,9 +175,10 @@ def conclude(
         if without:
             some = Reason(kind="inconclusive", problem="some_floors", first=without[0], sites=len(without))
             return replace(nothing, why=some)
-        if collected.unpredicted:
+        if collected.unpredicted and not _handed_on(sites):
             why = Reason(kind="inconclusive", problem="no_prediction", steps=collected.unpredicted)
             return replace(nothing, why=why)
+        notes = (*notes, *([Note(LAST_STEP)] if collected.unpredicted else []))
         decided = sum(d.verdict in ("pass", "harmless") for d in sites)
         why = Reason(kind="agrees", sites=decided, steps=len(steps), output=_worst(steps))
         beside = (*_harmless(why, differing), *_grown(sites), *_blurred(steps), *notes)
@@ -189,6 +190,18 @@ def conclude(
     found = findings(sites, origin, [d.setting for d in differing], grid)
     notes = (*notes, *found)
     return replace(nothing, verdict="fail", failed=failing, why=why, origin=origin, sites=sites, notes=notes)
+
+
+LAST_STEP = (
+    "the candidate's loop was recorded without its scheduler: what it makes of the predictions was compared as the next "
+    "step is given it, of the last step not at all"
+)
+
+
+def _handed_on(sites: Sequence[SiteDiff]) -> bool:
+    """Whether what guidance and the scheduler made was compared as what the model is given in the next step."""
+    given = [d for d in sites if is_argument(d) and d.key.step > 0]
+    return bool(given) and all(d.verdict in ("pass", "harmless") for d in given)
 
 
 def _wide_floor(sites: Sequence[SiteDiff], steps: Sequence[StepDiff], widest: float) -> Reason | None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import parity
+from parity.compare.conclude import LAST_STEP
 from parity.compare.diff import diff
 from parity.golden import Golden
 from tests.support.scripts import drawn, recorded, referenced
@@ -201,6 +202,7 @@ def test_a_loop_that_computes_its_own_updates_has_steps(
     assert (found.verdict, found.origin and (found.origin.key.step, found.origin.key.site)) == (
         ("fail", (1, origin)) if origin else ("pass", None)
     ), found.reason
+    assert any(note.text == LAST_STEP for note in found.notes) == (found.verdict == "pass")
 
 
 def test_what_is_called_to_compile_is_no_step(tmp_path: Path) -> None:
