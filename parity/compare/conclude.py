@@ -193,8 +193,8 @@ def conclude(
 
 
 LAST_STEP = (
-    "the candidate's loop was recorded without its scheduler: what it makes of the predictions was compared as the next "
-    "step is given it, of the last step not at all"
+    "the candidate's loop was recorded without its scheduler: what it makes of the predictions was compared as the "
+    "next step is given it, of the last step not at all"
 )
 
 
