@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -210,9 +210,21 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     result = replace(result.resting_on((*a.idle, *b.idle)), stages=recorded_stages(result))
     if result.verdict != "fail" or result.origin is None:
         return result
-    shown = (*_phantoms(sides, renamer, result), *detectors.found)
+    shown = (*_phantoms(sides, renamer, result), *detectors.found, *_unrecorded(result, a, judge.seen.modules))
     known = any(isinstance(found, Cause) for found in shown)
     return result.told(shown if known else (*shown, *config_cause(differing, result.origin)))
+
+
+def _unrecorded(result: Result, reference: Provenance, recorded: Collection[str]) -> Iterator[Note]:
+    """That the first divergence is in a module inside which nothing was recorded."""
+    assert result.origin is not None
+    module, birth = result.origin.key.module, result.origin.birth
+    inside = {name for name in reference.modules if name.startswith(f"{module}.")}
+    if module and birth == "module" and inside and inside.isdisjoint(recorded):
+        yield Note(
+            f"inside {module} nothing was recorded: --sites all (in a script `sites='all'`) on both sides names the "
+            "module that differs, and others behind it"
+        )
 
 
 def _phantoms(sides: Sides, renamer: Renamer, result: Result) -> Iterator[Cause | Note]:

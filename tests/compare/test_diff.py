@@ -53,6 +53,15 @@ def test_a_fault_is_judged_as_in_a_live_run(tmp_path: Path, dtype: str, failed: 
     ]
 
 
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_divergence_inside_which_nothing_was_recorded_is_said(inside: bool, tmp_path: Path) -> None:
+    modules = {"blocks.1": "", **({"blocks.1.ff": "blocks.1"} if inside else {})}
+    ours, theirs = walk(1, FAR).steps()
+    reference = write(tmp_path / "a", replace(REFERENCE, modules=modules), [ours])
+    notes = diff(reference, write(tmp_path / "b", replace(CANDIDATE, modules=modules), [theirs])).notes
+    assert any("inside blocks.1 nothing was recorded: --sites all" in note.text for note in notes) == inside
+
+
 @pytest.mark.parametrize("fault", [0.0, FAR])
 def test_a_pass_that_does_not_rest_on_what_a_port_installed_is_none(fault: float, tmp_path: Path) -> None:
     idle = "the function that it put in torch.nn.functional.gelu's place was never called"
