@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Any
 
+import pytest
+
+from parity.errors import UsageError
 from parity.models.family import Family
 from parity.paths.port.ported import Ported
+
+jax = pytest.importorskip("jax")
+pytest.importorskip("torchax")
+
+from parity.paths.jax.program import Programs
 
 DEFAULTS = {"of", "recipe", "pipeline_arguments", "static_arguments"}
 
@@ -13,3 +22,18 @@ DEFAULTS = {"of", "recipe", "pipeline_arguments", "static_arguments"}
 def test_every_member_of_a_family_is_decided_on() -> None:
     members = {name for name in vars(Family) if not name.startswith("_")}
     assert members - vars(Ported).keys() - {field.name for field in fields(Ported)} == DEFAULTS
+
+
+def test_a_table_that_a_trace_made_and_kept_is_said() -> None:
+    """The usual lazy cache: under plain `jax.jit`, which traces once, it works."""
+    kept: dict[str, Any] = {}
+
+    def call(weights: Any, x: Any) -> tuple[Any, None]:
+        if "table" not in kept:
+            kept["table"] = jax.numpy.cos(jax.numpy.arange(4.0))
+        return weights * x * kept["table"], None
+
+    programs, ones = Programs(jit=True), jax.numpy.ones(4)
+    assert programs.run("first", call, ones, ones)[0].shape == (4,)
+    with pytest.raises(UsageError, match="an array that an earlier trace of it made and kept"):
+        programs.run("second", call, ones, ones)

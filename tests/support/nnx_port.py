@@ -86,9 +86,10 @@ class Net(nnx.Module):
         self.patch, self.text = nnx.Linear(4, width, rngs=rngs), nnx.Linear(12, width, rngs=rngs)
         self.layers = nnx.List([Block(width, rngs) for _ in range(3)])
         self.out = nnx.Linear(width, 4, rngs=rngs)
+        self.drop = nnx.Dropout(0.1, deterministic=True, rngs=rngs)
 
     def __call__(self, hidden_states, encoder_hidden_states, encoder_attention_mask):  # [1, H, W, C], channels last
-        x = self.patch(hidden_states.reshape(1, -1, 4))
+        x = self.drop(self.patch(hidden_states.reshape(1, -1, 4)))
         image, keep = x.shape[1], encoder_attention_mask != 0
         x = jnp.concatenate([x, self.text(encoder_hidden_states)], axis=1)
         keep = jnp.concatenate([jnp.ones((1, image), bool), keep], axis=1) if self.masked else None
@@ -104,8 +105,9 @@ def build(case: Case) -> Port:
     for path, leaf in nnx.to_flat_state(state):
         name = ".".join(map(str, path)).replace("layers", "blocks")
         name = name.replace("kernel", "weight").replace("scale", "weight")
-        value = jnp.asarray(held[name].numpy())
-        leaf.set_value(value.T if path[-1] == "kernel" else value)
+        if name in held:  # or it is the state of a generator
+            value = jnp.asarray(held[name].numpy())
+            leaf.set_value(value.T if path[-1] == "kernel" else value)
     return Port(
         call=lambda state, inputs: nnx.merge(graph, state)(**inputs),
         module=net,

@@ -22,6 +22,7 @@ from torch.nn.utils import stateless
 from torch.utils import _pytree as pytree
 from torchax import interop
 
+from parity.errors import UsageError
 from parity.models import splash
 from parity.paths.jax.mesh import Devices
 from parity.paths.jax.tracing import pinned_attention, signature_of
@@ -36,6 +37,12 @@ PACKED: Mapping[str, str] = {
 """What a TPU's compiler is asked for where a program is observed. With its own choice the temporaries of
 HunyuanVideo-1.5 at full size (two blocks, v6e:2x4, tp=8, libtpu 0.0.42.1) were 1.98 GiB where 1.45 GiB were alive at
 once; with these two options together they are 1.48 GiB. They say where tensors lie, not what is computed."""
+
+
+TRACED = (
+    "a call uses an array that an earlier trace of it made and kept (a table in a cache or an attribute): make it "
+    "outside of `call`, with numpy, or under `jax.ensure_compile_time_eval()`"
+)
 
 
 def compiled_packed(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
@@ -83,7 +90,12 @@ class Programs:
             with self._compiling():
                 self._kept[at] = (compiled_packed(program) if self._packed(key) else program.compile()), rest
         compiled, rest = self._kept[at]
-        return compiled(weights, *arguments), rest
+        try:
+            return compiled(weights, *arguments), rest
+        except TypeError as error:
+            if "compiled for" not in str(error):
+                raise
+            raise UsageError(TRACED) from error
 
     def lowered(self, call: Call, weights: Any, *arguments: Any) -> tuple[jax.stages.Lowered, Any]:
         """A call's program, not compiled yet, and what else the call gave; arrays may be abstract."""

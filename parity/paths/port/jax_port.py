@@ -72,7 +72,8 @@ class JaxPort(TorchaxBackend):
 
     def weights(self) -> Iterator[tuple[str, str, np.ndarray]]:
         for path, x in jax.tree_util.tree_leaves_with_path(self.params):
-            yield jax.tree_util.keystr(path, simple=True, separator="."), str(x.dtype), widen16(np.asarray(x))
+            if not _is_key(x):
+                yield jax.tree_util.keystr(path, simple=True, separator="."), str(x.dtype), widen16(np.asarray(x))
 
     def forward(self, names: tuple[str, ...], rule: RowRule, plan: SitePlan | None) -> Forward:
         forward = super().forward(names, rule, plan)
@@ -129,8 +130,8 @@ class _Heard:
         self.count += 1
         if not self._ours(value):
             raise UsageError(
-                f"{self.backend.family.entry.named}: tap('{module}') is inside a jax transformation (vmap, grad); tap "
-                "its result outside"
+                f"{self.backend.family.entry.named}: tap('{module}') is inside a jax transformation (vmap, grad, cond, or "
+                "a checkpoint around the function where it is defined); tap its result outside"
             )
         path = self.tap.named(module)
         self.backend.heard.add(path)
@@ -172,11 +173,18 @@ class _Heard:
     def _given(self, x: Any) -> Any:
         if isinstance(x, np.ndarray):
             x = jax.numpy.asarray(x)
-        return interop.torch_view(moved(x, self.backend.port, self.rank, -1, 1)) if isinstance(x, jax.Array) else x
+        if not isinstance(x, jax.Array) or _is_key(x):
+            return x
+        return interop.torch_view(moved(x, self.backend.port, self.rank, -1, 1))
 
 
 def _same(x: torch.Tensor) -> torch.Tensor:
     return x
+
+
+def _is_key(x: jax.Array) -> bool:
+    """Whether it is keys of random numbers, as a Flax module's state holds among its weights."""
+    return jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended)
 
 
 def load_jax_port(family: Ported, case: Case, settings: Settings, inputs: Inputs, port: Port) -> Loaded:
