@@ -211,7 +211,8 @@ class Provenance:
         modules: module path -> parent's path, the module tree (the root is `""`).
         shard: (index, count) of the process that recorded it: where count > 1, sketches and moments are of the
             shard's own elements, and reading `WHERE`, the folder above, adds the shards up.
-        idle: why a pass would not rest on what a port installed, a sentence each.
+        idle: why a pass would not rest on what a port installed, a sentence each. sites: those that were asked for;
+            empty where nobody knows.
     """
 
     side: str
@@ -229,6 +230,7 @@ class Provenance:
     modules: Mapping[str, str] = field(default_factory=dict)
     shard: tuple[int, int] = (0, 1)
     idle: tuple[str, ...] = ()
+    sites: str = ""
 
 
 # --- a side before its first forward

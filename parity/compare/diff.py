@@ -132,10 +132,16 @@ class Sides:
         ours, theirs = self.loops
         return self.first is not None or (self.reference.complete and self.candidate.complete and ours == theirs)
 
+    @property
+    def of_other_sites(self) -> bool:
+        """Whether the two were recorded at other sites, so that one may lack what the other has."""
+        ours, theirs = self.reference.provenance.sites, self.candidate.provenance.sites
+        return bool(ours and theirs) and ours != theirs
+
     def in_part(self, step: int) -> bool:
         """Whether a side may lack what the other has of a step, since it ended before, or was called once more."""
         ended = any(not g.complete and step in (-1, max(g.steps)) for g in (self.reference, self.candidate))
-        return ended or (step < 0 and len(set(self.loops)) > 1)
+        return ended or (step < 0 and len(set(self.loops)) > 1) or self.of_other_sites
 
     def findings(self, rename: Rename) -> tuple[Check, ...]:
         return comparable(self.reference, self.candidate, rename=rename.module if rename else None)
@@ -191,6 +197,8 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     detectors, branches = Detectors((a.settings, b.settings)), Branches.of(a, b)
     collected = judge_streams(_steps(sides, renamer, branches, say, strict=not (rename or port)), judge, detectors)
     held = (f.detail for f in findings if f.check == "steps held" and f.verdict == "explained")
+    if sides.of_other_sites:
+        notes = [*notes, Note(f"recorded at other sites ({a.sites} against {b.sites}): what both hold was compared")]
     told = [*notes, *map(Note, (*renamer.unused(), *held, *detectors.notes, *filter(None, [branches.note])))]
     result = conclude(
         collected,

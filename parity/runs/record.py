@@ -120,7 +120,7 @@ def _recorded(request: RecordRequest, side: Side, facts: Facts, chain: Chain | N
     choice = (request.run.sites, request.run.values) if chain is None else chain.choices["transformer"]
     plan = plan_sites(["", *(m for m in facts.provenance.modules if m)], *choice)
     weights = dict(facts.provenance.weights) | ({} if chain is None else chain.weights)
-    provenance = replace(facts.provenance, command=request.command, weights=weights)
+    provenance = replace(facts.provenance, command=request.command, weights=weights, sites=request.run.sites)
     written = 0
     with GoldenWriter(request.where, provenance, resume=request.resume, overwrite=request.overwrite) as writer:
         if STAGES_STEP in writer.steps_done:

@@ -53,6 +53,18 @@ def test_a_fault_is_judged_as_in_a_live_run(tmp_path: Path, dtype: str, failed: 
     ]
 
 
+@pytest.mark.parametrize(
+    ("asked", "verdict"), [(("all", "blocks"), "pass"), (("all", "all"), "fail"), (("", ""), "fail")]
+)
+def test_what_one_side_was_not_asked_for_is_no_difference(asked: tuple[str, str], verdict: str, tmp_path: Path) -> None:
+    ours, theirs = walk_of({"b.0:in.x": 0.3, "b.0.ff:out": 0.3, "b.0:out": 0.3, "/loop:noise_pred": 0.3}).steps()
+    blocks = theirs.where(lambda key: key.module != "b.0.ff")
+    sides = (replace(REFERENCE, sites=asked[0]), ours), (replace(CANDIDATE, sites=asked[1]), blocks)
+    found = diff(*(write(tmp_path / p.side, p, [records]) for p, records in sides))
+    assert found.verdict == verdict, found.reason
+    assert any("recorded at other sites (all against blocks)" in n.text for n in found.notes) == (verdict == "pass")
+
+
 @pytest.mark.parametrize("inside", [True, False])
 def test_a_divergence_inside_which_nothing_was_recorded_is_said(inside: bool, tmp_path: Path) -> None:
     modules = {"blocks.1": "", **({"blocks.1.ff": "blocks.1"} if inside else {})}

@@ -14,7 +14,6 @@ from parity.paths.port.ported import Ported
 jax = pytest.importorskip("jax")
 pytest.importorskip("torchax")
 
-from parity.paths.jax.program import Programs
 
 DEFAULTS = {"of", "recipe", "pipeline_arguments", "static_arguments"}
 
@@ -32,6 +31,8 @@ def test_a_table_that_a_trace_made_and_kept_is_said() -> None:
         if "table" not in kept:
             kept["table"] = jax.numpy.cos(jax.numpy.arange(4.0))
         return weights * x * kept["table"], None
+
+    from parity.paths.jax.program import Programs  # after torchax is known to be there
 
     programs, ones = Programs(jit=True), jax.numpy.ones(4)
     assert programs.run("first", call, ones, ones)[0].shape == (4,)

@@ -81,8 +81,9 @@ def encode_manifest(manifest: Manifest) -> bytes:
     """
     told = {f.name: getattr(manifest.provenance, f.name) for f in fields(Provenance)}
     told["model"] = without_secrets(told["model"])
-    if not told["idle"]:  # added within the version: what does not need it is written as before
-        del told["idle"]
+    for name in ("idle", "sites"):  # added within the version: what does not need it is written as before
+        if not told[name]:
+            del told[name]
     for name, value in told.items():  # equal runs agree; the module tree's own order says more than the alphabet's
         if isinstance(value, Mapping):
             told[name] = dict(value if name == "modules" else sorted(value.items()))

@@ -130,8 +130,8 @@ class _Heard:
         self.count += 1
         if not self._ours(value):
             raise UsageError(
-                f"{self.backend.family.entry.named}: tap('{module}') is inside a jax transformation (vmap, grad, cond, or "
-                "a checkpoint around the function where it is defined); tap its result outside"
+                f"{self.backend.family.entry.named}: tap('{module}') is inside a jax transformation (vmap, grad, "
+                "cond, or a checkpoint around the function where it is defined); tap its result outside"
             )
         path = self.tap.named(module)
         self.backend.heard.add(path)
