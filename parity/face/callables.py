@@ -78,7 +78,9 @@ class Callee:
     def entry(self, role: str) -> Entry:
         """As a port of this role."""
         function = self._reference if role == "reference" else self._candidate
-        return Entry(option=role, text=self.name, file=self.file, settings={}, digest="", function=function)
+        # What a JAX function is given decides what it computes in; torch's are cast by whoever loads them.
+        own = {"dtype": str(self.dtype).removeprefix("torch.")} if self.runs == "jax" else {}
+        return Entry(option=role, text=self.name, file=self.file, settings=own, digest="", function=function)
 
     # --- as either side
 
@@ -96,6 +98,7 @@ class Callee:
 
     def _candidate(self, case: Case) -> Port:
         if self.runs == "jax":
+            case.settings["dtype"]  # takes effect by what it is given
             return self._in_jax()
         module = self._function() if self._is_function else _copied(self.port.module, plain=False)
         return replace(self._as_torch(module), runs=self.runs)

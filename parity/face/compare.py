@@ -28,6 +28,7 @@ from parity.compare import result as results
 from parity.compare.metrics import L2_LIMIT
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Origin, SiteDiff
+from parity.errors import InconclusiveError
 from parity.face.arguments import split
 from parity.face.callables import Callee, callee
 from parity.face.verbs import Result, Settings, texts
@@ -216,7 +217,10 @@ def _asserting(compared: Callable[P, Result]) -> Callable[P, Result]:
     @functools.wraps(compared)
     def assert_parity(*args: P.args, **kwargs: P.kwargs) -> Result:
         __tracebackhide__ = True
-        result = compared(*args, **kwargs)
+        try:
+            result = compared(*args, **kwargs)
+        except InconclusiveError as error:
+            raise AssertionError(f"no parity\nverdict: inconclusive\nreason: {error}") from None
         if not result.passed:
             raise AssertionError(f"no parity\n{result.card}")
         return result

@@ -159,6 +159,10 @@ def boom(x: Any) -> Any:
         (NET, lambda: jax.jit(in_jax), {}),
         (NET, lambda: HALF, {}),
         (HALF, lambda: HALF, {"inputs": X.bfloat16(), "runs": "torchax"}),
+        *(
+            (torch.nn.functional.silu, lambda: jax.nn.silu, {"inputs": X.to(half)})
+            for half in (torch.bfloat16, torch.float16)
+        ),
         (softmax, lambda: lambda x: jax.nn.softmax(x, axis=-1), {"inputs": X.numpy()}),
         (NET, lambda: NET, {"inputs": {"x": X, "scale": 2.0, "mask": None}}),
         (Masked(), Masked, {}),
