@@ -100,7 +100,7 @@ class Callee:
         if self.runs == "jax":
             case.settings["dtype"]  # takes effect by what it is given
             return self._in_jax()
-        module = self._function() if self._is_function else _copied(self.port.module, plain=False)
+        module = self._function() if self._is_function else _copied(self.port.module, plain=False).eval()
         return replace(self._as_torch(module), runs=self.runs)
 
     def _as_torch(self, module: torch.nn.Module) -> Port:

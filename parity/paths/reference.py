@@ -201,7 +201,8 @@ def load_reference(
             f"floors are measured in float64, which '{device_of(model).type}' does not have: run the reference on cuda "
             "or cpu (-r device=cpu)"
         )
-    model = (in_dtype(model, given) if dtype is None else cast(model, dtype)).eval()
+    model = in_dtype(model, given) if dtype is None else cast(model, dtype)
+    model = model if family.runs_as_it_is else model.eval()
     reached.mark("dtype")
     with torch.no_grad():
         family.adapt(model, case, reached, traced=False, first=inputs.conditions[BRANCHES[0]])

@@ -226,6 +226,22 @@ def test_a_compiled_torch_port_is_judged_as_it_runs(
     assert first == (origin(result)[1] if verdict == "fail" else "")
 
 
+def test_a_port_in_training_mode_runs_as_it_is(tmp_path: Path) -> None:
+    text = edited(
+        TORCH,
+        ("FACTOR", "1.0"),
+        ("RUNS", "torch"),
+        (
+            "self.net = TinyDiT()",
+            "self.net = TinyDiT(); self.net.out = torch.nn.Sequential(self.net.out, torch.nn.Dropout(0.1))",
+        ),
+    )
+    result = compare(*write(tmp_path, text))
+    assert result.verdict == "fail", result.reason
+    (said,) = [check.detail for check in result.preflight if check.check == "training mode"]
+    assert "net.out.1 drops values at random: call its .eval()" in said
+
+
 def test_a_kernel_that_nothing_calls_is_no_pass(tmp_path: Path) -> None:
     kernel = "\n\nF.glu = lambda x: x  # of a model that has none\n"
     reference, candidate = write(tmp_path, edited(TORCH, ("FACTOR", "1.0"), ("RUNS", "torch")) + kernel)

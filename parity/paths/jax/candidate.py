@@ -224,7 +224,8 @@ def load_candidate(family: Family, case: Case, settings: Settings, inputs: Input
     use_compilation_cache()
     reached = family.reached(settings)
     dtype = DTYPES[settings.text("dtype")]
-    model = _placed(family.load(case, settings), dtype).eval()
+    model = _placed(family.load(case, settings), dtype)
+    model = model if family.runs_as_it_is else model.eval()
     reached.mark("dtype")
     backend = TorchaxBackend(model, family, case, inputs, reached, devices)
     adapt(backend, family, case, inputs, backend.params)

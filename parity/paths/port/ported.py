@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
+from torch.nn.modules.dropout import _DropoutNd
 from torch.utils import _pytree as pytree
 
 from parity.errors import MalformedError, UsageError
@@ -144,7 +145,8 @@ class Ported(Family):
         said = [*(f"importing it {x}" for x in self.entry.said), *sorted(self.said)]
         detail = f"{self.entry.text}: " + ("; ".join(said) + "; put back" if said else "changed nothing outside")
         own: Said = (f"{self.role} port", "explained" if said else "pass", detail)
-        return (own, *self.base.checks(case, role))
+        module = None if self._own is None else self._own.module
+        return (own, *_dropping(module, self.entry.text), *self.base.checks(case, role))
 
     @property
     def batches(self) -> tuple[tuple[str, ...], ...]:
@@ -344,6 +346,15 @@ def built(entry: Entry, role: str, case: Case, settings: Settings, marks: dict[s
     with kept(said):
         port = build(entry, PortCase(role, case.name if case.config else "", case.folder, case.config, shape, known))
     return port, said
+
+
+def _dropping(module: object, port: str) -> Iterator[Said]:
+    """What is to be said of a port's module that drops values at random, since nobody called its `eval`."""
+    modules = module.named_modules() if isinstance(module, torch.nn.Module) else ()
+    names = [name for name, x in modules if x.training and isinstance(x, _DropoutNd) and x.p > 0]
+    if names:
+        detail = f"{port} returns a module in which {names[0]} drops values at random: call its .eval()"
+        yield "training mode", "explained", detail
 
 
 def uncompiled(module: torch.nn.Module) -> torch.nn.Module:
