@@ -26,7 +26,7 @@ from parity.compare.attention import count_phantoms, phantom_cause
 from parity.compare.automap import Proposal, propose
 from parity.compare.births import excuses
 from parity.compare.comparable import common_steps, comparable, layouts, settings_differences
-from parity.compare.conclude import Collected, conclude, recorded_stages, widest_of
+from parity.compare.conclude import WIDEST_ROUNDED, Collected, conclude, recorded_stages, widest_of
 from parity.compare.detectors import Detectors, config_cause
 from parity.compare.judge import Judge
 from parity.compare.pairs import Branches
@@ -37,7 +37,7 @@ from parity.errors import UsageError
 from parity.golden import Golden
 from parity.golden.rename import NONE, Rename, Renamer
 from parity.records import AFTER, PORT, Key, Provenance, StepRecords
-from parity.settings import NEUTRAL
+from parity.settings import BITS, NEUTRAL
 from parity.settings.chips import NO_CHIP
 
 ATTENTION = ".attention"
@@ -215,6 +215,8 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     result = result if judge.seen.floors else without_floors(result)
     if result.verdict == "pass" and not sides.all_there:
         return result.unjudged("not_comparable", next(f.detail for f in findings if f.check == "steps held"))
+    if result.verdict == "fail" and (coarse := _coarser(a, b)) and _may_be_rounding(result):
+        return _without(result, Reason(kind="inconclusive", problem="coarser", detail=coarse))
     result = replace(result.resting_on((*a.idle, *b.idle)), stages=recorded_stages(result))
     if result.verdict != "fail" or result.origin is None:
         return result
@@ -304,6 +306,17 @@ def _round(a: Provenance, b: Provenance) -> Failed:
     return "logic" if exact else "precision"
 
 
+def _coarser(a: Provenance, b: Provenance) -> str:
+    """The candidate's dtype, where the reference was recorded in one with more bits; else empty."""
+    ours, theirs = (side.settings.get("dtype", "") for side in (a, b))
+    return theirs if BITS.get(theirs, 24) < BITS.get(ours, 0) else ""
+
+
+def _may_be_rounding(result: Result) -> bool:
+    """Whether nothing differs by more than the dtype of a whole model may move it."""
+    return all(d.distance.rel_l2 <= WIDEST_ROUNDED for d in result.sites if d.verdict == "fail")
+
+
 def without_floors(result: Result) -> Result:
     """The verdict where the reference holds no floors at all: exact equality passes, anything else is unknown."""
     if result.verdict == "inconclusive" and result.why.problem != "some_floors":
@@ -313,5 +326,10 @@ def without_floors(result: Result) -> Result:
     if first is None:
         return result
     why = Reason(kind="inconclusive", problem="no_floors", first=first.key, note=first.note, distance=first.distance)
+    return _without(result, why)
+
+
+def _without(result: Result, why: Reason) -> Result:
+    """A result that nobody can judge, since there are no floors for it."""
     sites = [replace(d, verdict="inconclusive", birth=None) if d.verdict == "fail" else d for d in result.sites]
     return replace(result, verdict="inconclusive", failed=None, why=why, sites=sites, origin=None)

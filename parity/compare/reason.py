@@ -31,6 +31,7 @@ Problem = Literal[
     "no_site",
     "wide_floor",
     "no_prediction",
+    "coarser",
 ]
 
 TRANSFORMER = "transformer"
@@ -279,6 +280,8 @@ def _inconclusive(reason: Reason) -> str:
         "some_floors": f"{reason.sites} sites differ whose floors the reference golden does not hold, first "
         f"{reason.first}; record the reference with the floors of all its sites: {FLOORS}",
         "wide_floor": _wide_floor(reason),
+        "coarser": f"the candidate computes in {reason.detail}, and the reference golden's floors are those of a wider "
+        f"dtype: record the reference in {reason.detail} too, or the candidate in the reference's dtype",
         "no_prediction": f"the candidate's recording lacks noise_pred and latents at {reason.steps} "
         f"step{'s' * (reason.steps > 1)}, so its guidance and scheduler were not compared: give parity.record the "
         "scheduler that its loop calls (scheduler=), or record the reference without its own",

@@ -42,8 +42,9 @@ def test_within_the_floors_passes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("dtype", "failed"), [("float32", "logic"), ("bfloat16", "precision")])
 def test_a_fault_is_judged_as_in_a_live_run(tmp_path: Path, dtype: str, failed: str) -> None:
-    candidate = replace(CANDIDATE, settings={**CANDIDATE.settings, "dtype": dtype})
-    result = diff(*pair(tmp_path, fault=FAR, candidate=candidate))
+    sides = (replace(p, settings={**p.settings, "dtype": dtype}) for p in (REFERENCE, CANDIDATE))
+    steps = [walk(step, FAR).steps() for step in (0, 1)]
+    result = diff(*(write(tmp_path / dtype / p.side, p, [s[i] for s in steps]) for i, p in enumerate(sides)))
     assert (result.verdict, result.failed, result.exit_code) == ("fail", failed, 1)
     assert origin(result) == "transformer step 1 cond blocks.1:out"
     judge = Judge()
@@ -51,6 +52,27 @@ def test_a_fault_is_judged_as_in_a_live_run(tmp_path: Path, dtype: str, failed: 
     assert [(d.key, d.verdict, d.birth, d.distance.ratio) for d in result.sites] == [
         (d.key, d.verdict, d.birth, pytest.approx(d.distance.ratio, rel=1e-6)) for d in live
     ]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "verdict"),
+    [
+        ("float32", "bfloat16", "inconclusive"),
+        ("bfloat16", "float32", "fail"),
+        ("bfloat16", "bfloat16", "fail"),
+        ("bfloat16", "float16", "fail"),
+    ],
+)
+@pytest.mark.parametrize("far", [FAR, 5e5])
+def test_floors_of_a_wider_dtype_judge_no_rounding(
+    ours: str, theirs: str, verdict: str, far: float, tmp_path: Path
+) -> None:
+    reference, candidate = (
+        replace(p, settings={**p.settings, "dtype": dtype}) for p, dtype in ((REFERENCE, ours), (CANDIDATE, theirs))
+    )
+    first, second = walk(1, far).steps()
+    found = diff(write(tmp_path / "a", reference, [first]), write(tmp_path / "b", candidate, [second]))
+    assert found.verdict == (verdict if far == FAR else "fail"), found.reason  # half of a value is no rounding
 
 
 @pytest.mark.parametrize(
