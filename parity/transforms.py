@@ -124,6 +124,10 @@ def _kept_in_bfloat16(x: np.ndarray, y: np.ndarray) -> bool:
     return bool(narrow and (np.abs(y - x) <= ULPS * 2.0**-8 * np.abs(x)).all())
 
 
+LARGEST_SHIFT = 20
+"""Of those that models are sampled with."""
+
+
 def _shift(x: np.ndarray, y: np.ndarray) -> float:
     """The factor by which a schedule's sigmas are shifted once more; 0 where they are not."""
     inside = (x > 0) & (x < 1) & (y > 0) & (y < 1)
@@ -132,6 +136,9 @@ def _shift(x: np.ndarray, y: np.ndarray) -> float:
         return 0.0
     factors = y[inside] * (1 - x[inside]) / (x[inside] * (1 - y[inside]))
     factor = float(factors.mean())
+    halves = round(2 * factor)  # one sigma alone is shifted by some factor whatever was done to it
+    if factors.size == 1 and (abs(2 * factor - halves) > EXACT * halves or halves > 2 * LARGEST_SHIFT):
+        return 0.0
     return factor if factor > 1 + EXACT and np.ptp(factors) <= EXACT * factor else 0.0
 
 

@@ -80,6 +80,8 @@ class Detectors:
 # --- config values of the component in which a divergence starts
 
 COMPONENTS = {"transformer": ("transformer.", "transformer_2.", "unet."), "vae": ("vae.",), "schedule": ("scheduler.",)}
+CLASS = "scheduler.class"
+"""What says all where two schedulers are of other classes, whose configs differ too."""
 MOST = 4
 """Fields that are listed at most; with more the two are other models."""
 
@@ -88,19 +90,21 @@ def config_cause(differing: Iterable[SettingDifference], origin: Origin | None) 
     """One cause where configs differ in the component of the first divergence."""
     component = "" if origin is None else _component(origin)
     fields = [d for d in differing if component and d.setting.startswith(COMPONENTS[component])]
+    fields = [d for d in fields if d.setting == CLASS] or fields
     if not fields or len(fields) > MOST:
         return
     shown = "; ".join(f"{d.setting} is {d.candidate or 'missing'}, not {d.reference or 'missing'}" for d in fields)
     plural = "values differ" if len(fields) > 1 else "value differs"
     text = f"the divergence starts in a component whose config {plural}: {shown}"
     first = fields[0]
-    yield measured(text, first.setting, first.reference, first.candidate, float(len(fields)))
+    at = origin.key.site if origin is not None and component == "schedule" else ""
+    yield measured(text, first.setting, first.reference, first.candidate, float(len(fields)), at=at)
 
 
 def _component(origin: Origin) -> str:
     """The component in which a divergence starts; empty for the loop's own values and what is given to it."""
     key = origin.key
-    if key.module == "schedule":
+    if key.module == "schedule" or key.site == LATENTS:
         return "schedule"
     if key.stage == "vae" and key.site == "decode:out":
         return "vae"

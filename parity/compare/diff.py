@@ -28,6 +28,7 @@ from parity.compare.births import excuses
 from parity.compare.comparable import common_steps, comparable, layouts, settings_differences
 from parity.compare.conclude import WIDEST_ROUNDED, Collected, conclude, recorded_stages, widest_of
 from parity.compare.detectors import Detectors, config_cause
+from parity.compare.independent import code_of
 from parity.compare.judge import Judge
 from parity.compare.pairs import Branches
 from parity.compare.preflight import failed
@@ -221,7 +222,8 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     if result.verdict != "fail" or result.origin is None:
         return result
     shown = (*_phantoms(sides, renamer, result), *detectors.found, *_unrecorded(result, a, judge.seen.modules))
-    known = any(isinstance(found, Cause) for found in shown)
+    here, causes = code_of(result.origin.key.site), (found for found in shown if isinstance(found, Cause))
+    known = any(not cause.at or code_of(cause.at) == here for cause in causes)
     return result.told(shown if known else (*shown, *config_cause(differing, result.origin)))
 
 

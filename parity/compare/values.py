@@ -240,7 +240,7 @@ def _carried(before: np.ndarray, now: np.ndarray) -> bool:
     """Whether latents are those of the step before, perhaps cast to the dtype that a side works in."""
     with np.errstate(over="ignore"):
         casts = (before, bfloat16(before), before.astype(np.float16).astype(np.float64))
-        return any(apart(cast, now) <= SAME for cast in casts)
+        return any(np.array_equal(cast, now, equal_nan=True) or apart(cast, now) <= SAME for cast in casts)
 
 
 NEAR, NEARER = 0.5, 0.3

@@ -92,8 +92,10 @@ class Parts:
         found: dict[str, str] = {}
         for component, part in components.items():
             config = getattr(part, "config", None)
-            items = config.items() if isinstance(config, Mapping) else ()
-            for name, value in items:
+            items = dict(config) if isinstance(config, Mapping) else {}
+            if component == "scheduler" and items:  # two classes may have one config
+                items["class"] = type(part).__name__
+            for name, value in items.items():
                 if not str(name).startswith("_") and _plain(value):
                     found[f"{component}.{name}"] = str(value)
         return found

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from parity.compare.births import excuses
 from parity.compare.conclude import Collected, conclude, widest_of
+from parity.compare.detectors import Detectors
 from parity.compare.judge import Judge
 from parity.compare.result import Check, Failed, Result, SiteDiff
 from parity.floors import Floors
@@ -95,6 +96,8 @@ class Judged:
         self.plan = self.pair.plan()
         self.judge = Judge(excuses(self.pair.differing), port=self.pair.port, laid_out=self.pair.laid_out)
         self.following = Following(self.pair)
+        settings = self.pair.settings
+        self.detectors = Detectors((settings.reference.as_text(), settings.candidate.as_text()))
 
     def begin(self, reference: StepRecords) -> None:
         """Keep what the reference started a step from."""
@@ -113,6 +116,7 @@ class Judged:
             self.failing = self.states[reference.step]
         self.following.add(reference, outputs, sites)
         self.collected.add(truth, candidate, sites)
+        self.detectors.add(reference, candidate, differs=any(d.verdict == "fail" for d in sites))
 
     def settle(self, side: Side) -> None:
         """Where all agreed: the reference on the candidate's own values; `side`: see `Following.settle`."""
@@ -133,7 +137,8 @@ class Judged:
             widest=widest,
             seen=self.judge.seen if pair.port else None,
         )
-        return result.noted(self.following.lost) if self.following.lost else result
+        result = result.noted(self.following.lost) if self.following.lost else result
+        return result.told(self.detectors.found) if result.verdict == "fail" else result
 
     def closer(self, result: Result, named: Sequence[str]) -> Result:
         """A failing result with its origin placed inside the block in which it lies.

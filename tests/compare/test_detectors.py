@@ -184,6 +184,16 @@ def test_a_side_that_goes_on_from_the_step_before_is_named(ours: np.ndarray, the
         assert found(first, (step(1, before=a), step(1, before=b))) == []
     assert found((step(1, before=X), step(1, before=Y))) == []  # the step before is unknown
     assert found(first, (step(1, before=X), step(1, before=bfloat16(X)))) == []  # cast to the dtype that it works in
+    broken = np.where(np.arange(64) < 3, np.nan, Y)
+    lost = (step(0, after=X), step(0, after=broken))
+    assert found(lost, (step(1, before=X), step(1, before=broken))) == []  # both go on, one from what is not finite
+
+
+@pytest.mark.parametrize(("sigma", "other", "named"), [(0.5, 0.75, True), (0.0089286, 0.750375, False)])
+def test_of_two_steps_a_round_factor_alone_is_a_shift(sigma: float, other: float, named: bool) -> None:
+    """One sigma is another's shifted by some factor, whatever made it."""
+    causes = found((step(sigmas=[1.0, sigma, 0.0]), step(sigmas=[1.0, other, 0.0])))
+    assert [cause.setting for cause in causes] == (["shift"] if named else [])
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,9 @@ def test_schedule_and_loop_of_a_port_pass_if_they_are_right(tmp_path: Path) -> N
 
 
 def test_wrong_guidance_scale_of_a_ports_loop_fails_at_noise_pred(tmp_path: Path) -> None:
-    assert origin(with_schedule(tmp_path, scale="5.0", steps=1)) == ("fail", "loop:noise_pred")
+    result = with_schedule(tmp_path, scale="5.0", steps=1)
+    assert origin(result) == ("fail", "loop:noise_pred")
+    assert [cause.cause for cause in result.causes] == ["the guidance scale is 5, not 6"]
 
 
 @pytest.mark.parametrize(
