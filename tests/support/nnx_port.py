@@ -89,7 +89,8 @@ class Net(nnx.Module):
         self.drop = nnx.Dropout(0.1, deterministic=True, rngs=rngs)
 
     def __call__(self, hidden_states, encoder_hidden_states, encoder_attention_mask):  # [1, H, W, C], channels last
-        x = self.drop(self.patch(hidden_states.reshape(1, -1, 4)))
+        x = self.patch(hidden_states.reshape(1, -1, 4))
+        x = self.drop(x)
         image, keep = x.shape[1], encoder_attention_mask != 0
         x = jnp.concatenate([x, self.text(encoder_hidden_states)], axis=1)
         keep = jnp.concatenate([jnp.ones((1, image), bool), keep], axis=1) if self.masked else None
