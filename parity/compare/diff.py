@@ -218,7 +218,7 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
         return result.unjudged("not_comparable", next(f.detail for f in findings if f.check == "steps held"))
     if result.verdict == "fail" and (coarse := _coarser(a, b)) and _may_be_rounding(result):
         return _without(result, Reason(kind="inconclusive", problem="coarser", detail=coarse))
-    result = replace(result.resting_on((*a.idle, *b.idle)), stages=recorded_stages(result))
+    result = replace(result.resting_on((*a.idle, *b.idle)), stages=recorded_stages(result)).noted(*_blurred(result, a))
     if result.verdict != "fail" or result.origin is None:
         return result
     shown = (*_phantoms(sides, renamer, result), *detectors.found, *_unrecorded(result, a, judge.seen.modules))
@@ -312,6 +312,14 @@ def _coarser(a: Provenance, b: Provenance) -> str:
     """The candidate's dtype, where the reference was recorded in one with more bits; else empty."""
     ours, theirs = (side.settings.get("dtype", "") for side in (a, b))
     return theirs if BITS.get(theirs, 24) < BITS.get(ours, 0) else ""
+
+
+def _blurred(result: Result, reference: Provenance) -> Iterator[str]:
+    """What a pass of recordings in 16 bits does not show."""
+    dtype = reference.settings.get("dtype", "")
+    floors = [step.noise_pred.floor for step in result.steps if step.noise_pred.floor > 0]
+    if result.verdict == "pass" and floors and BITS.get(dtype, 24) < BITS["float32"]:
+        yield f"{dtype} alone moves noise_pred by up to {max(floors):.1e}: recordings in float32 show smaller faults"
 
 
 def _may_be_rounding(result: Result) -> bool:

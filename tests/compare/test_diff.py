@@ -75,6 +75,14 @@ def test_floors_of_a_wider_dtype_judge_no_rounding(
     assert found.verdict == (verdict if far == FAR else "fail"), found.reason  # half of a value is no rounding
 
 
+@pytest.mark.parametrize(("dtype", "said"), [("float32", 0), ("bfloat16", 1)])
+def test_a_pass_in_16_bits_says_what_it_does_not_show(dtype: str, said: int, tmp_path: Path) -> None:
+    sides = [replace(p, settings={**p.settings, "dtype": dtype}) for p in (REFERENCE, CANDIDATE)]
+    found = diff(*(write(tmp_path / p.side, p, [walk(0).steps()[i]]) for i, p in enumerate(sides)))
+    assert found.verdict == "pass"
+    assert sum(f"{dtype} alone moves noise_pred by up to 1.0e-06" in note.text for note in found.notes) == said
+
+
 @pytest.mark.parametrize(
     ("asked", "verdict"), [(("all", "blocks"), "pass"), (("all", "all"), "fail"), (("", ""), "fail")]
 )

@@ -159,7 +159,10 @@ def _library_line(error: BaseException) -> str:
 
 def _traced(error: BaseException) -> str:
     """What to do about Python that looks at a value which a compiled program has not computed yet."""
-    if all(kind.__name__ != "ConcretizationTypeError" for kind in type(error).__mro__):
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    if "TracerArrayConversionError" in kinds:
+        return "; numpy is given there what the compiled program computes: use jax.numpy"
+    if "ConcretizationTypeError" not in kinds:
         return ""
     return "; Python decides there by a value that the compiled program computes: decide it outside, as a constant"
 
