@@ -255,7 +255,7 @@ class EulerSampler(Sampler):
     def set_schedule(self, steps: int, device: Any, place: Place, dtype: torch.dtype | None) -> None:
         if self.given is not None and len(self.given) != steps:
             count = len(self.given)
-            raise UsageError(f"the reference's inputs hold {count} timesteps for --steps {steps}: give --steps {count}")
+            raise UsageError(f"the inputs hold {count} timesteps for --steps {steps}: give --steps {count}")
         if self.given is None:
             sigmas = torch.linspace(FIRST, 0.0, steps + 1, dtype=torch.float64)
         else:
