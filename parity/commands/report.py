@@ -77,7 +77,7 @@ def _shown(run: Path) -> Shown:
     if alone:
         return Shown(document=document, causes=document["causes"] or None)
     explained = read_document(run / "explain.json")
-    causes = None if explained is None else explained["causes"]
+    causes = document["causes"] or None if explained is None else explained["causes"]
     return Shown(document=document, causes=causes, sides=_sides(run), **pictures(run, document))
 
 

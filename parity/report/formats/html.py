@@ -62,7 +62,7 @@ def html(document: Document) -> str:
     if not isinstance(document, Comparison):
         raise UsageError("--format html shows a comparison; --format markdown shows any document")
     found = to_json(document.result)
-    return build(Shown(document=found, causes=found["causes"] if document.explained else None))
+    return build(Shown(document=found, causes=found["causes"] if document.explained else found["causes"] or None))
 
 
 class DocumentError(ValueError):
