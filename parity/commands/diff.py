@@ -127,7 +127,7 @@ class Ported(Observed):
             *(("-c", text) for text in self.settings),
             ("--reference-port", self.reference_port),
         ]
-        given += [("--sites", None if self.sites == "blocks" else self.sites), *(("--values", x) for x in self.values)]
+        given += [("--sites", self.sites), *(("--values", x) for x in self.values)]
         return [word for option, value in given if value is not None for word in (option, value)]
 
     @contextlib.contextmanager
@@ -145,7 +145,8 @@ class Ported(Observed):
             kept = self.out
             if kept is None:
                 kept = str(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="parity-")), "candidate"))
-            recorded(kept, start, sides, "candidate", self, overwrite=self.overwrite)
+            made = Golden.open(golden).provenance
+            recorded(kept, start, sides, "candidate", self, overwrite=self.overwrite, golden=made)
             yield kept
 
     def _generation(self, golden: str) -> Generation:

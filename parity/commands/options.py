@@ -27,6 +27,7 @@ from parity.settings import SETTINGS, Settings, paired, parse
 
 if TYPE_CHECKING:
     from parity.paths.plan import Openers
+    from parity.records import Provenance
     from parity.report.comparison import Comparison
     from parity.report.document import Document
 
@@ -253,22 +254,27 @@ class Observed:
     """What is observed.
 
     Attributes:
-        sites: `blocks`, `all` or a glob. values: globs of the sites whose values are kept whole.
+        sites: `blocks`, `all` or a glob; None for `blocks`, or a golden's. values: globs of the sites whose values are
+            kept whole.
     """
 
     panel: ClassVar[str] = "Comparison"
 
     sites: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar=f"{'|'.join(SITES)}|GLOB",
             autocompletion=completing(SITES),
-            help="Sites; a glob is over module or module:port.",
+            help="Sites; a glob is over module or module:port. Default: blocks, or those of the golden given.",
         ),
-    ] = "blocks"
+    ] = None
     values: Annotated[
         list[str], typer.Option(metavar="GLOB", help="Sites whose values are kept whole; repeatable.")
     ] = field(default_factory=list)
+
+    def sites_of(self, golden: Provenance | None) -> str:
+        """The sites to observe, of a golden's run those that it was recorded at."""
+        return self.sites or (golden.sites if golden is not None else "") or SITES[0]
 
 
 @dataclass(frozen=True, kw_only=True)

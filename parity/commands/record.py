@@ -18,6 +18,7 @@ from parity.report.document import counted
 from parity.report.output import tell
 
 if TYPE_CHECKING:
+    from parity.records import Provenance
     from parity.runs.record import Recorded
 
 
@@ -69,7 +70,7 @@ def record(
         from parity.recorder.rerun import RUNS
         from parity.recorder.script import Script, run_script
 
-        asked = Script(script, arguments or [], observed.sites, observed.values, causes, generation.inputs)
+        asked = Script(script, arguments or [], observed.sites_of(None), observed.values, causes, generation.inputs)
         return run_script(where, asked, 0 if floors == "none" else RUNS, overwrite=overwrite)
     if causes:
         raise UsageError("--causes is for --script FILE: of parity's own models `parity explain` runs the known faults")
@@ -82,7 +83,10 @@ def record(
         raise UsageError("a golden is of a loop: --stages must name the transformer, `--stages transformer,vae`")
     if "text" in start.stages and start.given.any:
         raise UsageError("with text among the --stages the prompt is encoded here: leave --inputs or text out")
-    made = recorded(where, start, sides, side, observed, floors=floors, resume=resume, overwrite=overwrite)
+    golden = None if start.given.like is None else start.given.like.provenance
+    made = recorded(
+        where, start, sides, side, observed, floors=floors, resume=resume, overwrite=overwrite, golden=golden
+    )
     for sentence in made.idle:
         tell(f"a comparison would say nothing about the port: {sentence}")
     tell(f"{counted(made.steps, 'step')} written to {where}")
@@ -98,11 +102,13 @@ def recorded(
     floors: str = "default",
     resume: bool = False,
     overwrite: bool = False,
+    golden: Provenance | None = None,
 ) -> Recorded:
     """Record one side.
 
     Args:
-        where: folder or URL of the golden. The others are those of `parity record`.
+        where: folder or URL of the golden. golden: against which it is recorded. The others are those of `parity
+            record`.
 
     Raises:
         UsageError: options of the side that is not recorded.
@@ -120,7 +126,7 @@ def recorded(
         request = RecordRequest(
             where=where,
             side=role,
-            run=start.request(sides.load(start.model), sites=observed.sites, values=tuple(observed.values)),
+            run=start.request(sides.load(start.model), sites=observed.sites_of(golden), values=tuple(observed.values)),
             floors=check_floors(floors, role),
             resume=resume,
             overwrite=overwrite,

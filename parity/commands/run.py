@@ -66,7 +66,7 @@ def run(
         from parity.runs.compare import run_stages
 
         loaded, values = sides.load(start.model), tuple(observed.values)
-        request = start.request(loaded, sites=observed.sites, values=values, isolate=isolate, checks=checks)
+        request = start.request(loaded, sites=observed.sites_of(None), values=values, isolate=isolate, checks=checks)
         kept = KeepLast(request) if out is None else KeepRun(out, request)
         result = run_stages(request, say, kept)
 

@@ -211,7 +211,7 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
         widest=widest_of(a.settings.get("tpu", NO_CHIP), _round(a, b)),
         seen=judge.seen if rename or port else None,
     )
-    if port and not judge.seen.compared and b.modules and result.verdict == "pass":
+    if port and a.sites != "none" and not judge.seen.compared and b.modules and result.verdict == "pass":
         return result.unjudged("no_module")
     result = result if judge.seen.floors else without_floors(result)
     if result.verdict == "pass" and not sides.all_there:
