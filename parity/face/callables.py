@@ -289,23 +289,37 @@ def _runs(port: Port, nest: Nest, tensors: Mapping[str, torch.Tensor]) -> Runs:
     held = held_modules(function)
     if held:
         return "torchax" if any(map(_on_jax, held.values())) else "torch"
-    named = {_library(item) for _, x in _reached(function) for item in (x, *(y for _, y in leaves(x)))}
+    named = _libraries(function, DEPTH)
     if bool(named & _JAX) != bool(named & _TORCH):
         return "jax" if named & _JAX else "torch"
-    return "jax" if _traces(function, nest, tensors) else "torch"
+    return "jax" if _traces(port, nest, tensors) else "torch"
 
 
-def _traces(function: Any, nest: Nest, tensors: Mapping[str, torch.Tensor]) -> bool:
-    """Whether JAX can trace it on these arguments; nothing is computed."""
+DEPTH = 3
+"""Functions that call each other, up to the one that names a library."""
+
+
+def _libraries(function: Any, depth: int) -> set[str]:
+    """The top packages of what a function's code can name, and of what the functions among that can."""
+    reached = [x for _, x in _reached(function)]
+    inner = [x for x in reached if callable(x) and not isinstance(x, type) and _library(x) not in _JAX | _TORCH]
+    further = (_libraries(x, depth - 1) for x in inner) if depth else ()
+    return {_library(item) for x in reached for item in (x, *(y for _, y in leaves(x)))}.union(*further)
+
+
+def _traces(port: Port, nest: Nest, tensors: Mapping[str, torch.Tensor]) -> bool:
+    """Whether JAX can trace it on these arguments, in its layout; nothing is computed."""
     if "jax" not in sys.modules:
         return False
     import jax
 
-    arrays = {name: jax.ShapeDtypeStruct(x.shape, np.float32) for name, x in tensors.items()}
+    function, rank = port.call, max(x.ndim for x in tensors.values())
+    laid = {name: moved(x, port, rank, 1, -1) for name, x in tensors.items()}
+    arrays = {name: jax.ShapeDtypeStruct(x.shape, np.float32) for name, x in laid.items()}
 
     def traced(given: Any) -> Any:
         args, kwargs = nest.fill(given)
-        return [x for _, x in leaves(function(*args, **kwargs))]
+        return [x for _, x in leaves(function(*args, **kwargs))]  # type: ignore[misc]
 
     try:
         jax.eval_shape(traced, arrays)

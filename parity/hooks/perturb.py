@@ -3,10 +3,10 @@
 Every module's inputs, outputs and parameters move by one unit in the last place, up or down at random. The tensors that
 the model itself is given stay: nobody computes them here, both sides hold the same bits, and a large frequency may
 multiply the ulp of a coordinate (LTX-2's rotary tables). In modules without parameters or children (rotary and time
-embeddings, activations) the results of elementary functions move too: IEEE 754 rounds sums and products alike
-everywhere, but not sin, exp or pow, and rotary tables come from constants, where nothing at the module's boundary could
-show that another library's differ. (Measured on HunyuanVideo-1.5's rotary table of 111,600 tokens: XLA is 4.9e-7 from
-torch, where boundaries alone sample 7e-8.) In any other module those of vectors move: frequencies that its own forward
+embeddings, activations) the results of elementary functions move too, and sums of products: IEEE 754 rounds a sum and a
+product alike everywhere, but not sin, exp or pow, and says no order; rotary tables come from constants, where nothing
+at the module's boundary could show that another library's differ. (Measured on HunyuanVideo-1.5's rotary table of
+111,600 tokens: XLA is 4.9e-7 from torch, where boundaries alone sample 7e-8.) In any other module those of vectors move: frequencies that its own forward
 makes, whose ulp a timestep of 1000 multiplies. (Z-Image's time embedding is no module: torch and XLA are 2.1e-6 apart,
 and 3.1e-6 from the exact one.)
 
@@ -308,7 +308,8 @@ class _Run:
         """Moves the results of elementary functions, which no standard rounds: in a module of its own all, else those
         of vectors."""
         out = func(*args, **kwargs)
-        elementary = getattr(func, "__name__", "") in _ELEMENTARY
+        name = getattr(func, "__name__", "")
+        elementary = name in _ELEMENTARY or (self.owns[-1] and name in _SUMMED)
         if not isinstance(out, torch.Tensor) or not (self.owns[-1] or (elementary and out.ndim == 1)):
             return out
         if out.dtype == torch.float64:
@@ -332,6 +333,10 @@ class _Run:
 _ELEMENTARY = frozenset(
     {"sin", "cos", "exp", "pow", "__pow__", "__rpow__", "log", "tanh", "sigmoid", "erf", "gelu", "silu", "rsqrt"}
 )
+
+
+_SUMMED = frozenset({"einsum", "matmul", "__matmul__", "mm", "bmm"})
+"""What adds up products, in whichever order: a phase of Mochi's rotary table is the sum of three."""
 
 
 _GRIDS = (torch.arange, torch.linspace)
