@@ -6,9 +6,9 @@ multiply the ulp of a coordinate (LTX-2's rotary tables). In modules without par
 embeddings, activations) the results of elementary functions move too, and sums of products: IEEE 754 rounds a sum and a
 product alike everywhere, but not sin, exp or pow, and says no order; rotary tables come from constants, where nothing
 at the module's boundary could show that another library's differ. (Measured on HunyuanVideo-1.5's rotary table of
-111,600 tokens: XLA is 4.9e-7 from torch, where boundaries alone sample 7e-8.) In any other module those of vectors move: frequencies that its own forward
-makes, whose ulp a timestep of 1000 multiplies. (Z-Image's time embedding is no module: torch and XLA are 2.1e-6 apart,
-and 3.1e-6 from the exact one.)
+111,600 tokens: XLA is 4.9e-7 from torch, where boundaries alone sample 7e-8.) In any other module those of vectors
+move: frequencies that its own forward makes, whose ulp a timestep of 1000 multiplies. (Z-Image's time embedding is no
+module: torch and XLA are 2.1e-6 apart, and 3.1e-6 from the exact one.)
 
 float64 that a model computes by itself (frequencies of a time embedding) is narrowed to float32, which is all that JAX
 has unless told otherwise.
