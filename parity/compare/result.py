@@ -372,8 +372,10 @@ class Result(Reasoned):
 
 
 def result_text(result: Result) -> str:
-    """A result as text that `read_result` reads: its fields as they are, NaN and infinities by these names."""
-    return json.dumps(msgspec.to_builtins(result, enc_hook=_plain))
+    """A result as text that `read_result` reads: its fields as they are, NaN and infinities by these names; row bins of
+    sites that do not pass alone, as in the JSON document."""
+    sites = [d if d.verdict != "pass" else replace(d, bins=()) for d in result.sites]
+    return json.dumps(msgspec.to_builtins(replace(result, sites=sites), enc_hook=_plain))
 
 
 def _plain(x: Any) -> Any:
