@@ -35,6 +35,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -309,7 +310,7 @@ class _Run:
         of vectors."""
         out = func(*args, **kwargs)
         name = getattr(func, "__name__", "")
-        elementary = name in _ELEMENTARY or (self.owns[-1] and name in _SUMMED)
+        elementary = name in _ELEMENTARY or (self.owns[-1] and _adds_up(name, args))
         if not isinstance(out, torch.Tensor) or not (self.owns[-1] or (elementary and out.ndim == 1)):
             return out
         if out.dtype == torch.float64:
@@ -335,8 +336,12 @@ _ELEMENTARY = frozenset(
 )
 
 
-_SUMMED = frozenset({"einsum", "matmul", "__matmul__", "mm", "bmm"})
-"""What adds up products, in whichever order: a phase of Mochi's rotary table is the sum of three."""
+def _adds_up(name: str, args: Sequence[Any]) -> bool:
+    """Whether a function adds up products, in whichever order: a phase of Mochi's rotary table is the sum of three."""
+    if name == "einsum" and isinstance(args[0], str):
+        given, _, kept = args[0].partition("->")
+        return bool(set(re.findall(r"\w", given)) - set(kept))
+    return name in ("matmul", "__matmul__", "mm", "bmm") and args[0].shape[-1] > 1
 
 
 _GRIDS = (torch.arange, torch.linspace)
