@@ -5,6 +5,7 @@ Nothing of the caller's is changed: of a module a copy is run, whose parameters 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import inspect
@@ -270,9 +271,10 @@ def _reached(function: Any) -> Iterator[tuple[str, Any]]:
         yield from vars(function.__self__).items() if hasattr(function.__self__, "__dict__") else ()
         function = function.__func__
     if inspect.isfunction(function):
-        named = inspect.getclosurevars(function)
-        yield from named.nonlocals.items()
-        yield from named.globals.items()
+        with contextlib.suppress(ValueError):  # a name of its closure has no value yet
+            named = inspect.getclosurevars(function)
+            yield from named.nonlocals.items()
+            yield from named.globals.items()
     elif hasattr(function, "__dict__") and not isinstance(function, type):
         yield from vars(function).items()
 
