@@ -58,11 +58,12 @@ def differences(result: Result) -> tuple[Difference, ...]:
             found.setdefault(code_of(d.key.site), Difference(place_of(d.key.site), causes=[f"{d.note}: not compared"]))
     # The first divergence is often known closer than the sites are, which were judged before it was looked for.
     first = [result.origin.key] if result.origin is not None and result.origin.birth != "propagated" else []
+    explained = {d.key for d in result.closer if not d.introduced}  # the closer look has seen what comes before them
     for key in (*first, *(d.key for d in result.introduced)):
         if weights and key.module not in _AROUND:
             continue  # a module that has other weights differs by them
-        if first and _around(key, first[0]):
-            continue  # it hands on what begins inside it
+        if first and key != first[0] and (key in explained or _around(key, first[0])):
+            continue  # it hands on what begins before it, or inside it
         one = found.setdefault(code_of(key.site), Difference(place_of(key.site)))
         one.also(place_of(key.site))
         if key.branch and key.branch not in one.branches:

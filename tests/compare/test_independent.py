@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import types
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import diffusers
 
 from parity.compare.diff import diff
 from parity.compare.independent import differences
-from parity.compare.reason import Reason
+from parity.compare.reason import UNKNOWN, Reason
 from parity.compare.result import Distance, Origin, Result, SiteDiff
 from parity.records import Key
 from tests.support.cli import cli
@@ -116,3 +117,14 @@ def test_what_hands_on_what_begins_inside_it_is_no_other_difference(site: str, l
     at = SiteDiff(Key("transformer", 0, "cond", site), Distance(1.0, 1e-6, 1e6), verdict="fail", birth="module")
     result = Result("fail", "logic", Reason(kind="first_divergence"), sites=(at,), origin=origin)
     assert len(differences(result)) == listed
+
+
+@pytest.mark.parametrize("looked", [True, False])
+def test_what_the_closer_look_has_explained_is_no_difference(looked: bool) -> None:
+    """At first nobody saw what makes the input of the next block."""
+    start, given = (Key("transformer", 0, "cond", site) for site in ("entry:out", "blocks.0:in.x"))
+    coarse = SiteDiff(given, UNKNOWN, verdict="fail", birth="input")
+    closer = (SiteDiff(start, UNKNOWN, verdict="fail", birth="module"), replace(coarse, birth="propagated"))
+    found = Result("fail", "logic", Reason(kind="first_divergence"), sites=(coarse,), origin=Origin(start, "module"))
+    listed = [str(d) for d in differences(replace(found, closer=closer if looked else ()))]
+    assert listed == (["entry (cond)"] if looked else ["entry (cond)", "blocks.0's input x (cond)"])

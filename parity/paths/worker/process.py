@@ -267,9 +267,14 @@ def _start(descriptors: tuple[int, int, int]) -> subprocess.Popen[bytes]:
     read, write, output = descriptors
     program = _PROGRAM.format(str(Path(parity.__file__).parents[1]))
     command = [sys.executable, "-P", "-c", program, str(read), str(write)]
-    return subprocess.Popen(
-        command, pass_fds=(read, write), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
-    )
+    # A terminal interrupts every process of the command: that is the parent's to answer, from this one's first line on.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return subprocess.Popen(
+            command, pass_fds=(read, write), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class ProcessSide:
