@@ -175,6 +175,7 @@ def without_loop(result: results.Result) -> results.Result:
         origin=_origin(result.origin),
         sites=tuple(map(_site, modules)),
         closer=tuple(map(_site, result.closer)),
+        causes=tuple(replace(c, cause=c.cause.replace(OUTPUT, "the output")) for c in result.causes),
         checks=tuple(replace(c, why=_reason(c.why), origin=_origin(c.origin), steps=()) for c in result.checks),
         steps=(),
         notes=(*(note for note in result.notes if ENDS_ALONE not in note.text), *(bits if beyond else ())),

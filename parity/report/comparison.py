@@ -126,7 +126,7 @@ def card(result: Result, following: Sequence[str] = ()) -> Facts:
     elif result.reason:
         rows.append(("reason", result.reason))
     if result.failed is not None:
-        agreed = any(check.name == "logic" and check.verdict == "pass" for check in result.checks)
+        agreed = any(check.name == "logic" != result.failed and check.verdict == "pass" for check in result.checks)
         rows.append(("kind", _KINDS[result.failed] + "; the logic check passes" * agreed))
     rows += [("effect", effect) for effect in _effects(result)]
     independent = differences(result)

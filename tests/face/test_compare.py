@@ -476,3 +476,12 @@ def test_it_prints_as_its_card_and_its_page_lies_in_a_frame_of_its_own() -> None
     assert NAMED not in inner
     assert html.escape(NAMED) in inner
     assert not re.search(r"""(src|href)=["']?(https?:)?//""", inner)
+
+
+def test_causes_are_in_a_function_s_own_words() -> None:
+    result = parity.compare(lambda x: torch.sin(2 * x), lambda x: jnp.sin(2 * x)[..., ::-1], X)
+    assert result.verdict == "fail"
+    said = [*(cause.cause for cause in result.causes), str(result)]
+    assert not any("noise_pred" in text for text in said), said
+    fewer = parity.compare(lambda x: (x, 2 * x), lambda x: jnp.asarray(x), X)
+    assert (fewer.verdict, "the logic check passes" in str(fewer)) == ("fail", False)
