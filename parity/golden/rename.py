@@ -154,8 +154,11 @@ class Renamer:
             self.mapped.add(renamed)
         owner = self._owners.setdefault(renamed, path)
         if owner != path:
-            by = f"{rule.name} renames" if rule else "the rules rename"
-            message = f"{by} {shown(path)} to {shown(renamed)}, which {shown(owner)} is called too"
+            message = (
+                f"{rule.name} renames {shown(path)} to {shown(renamed)}, which {shown(owner)} is called too"
+                if rule
+                else f"a rule renames {shown(owner)} to {shown(path)}, and none renames the {shown(path)} that there is"
+            )
             raise UsageError(self._named(message))
         self._modules[path] = renamed
         return renamed
