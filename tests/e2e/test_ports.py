@@ -404,6 +404,16 @@ def test_port_takes_no_module_of_the_other_sides_folder(tmp_path: Path) -> None:
     assert compare(reference, candidate).verdict == "fail"
 
 
+def test_what_was_compared_before_the_block_that_is_looked_at_is_named(tmp_path: Path) -> None:
+    """The closer look observes that block alone, and the port names its output alone."""
+    few = [(f'tap(name + ".{name}", ', "(") for name in ("qkv", "proj")]
+    inputs = [('    tap(name + ":in.x", x)\n', ""), ('    tap(name + ":in.temb", temb)\n', "")]
+    fault = ("return tap(name, x + gate", 'return tap(name, (1.01 if "1" in name else 1) * x + gate')
+    result = compare(*write(tmp_path, edited(PORT, *few, *inputs, fault)))
+    assert origin(result) == ("fail", "blocks.1:out")
+    assert "its own inputs were not compared, blocks.0 output (step 0, cond) before it matches" in result.reason
+
+
 # --- ports that misbehave
 
 NO_KERNEL = "__import__('jax.experimental.pallas').experimental.pallas.pallas_call(print, out_shape=x)"
