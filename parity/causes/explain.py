@@ -224,7 +224,7 @@ def _holds(records: Sequence[Record], module: str) -> bool:
 
 
 def _with_closer(request: ExplainRequest, role: Role, step: StepRecords) -> StepRecords:
-    """A side's step with the records that a kept run's closer look has beside it.
+    """A side's step, with the records of the kept run's closer look.
 
     Raises:
         UsageError: a golden of the closer look is damaged.

@@ -315,13 +315,15 @@ def _traces(port: Port, nest: Nest, tensors: Mapping[str, torch.Tensor]) -> bool
         return False
     import jax
 
-    function, rank = port.call, max(x.ndim for x in tensors.values())
+    assert port.call is not None
+    function: Callable[..., Any] = port.call
+    rank = max(x.ndim for x in tensors.values())
     laid = {name: moved(x, port, rank, 1, -1) for name, x in tensors.items()}
     arrays = {name: jax.ShapeDtypeStruct(x.shape, np.float32) for name, x in laid.items()}
 
     def traced(given: Any) -> Any:
         args, kwargs = nest.fill(given)
-        return [x for _, x in leaves(function(*args, **kwargs))]  # type: ignore[misc]
+        return [x for _, x in leaves(function(*args, **kwargs))]
 
     try:
         jax.eval_shape(traced, arrays)

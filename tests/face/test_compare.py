@@ -368,7 +368,10 @@ def test_text_rows_that_the_mask_leaves_out_decide_nothing(first: int, verdict: 
 def test_channels_last() -> None:
     conv, x = torch.nn.Conv2d(3, 4, 1), torch.randn(2, 3, 5, 6)
     kernel, bias = jnp.asarray(conv.weight.detach()[:, :, 0, 0].numpy()), jnp.asarray(conv.bias.detach().numpy())
-    product = lambda x: x @ kernel.T + bias  # noqa: E731
+
+    def product(x: Any) -> Any:
+        return x @ kernel.T + bias
+
     assert parity.compare(conv, product, x, layout="channels_last").passed
     # The library is that of what it calls, and what tells it else is traced in the port's layout.
     assert parity.compare(conv, functools.partial(lambda f, x: f(x), product), x, layout="channels_last").passed
