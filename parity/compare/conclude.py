@@ -23,12 +23,11 @@ from parity.compare.judge import Common
 from parity.compare.metrics import L2_LIMIT, LINF_LIMIT
 from parity.compare.reason import NAN, UNKNOWN, Distance, Note, Output, Reason, worst_of
 from parity.compare.result import Check, Failed, Origin, Result, SiteDiff, StageDiff, StepDiff, Verdict
+from parity.compare.values import PREDICTED
 from parity.golden.disk.part import chosen
 from parity.records import AFTER, LOOP, Record, StepRecords
 from parity.settings import BITS, BY_NAME, Difference
 from parity.settings.chips import NO_CHIP
-
-_PREDICTED = ("", f"{LOOP}:noise_pred")
 
 
 @dataclass
@@ -58,7 +57,7 @@ def step_diff(reference: StepRecords, candidate: StepRecords, sites: Sequence[Si
     """The loop's values of one step; None where a side did not record them."""
     ours, theirs = _scalars(reference.records), _scalars(candidate.records)
     by_port = {(d.key.branch, d.key.port): d.distance for d in sites if d.key.module == LOOP}
-    predicted = next((d for d in sites if (d.key.branch, d.key.site) == _PREDICTED), None)
+    predicted = next((d for d in sites if (d.key.branch, d.key.site) == ("", PREDICTED)), None)
     if predicted is None:
         return None
 
@@ -90,7 +89,7 @@ def _is_number(r: Record) -> bool:
 
 
 def _is_prediction(r: Record) -> bool:
-    return (r.key.branch, r.key.site) == _PREDICTED
+    return (r.key.branch, r.key.site) == ("", PREDICTED)
 
 
 def _scalars(records: Sequence[Record]) -> dict[str, float]:
@@ -175,7 +174,7 @@ def conclude(
         if without:
             some = Reason(kind="inconclusive", problem="some_floors", first=without[0], sites=len(without))
             return replace(nothing, why=some)
-        if collected.unpredicted and not _handed_on(sites):
+        if collected.unpredicted and not _seen_in_next_step(sites):
             why = Reason(kind="inconclusive", problem="no_prediction", steps=collected.unpredicted)
             return replace(nothing, why=why)
         notes = (*notes, *([Note(LAST_STEP)] if collected.unpredicted else []))
@@ -198,7 +197,7 @@ LAST_STEP = (
 )
 
 
-def _handed_on(sites: Sequence[SiteDiff]) -> bool:
+def _seen_in_next_step(sites: Sequence[SiteDiff]) -> bool:
     """Whether what guidance and the scheduler made was compared as what the model is given in the next step."""
     given = [d for d in sites if is_argument(d) and d.key.step > 0]
     return bool(given) and all(d.verdict in ("pass", "harmless") for d in given)
@@ -248,8 +247,8 @@ def _behind_arguments(sites: list[SiteDiff]) -> list[SiteDiff]:
     """Sites of a comparison whose outputs differ: where an argument of the model has another shape, as a prompt of
     another length has, the divergence begins with it and not in the calls whose inputs it leaves without a match."""
 
-    def of_call(d: SiteDiff) -> tuple[object, ...]:
-        return d.key.step, d.key.branch, d.key.module, d.key.call
+    def of_call(d: SiteDiff) -> tuple[int, object]:
+        return d.key.step, call_of(d.key)
 
     unlike = [d for d in sites if d.verdict == "not compared" and d.key.is_input]
     arguments = {(d.key.step, d.key.branch) for d in unlike if is_argument(d)}

@@ -218,7 +218,9 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
         return result.unjudged("not_comparable", next(f.detail for f in findings if f.check == "steps held"))
     if result.verdict == "fail" and (coarse := _coarser(a, b)) and _may_be_rounding(result):
         return _without(result, Reason(kind="inconclusive", problem="coarser", detail=coarse))
-    result = replace(result.resting_on((*a.idle, *b.idle)), stages=recorded_stages(result)).noted(*_blurred(result, a))
+    result = replace(result.resting_on((*a.idle, *b.idle)), stages=recorded_stages(result)).noted(
+        *_hidden_by_rounding(result, a)
+    )
     if result.verdict != "fail" or result.origin is None:
         return result
     shown = (*_phantoms(sides, renamer, result), *detectors.found, *_unrecorded(result, a, judge.seen.modules))
@@ -314,7 +316,7 @@ def _coarser(a: Provenance, b: Provenance) -> str:
     return theirs if BITS.get(theirs, 24) < BITS.get(ours, 0) else ""
 
 
-def _blurred(result: Result, reference: Provenance) -> Iterator[str]:
+def _hidden_by_rounding(result: Result, reference: Provenance) -> Iterator[str]:
     """What a pass of recordings in 16 bits does not show."""
     dtype = reference.settings.get("dtype", "")
     floors = [step.noise_pred.floor for step in result.steps if step.noise_pred.floor > 0]

@@ -11,10 +11,6 @@ from parity.errors import UsageError
 from parity.models.family import Family
 from parity.paths.port.ported import Ported
 
-jax = pytest.importorskip("jax")
-pytest.importorskip("torchax")
-
-
 DEFAULTS = {"of", "recipe", "pipeline_arguments", "static_arguments"}
 
 
@@ -25,6 +21,8 @@ def test_every_member_of_a_family_is_decided_on() -> None:
 
 def test_a_table_that_a_trace_made_and_kept_is_said() -> None:
     """The usual lazy cache: under plain `jax.jit`, which traces once, it works."""
+    jax = pytest.importorskip("jax")
+    pytest.importorskip("torchax")
     kept: dict[str, Any] = {}
 
     def call(weights: Any, x: Any) -> tuple[Any, None]:
