@@ -12,10 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from parity.compare import relations
+from parity.compare.births import SCHEDULE
 from parity.compare.frames import truncated
 from parity.compare.result import Cause, Origin, SettingDifference, measured
-from parity.compare.values import GIVEN, LATENTS, Both, Seen, counters, held, order, schedule, start
-from parity.records import LOOP, StepRecords
+from parity.compare.values import GIVEN, LATENTS, PREDICTED, Both, Seen, counters, held, order, schedule, start
+from parity.golden.disk.part import chosen
+from parity.records import LOOP, Record, StepRecords
 
 OWN_LATENTS = f"{GIVEN} is compared with what the reference's scaling makes of the candidate's latents"
 OWN_BRANCHES = "noise_pred is compared with what the reference's guidance makes of the candidate's branches"
@@ -72,9 +74,34 @@ class Detectors:
         if not differs:
             return
         told = (cause for detector in _DETECTORS for cause in detector(seen))
-        for cause in itertools.chain(told, truncated(reference, candidate)):
+        for cause in itertools.chain(told, truncated(reference, candidate), another_called(reference, candidate)):
             if cause.setting not in {c.setting for c in self.found}:
                 self.found.append(cause)
+
+
+def another_called(reference: StepRecords, candidate: StepRecords) -> Iterator[Cause]:
+    """Of a pipeline with two models: at one step each side calls another."""
+    ours, theirs = _called(reference), _called(candidate)
+    if ours and theirs and ours != theirs:
+        text = (
+            f"at step {reference.step} the candidate calls {theirs}, the reference {ours}: the boundary between the "
+            "two models (boundary_ratio) or which is which"
+        )
+        yield measured(text, "boundary_ratio", ours, theirs, at=PREDICTED)
+
+
+def _called(step: StepRecords) -> str:
+    """The model that a step calls: all modules of a pipeline's second one have its name before theirs; empty where
+    that is not known."""
+    modules = {r.key.module for r in chosen(step.records, _of_model)}
+    if "" in modules:
+        return "the first model"
+    names = {module.partition(".")[0] for module in modules}
+    return names.pop() if len(names) == 1 and len(modules) > 1 and names <= modules else ""
+
+
+def _of_model(r: Record) -> bool:
+    return r.key.stage == "transformer" and r.key.module not in (LOOP, SCHEDULE)
 
 
 # --- config values of the component in which a divergence starts

@@ -33,7 +33,7 @@ from parity.compare.judge import Judge
 from parity.compare.pairs import Branches
 from parity.compare.preflight import failed
 from parity.compare.reason import Note, Reason
-from parity.compare.result import Cause, Check, Failed, Result
+from parity.compare.result import Cause, Check, Failed, Origin, Result, measured
 from parity.errors import UsageError
 from parity.golden import Golden
 from parity.golden.rename import NONE, Rename, Renamer
@@ -223,10 +223,23 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     )
     if result.verdict != "fail" or result.origin is None:
         return result
-    shown = (*_phantoms(sides, renamer, result), *detectors.found, *_unrecorded(result, a, judge.seen.modules))
+    shown = (
+        *_phantoms(sides, renamer, result),
+        *detectors.found,
+        *_of_another_length(sides, result.origin),
+        *_unrecorded(result, a, judge.seen.modules),
+    )
     here, causes = code_of(result.origin.key.site), (found for found in shown if isinstance(found, Cause))
     known = any(not cause.at or code_of(cause.at) == here for cause in causes)
     return result.told(shown if known else (*shown, *config_cause(differing, result.origin)))
+
+
+def _of_another_length(sides: Sides, origin: Origin) -> Iterator[Cause]:
+    """A loop that ended sooner, or later, where the divergence starts behind it."""
+    ours, theirs = sides.loops
+    if origin.key.stage == AFTER and ours != theirs:
+        text = f"other latents are decoded: steps of the loop: {theirs} on the candidate, {ours} on the reference"
+        yield measured(text, "steps", float(ours), float(theirs), float(theirs - ours), at=origin.key.site)
 
 
 def _unrecorded(result: Result, reference: Provenance, recorded: Collection[str]) -> Iterator[Note]:

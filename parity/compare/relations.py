@@ -48,6 +48,10 @@ class Combined:
         """How far apart two scales are at most that may be one."""
         return EXACT * max(1.0, abs(self.scale)) + self.unsure + other.unsure
 
+    def __str__(self) -> str:
+        cond, uncond = self.size * self.scale, self.size * (1 - self.scale)
+        return f"{cond:.4g} cond {'-' if uncond < 0 else '+'} {abs(uncond):.4g} uncond"
+
 
 def combined(values: Values) -> Combined | None:
     """Fitted to the branches' predictions and the guided one; None where that is no combination of them."""
@@ -130,16 +134,19 @@ def guidance(seen: Seen) -> Iterator[Cause]:
 
 def _combined_otherwise(first: Combined, second: Combined) -> Iterator[Cause]:
     scale, other = first.scale, second.scale
-    near = first.near(second)
+    near, resized = first.near(second), abs(second.size - first.size) > EXACT
     text, setting, sides = "", "guidance", (scale, other)
     if abs(other - (1 - scale)) <= near and abs(scale - 0.5) > near:
         swap = "the branches or the prompts are swapped"
         text = f"guidance is applied the wrong way round ({swap}): scale {other:.4g} for {scale:.4g}"
+    elif abs(other - scale) > near and resized:
+        # No scale is to be read off: a factor on one branch (CFG-Zero*) or a projection (APG) moves both numbers.
+        text = f"the branches are combined otherwise: noise_pred is {second}, not {first}"
     elif abs(other - scale) > near:
         text = f"the guidance scale is {other:.4g}, not {scale:.4g}{' (none is applied)' * (abs(other - 1) <= near)}"
     elif abs(second.size + first.size) <= EXACT * abs(first.size):
         text, setting, sides = "the guided prediction is negated on the candidate", "guidance.sign", (1.0, -1.0)
-    elif abs(second.size - first.size) > EXACT:
+    elif resized:
         text = f"the guided prediction is rescaled by {first.size:.4g} on the reference, by {second.size:.4g} on the "
         text, setting, sides = f"{text}candidate: guidance_rescale", "guidance_rescale", (first.size, second.size)
     if text:

@@ -135,6 +135,23 @@ def test_a_mistake_around_the_model_is_named(
     assert named(ours, theirs, *settings) == causes
 
 
+@pytest.mark.parametrize(("cond", "uncond"), [(6.0, -4.7), (5.7, -5.0)])
+def test_branches_that_are_weighed_otherwise_have_no_guidance_scale(cond: float, uncond: float) -> None:
+    """A factor on the unconditional branch, as of CFG-Zero*, or what is left of a projection, as of APG."""
+    (cause,) = found((step(**GUIDED), step(cond=COND, uncond=UNCOND, guided=cond * COND + uncond * UNCOND)))
+    assert f"{cond:g} cond - {-uncond:g} uncond, not 6 cond - 5 uncond" in cause.cause
+    assert "scale" not in cause.cause
+
+
+@pytest.mark.parametrize(("model", "causes"), [("transformer_2", []), ("", ["boundary_ratio"]), ("a.b", [])])
+def test_another_model_of_two_that_a_step_calls_is_named(model: str, causes: list[str]) -> None:
+    def calling(name: str) -> StepRecords:
+        sites = (f"{name}:in.x", f"{name}.proj:out".lstrip("."))
+        return StepRecords(1, tuple(value_record(Key("transformer", 1, "cond", s), X, "float32") for s in sites))
+
+    assert named(calling("transformer_2"), calling(model)) == causes
+
+
 def test_latents_that_differ_are_handed_on_by_a_right_scaling() -> None:
     """What each side makes of its own latents decides, not that these differ."""
     other = 1.01 * LATENTS + 1e-3 * NOISE

@@ -15,9 +15,24 @@ from parity.compare.independent import differences
 from parity.compare.judge import Judge
 from parity.compare.result import Result
 from parity.errors import UsageError
-from parity.records import PORT, Provenance, Record, StepRecords
+from parity.records import AFTER, PORT, Key, Provenance, Record, StepRecords
 from parity.transforms import bfloat16
-from tests.support.made import CANDIDATE, REFERENCE, Walk, noise, none, pair, renamed, tensor, walk, walk_of, write
+from tests.support.made import (
+    CANDIDATE,
+    REFERENCE,
+    Walk,
+    moved,
+    noise,
+    none,
+    pair,
+    renamed,
+    step,
+    tensor,
+    tensor_record,
+    walk,
+    walk_of,
+    write,
+)
 
 FAR = 1e4
 SCRIPT = replace(CANDIDATE, backend=PORT)
@@ -218,6 +233,20 @@ def test_a_candidate_without_noise_pred_does_not_pass(tmp_path: Path) -> None:
     assert (found.verdict, "give parity.record the scheduler" in found.reason) == ("inconclusive", True)
     both = diffed(tmp_path / "both", ours.where(lambda key: key.module != "loop"), calls, candidate=SCRIPT)
     assert both.verdict == "pass", both.reason
+
+
+def test_a_loop_that_ended_sooner_is_why_other_latents_are_decoded(tmp_path: Path) -> None:
+    def steps(count: int, far: float) -> tuple[list[StepRecords], list[StepRecords]]:
+        key = Key(AFTER, -1, "", "decode:in.z")
+        ours, theirs = (step([tensor_record(key, moved(noise(3), by))], at=-1) for by in (0.0, far))
+        loop = [walk(at).steps() for at in range(count)]
+        return [*(a for a, _ in loop), ours], [*(b for _, b in loop), theirs]
+
+    reference = write(tmp_path / "a", REFERENCE, steps(2, 0.0)[0])
+    for count, said in ((1, True), (2, False)):
+        result = diff(reference, write(tmp_path / f"b{count}", SCRIPT, steps(count, FAR)[1]))
+        assert origin(result) == "vae decode:in.z"
+        assert any("steps of the loop: 1 on the candidate, 2 on" in c.cause for c in result.causes) == said
 
 
 @pytest.mark.parametrize("far", [FAR, 0.0])
