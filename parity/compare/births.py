@@ -112,19 +112,21 @@ class Births:
         far = [i for i, d in enumerate(sites) if d.verdict == "pass" and beyond(d)]
         if far:
             uncompared = {call_of(d.key) for d in sites if d.verdict == "not compared" and d.key.is_input}
-            found = self._of([sites[i] for i in far], input_severities(sites), uncompared)
+            numbered = any(d.key.site == f"{LOOP}:dt" for d in sites)
+            found = self._of([sites[i] for i in far], input_severities(sites), uncompared, numbered)
             for i, (verdict, birth) in zip(far, found, strict=True):
                 sites[i] = replace(sites[i], verdict=verdict, birth=birth)
         self.dirty = self.dirty or any(d.key.site in LATENTS and beyond(d) for d in sites)
         return sites
 
     def _of(
-        self, diffs: Sequence[SiteDiff], inputs: Mapping[object, float], uncompared: Set[object]
+        self, diffs: Sequence[SiteDiff], inputs: Mapping[object, float], uncompared: Set[object], numbered: bool
     ) -> Iterator[tuple[SiteVerdict, Birth | None]]:
         """Verdicts and births of the sites that are beyond their floors.
 
         Args:
             inputs: the worst severity among the compared inputs of each call. uncompared: calls with others.
+            numbered: whether the step's own numbers were recorded.
         """
         # How far sites beyond their floors were so far, by branch: infinitely, once something was introduced there.
         upstream, made = defaultdict[str, float](float), defaultdict[str, float](float)
@@ -139,7 +141,10 @@ class Births:
             if self._carried(d) or (numbers and not is_given(d)):
                 before = math.inf
             given = inputs.get(call_of(d.key))
-            if call_of(d.key) in uncompared or _masked(d.key, masked):
+            unnumbered = (
+                numbers and not numbered and d.key.site == LATENTS[1]
+            )  # stepped by numbers that nobody recorded
+            if call_of(d.key) in uncompared or _masked(d.key, masked) or unnumbered:
                 given = max(given or 0.0, before)
             within = inside[d.key.branch, d.key.module]
             birth = _birth(d, given, before, within)

@@ -150,7 +150,8 @@ def counters(seen: Seen) -> Iterator[Cause]:
         how = f"{abs(late)} step{'s' if abs(late) > 1 else ''} {'late' if late > 0 else 'early'}"
         why = "warm-up calls that share its state, repeated timesteps"
         text = f"the scheduler stands {how}: at index {place[1]:.0f}, not {place[0]:.0f} ({why})"
-        yield measured(text, "scheduler.step_index", *place, late, at=f"{LOOP}:step_index")
+        by = "step_index" if seen.numbers("timestep") is None else "timestep"  # by which a scheduler finds its place
+        yield measured(text, "scheduler.step_index", *place, late, at=f"{LOOP}:{by}")
     # A scheduler of another order remembers another number.
     if (history := seen.numbers("history")) and len({settings.get(ORDER, "") for settings in seen.settings}) == 1:
         ours, theirs = history

@@ -26,6 +26,7 @@ SITES = {
     "after": ("", f"{LOOP}:latents.after"),
     "dt": ("", f"{LOOP}:dt"),
     "step_index": ("", f"{LOOP}:step_index"),
+    "timestep": ("", f"{LOOP}:timestep"),
     "history": ("", f"{LOOP}:history"),
     "sigmas": ("", "schedule:sigmas"),
     "times": ("", "schedule:timesteps"),
@@ -190,6 +191,12 @@ def test_a_schedule_in_bfloat16_is_named_with_what_it_repeats(is_rounded: bool, 
     assert f"{repeats} of {steps} repeat" in causes[1].cause
     coarser = named(ours, step(sigmas=np.round(exact, 1), times=np.round(1000 * exact[:-1], -2)))
     assert not {"schedule_dtype", "timesteps"} & set(coarser)
+
+
+@pytest.mark.parametrize(("timestep", "at"), [(900.0, "loop:step_index"), (800.0, "loop:timestep")])
+def test_a_scheduler_that_finds_its_place_by_another_timestep_is_no_second_difference(timestep: float, at: str) -> None:
+    ours, theirs = step(step_index=0, timestep=900.0), step(step_index=1, timestep=timestep)
+    assert [cause.at for cause in found((ours, theirs))] == [at]
 
 
 @pytest.mark.parametrize(("ours", "theirs", "side"), [(Y, X, "candidate"), (X, Y, "reference")])

@@ -147,6 +147,16 @@ BIRTHS: dict[str, tuple[dict[str, float], dict[str, str]]] = {
         {"loop:latents.before": 0, "loop:dt": FAR, "loop:noise_pred": 0, "loop:latents.after": FAR},
         {"loop:dt": "input", "loop:latents.after": "propagated"},
     ),
+    "another schedule, of which a scheduler does not say where it stands": (
+        {"schedule:sigmas": FAR, "loop:timestep": 0, "loop:latents.before": 0, "loop:noise_pred": 0,
+         "loop:latents.after": FAR},
+        {"schedule:sigmas": "module", "loop:latents.after": "propagated"},
+    ),
+    "a wrong step of a schedule that differs too": (
+        {"schedule:sigmas": FAR, "loop:timestep": 0, "loop:dt": 0, "loop:latents.before": 0, "loop:noise_pred": 0,
+         "loop:latents.after": FAR},
+        {"schedule:sigmas": "module", "loop:latents.after": "module"},
+    ),
     "arguments of the model come from outside, whatever the schedule and each other are": (
         {"schedule:sigmas": FAR, "loop:timestep": FAR, ":in.timestep": FAR, ":in.text": FAR, ":in.picture": FAR / 50,
          ":in.mask": 0.5, "a:in.x": FAR, "a:out": FAR},
