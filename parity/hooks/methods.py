@@ -93,16 +93,16 @@ def _dispatched(owner: Any, name: str, observed: Callable[..., Any]) -> Iterator
 
 
 @contextlib.contextmanager
-def replaced(owner: Any, name: str, function: Callable[..., Any] | None) -> Iterator[None]:
-    """Within it, `owner.name` is `function`; what stood on the object (or class, or module) itself comes back, unless
+def replaced(owner: Any, name: str, by: Any) -> Iterator[None]:
+    """Within it, `owner.name` is another; what stood on the object (or class, or module) itself comes back, unless
     somebody has put something else there."""
     kind = type if isinstance(owner, type) else object
     before = vars(owner).get(name)
-    kind.__setattr__(owner, name, function)
+    kind.__setattr__(owner, name, by)
     try:
         yield
     finally:
-        if vars(owner).get(name) is function:
+        if vars(owner).get(name) is by:
             if before is not None:
                 kind.__setattr__(owner, name, before)
             else:

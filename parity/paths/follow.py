@@ -32,6 +32,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from parity.errors import UsageError
+from parity.hooks.methods import replaced
 from parity.hooks.rows import JOINT, Part
 from parity.hooks.tap import by_branch, single_output
 from parity.hooks.torchtools import Intercept, callable_modules, leaves, mapped, named_arguments
@@ -95,6 +96,8 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
         truth(own.listen)
     for variant in variants:
         variant(_Run(own.look, own).listen)
+    for constant, words in _constants(own):
+        truth(_Run(own.look, own, constant, functools.partial(Apart.explain, words=words)).listen)
     records, floors, named = [], {}, set[str]()
     for one in own.sites.values():
         record = replace(one.record, key=replace(one.key, stage=stage, step=step))
@@ -123,6 +126,37 @@ class Look:
     own_order: bool = False
 
 
+_EPSILONS = (1e-6, 1e-5, 1e-8, 1e-3, 1e-12)
+_CONSTANTS: Mapping[str, tuple[float | str, ...]] = {
+    "eps": _EPSILONS, "variance_epsilon": _EPSILONS, "approximate": ("none", "tanh"),
+}  # fmt: skip
+"""Attribute of a norm or an activation -> what frameworks and models have there."""
+
+_Constant = tuple[str, float | str]
+"""An attribute, and what all modules of a model have there that have it."""
+
+
+def _constants(own: _Run) -> Iterator[tuple[_Constant, str]]:
+    """What may explain outputs that are far: other constants of the modules that made them, in words."""
+    outputs = [one for one in own.sites.values() if not one.key.is_input]
+    judged, far = {one.key.module for one in outputs}, {one.key.module for one in outputs if one.far}
+    made_by = ((next((m for m in _from(path) if m in judged), ""), held) for path, held in own.constants.items())
+    held = [constants for module, constants in made_by if module in far]
+    for name, values in _CONSTANTS.items():
+        there = {constants[name] for constants in held if name in constants}
+        others = (value for value in values if there - {value})
+        for value in others:
+            yield (name, value), f"made with {name}={value}, not {' and '.join(sorted(map(str, there)))}"
+
+
+def _from(path: str) -> Iterator[str]:
+    """A module and those around it."""
+    yield path
+    while path:
+        path = path.rpartition(".")[0]
+        yield path
+
+
 @dataclass
 class _Call:
     """A call of a module that has not ended. `known`: whether all that its code has had so far is the candidate's."""
@@ -137,12 +171,17 @@ class _Run:
 
     Attributes:
         like: the reference's own run, for one that measures floors; None for that run itself.
+        constant: another that modules have in it. take: what becomes of rows that stand beside the reference's own.
+        constants: of each module, by attribute.
         sites: what is judged. fates: of each value, by `name_of`. counts: calls of each module.
         _branches: of the call of the model. _layouts: where rows lie, by branch. _open: calls, innermost last.
     """
 
     look: Look
     like: _Run | None = None
+    constant: _Constant | None = None
+    take: Callable[[Apart, torch.Tensor], None] = Apart.widen
+    constants: dict[str, Mapping[str, float | str]] = field(default_factory=dict)
     sites: dict[str, Apart] = field(default_factory=dict)
     fates: dict[str, Fate] = field(default_factory=dict)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -181,6 +220,10 @@ class _Run:
 
         with contextlib.ExitStack() as hooks:
             for path, module in callable_modules(model.model).items():
+                own = ((name, x) for name, x in vars(module).items() if name in _CONSTANTS)
+                self.constants[path] = {name: x for name, x in own if isinstance(x, float | str)}
+                if self.constant is not None and self.constant[0] in self.constants[path]:
+                    hooks.enter_context(replaced(module, *self.constant))
                 hooks.enter_context(module.register_forward_pre_hook(before(path), with_kwargs=True))
                 hooks.enter_context(module.register_forward_hook(after(path), always_call=True))
             yield
@@ -258,7 +301,7 @@ class _Run:
         judged_before = {} if self.like is None else self.like.sites
         for part in layout.parts(module, port, x) if judged_before else ():
             if one := judged_before.get(_part_name(name, part)):
-                one.widen(layout.rows(module, part, x))
+                self.take(one, layout.rows(module, part, x))
         # What is not finite lies in rows that nothing reads: it would not stay there.
         return fate, placed if is_mask(port, x) else torch.where(torch.isfinite(placed), placed, x)
 

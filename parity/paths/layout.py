@@ -17,7 +17,7 @@ from parity.hooks.rows import JOINT, Masks, NoRows, Part, RowRule, all_through, 
 from parity.hooks.torchtools import real
 from parity.records import Floor, Key, Moments, Record
 from parity.sketch import geometry
-from parity.transforms import done
+from parity.transforms import LEFT, done
 
 
 @dataclass(frozen=True)
@@ -172,6 +172,17 @@ class Apart:
             self.most = np.maximum(self.most, bins)
             self.whole = max(self.whole, float(np.sqrt((bins**2).sum())))
 
+    def explain(self, other: torch.Tensor, words: str) -> None:
+        """Say how the candidate's rows were made, where the same rows as made otherwise are nearly those."""
+        left, whole = (float(np.sqrt((norms(_between(x, self.other)) ** 2).sum())) for x in (other, self.own))
+        if self.far and left <= max(LEFT * whole, self.floor.l2):
+            self.said = f"the candidate's is the reference's {words}"
+
+    @property
+    def far(self) -> bool:
+        """Whether more than rounding is between the two."""
+        return self.finite and float(np.sqrt((self.bins**2).sum())) > self.floor.l2
+
     @property
     def finite(self) -> bool:
         return bool(np.isfinite(self.bins).all())
@@ -185,7 +196,7 @@ class Apart:
     def words(self) -> str:
         """What was done to the reference's values to give the candidate's; empty where nobody knows, or where rounding
         alone may have done it."""
-        if self.said or not self.finite or float(np.sqrt((self.bins**2).sum())) <= self.floor.l2:
+        if self.said or not self.far:
             return self.said
         found = done(*(x.detach().cpu().double().numpy() for x in (self.own, self.other)))
         return "" if found is None else str(found)

@@ -21,6 +21,7 @@ IN_TORCH: dict[str, Change] = {
     "patch": ("self.patch(hidden_states", "self.patch(1.01 * hidden_states"),
     "text": ("torch.nn.Linear(12, width)", "torch.nn.Sequential(torch.nn.Linear(12, width), torch.nn.GELU())"),
     "norm": ("torch.nn.LayerNorm(width)", "torch.nn.LayerNorm(width, eps=1e-2)"),
+    "eps": ("torch.nn.LayerNorm(width)", "torch.nn.LayerNorm(width, eps=1e-6)"),
     "attention": ("F.scaled_dot_product_attention(q, k", "F.scaled_dot_product_attention(q * 1.1, k"),
     "mask": ("x = block(x, keep)", "x = block(x, None)"),
     "another mask": ("x = block(x, keep)", "x = block(x, keep.new_ones(keep.shape))"),
@@ -48,6 +49,7 @@ LISTED = {
 IN_FLAX: dict[str, Change] = {
     "patch": ("x = self.patch(", "x = 1.01 * self.patch("),
     "norm": ("epsilon=1e-5", "epsilon=1e-2"),
+    "eps": ("epsilon=1e-5", "epsilon=1e-6"),
     "attention": ("dot_product_attention(q, k", "dot_product_attention(q * 1.1, k"),
     "out": ("return self.out(", "return 1.05 * self.out("),
 }
@@ -108,4 +110,11 @@ def test_each_says_what_was_done_to_its_values_where_that_is_known(tmp_path: Pat
         "patch's input: the candidate's is the reference's times 1.01",
         "blocks.0's input keep: the candidate's lets 64 keys through, the reference's 53",
         "the model's output: the candidate's is the reference's times 1.05",
+    ]
+
+
+@pytest.mark.parametrize("runs", ["torchax", "flax"])
+def test_another_epsilon_of_a_norm_is_named(runs: str, tmp_path: Path) -> None:
+    assert [d.causes for d in differences(stack(tmp_path, "eps", runs))] == [
+        ["blocks.0.norm: the candidate's is the reference's made with eps=1e-06, not 1e-05"]
     ]
