@@ -89,8 +89,10 @@ COMPONENTS = ("transformer", "transformer_2", "unet", "vae", "scheduler", "guide
 
 
 def of_script(golden: Provenance) -> bool:
-    """Whether a golden was recorded in a script: among its settings are configs of components."""
-    return any(name.partition(".")[0] in COMPONENTS for name in golden.settings.keys() - BY_NAME.keys())
+    """Whether a golden was recorded in a script: its settings are the configs of components, if they have any."""
+    configs = golden.settings.keys() - BY_NAME.keys()
+    bare = golden.backend == PORT and golden.settings.keys() <= {"dtype"}
+    return bare or any(name.partition(".")[0] in COMPONENTS for name in configs)
 
 
 def _of_component(name: str, settings: Mapping[str, str]) -> bool:

@@ -157,7 +157,8 @@ def conclude(
     )
     if not any(_compared(d) for d in sites):
         return nothing
-    loop = [d for d in sites if d.key.module == LOOP and d.verdict != "ignored"]
+    apart = ("ignored", "not compared")
+    loop = [d for d in sites if d.key.module == LOOP and not (d.key.branch and d.verdict in apart)]
     broken = next((d for d in loop if d.nonfinite[0]), None)
     # What was judged before the reference broke stands.
     outputs = [d for d in loop if (broken is None or _before(d, broken)) and beyond(d) and not unknown(d)]

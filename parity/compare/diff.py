@@ -212,7 +212,8 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
         seen=judge.seen if rename or port else None,
     )
     if port and a.sites != "none" and not judge.seen.compared and b.modules and result.verdict == "pass":
-        return result.unjudged("no_module")
+        unlike = next((d for d in result.sites if d.verdict == "not compared" and d.note), None)
+        return result.unjudged("no_module", "" if unlike is None else f"{unlike.key.site} is the first ({unlike.note})")
     result = result if judge.seen.floors else without_floors(result)
     if result.verdict == "pass" and not sides.all_there:
         return result.unjudged("not_comparable", next(f.detail for f in findings if f.check == "steps held"))

@@ -217,7 +217,14 @@ def _tensors(a: Record, b: Record, floor: Floor | None, drawn: SiteDiff, *, own:
         note = "their norms differ; no sketch is held" if far else "only moments are held"
         return _unlike(replace(drawn, note=note), not far)
     note = unlike(a, b)
-    return _unlike(replace(drawn, note=note), note == PICTURES or (own and not is_contract(a.key)))
+    inside = (own and not is_contract(a.key)) or _of_other_calls(a, b)
+    return _unlike(replace(drawn, note=note), note == PICTURES or inside)
+
+
+def _of_other_calls(a: Record, b: Record) -> bool:
+    """Whether predictions of a branch are of other numbers of videos: a side may call its model once for each. What
+    they are combined to decides."""
+    return a.key.module == LOOP and a.key.branch != "" and a.shape[:1] != b.shape[:1] and a.shape[1:] == b.shape[1:]
 
 
 def _exactly(x: np.ndarray, y: np.ndarray, floor: Floor | None, drawn: SiteDiff) -> SiteDiff:

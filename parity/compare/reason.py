@@ -285,7 +285,9 @@ def _inconclusive(reason: Reason) -> str:
         "no_prediction": f"the candidate's recording lacks noise_pred and latents at {reason.steps} "
         f"step{'s' * (reason.steps > 1)}, so its guidance and scheduler were not compared: give parity.record the "
         "scheduler that its loop calls (scheduler=), or record the reference without its own",
-        "no_module": "the port and the reference name no module alike: map the port's names with Port(rename=...)",
+        "no_module": f"no module lines up with the reference's: {reason.detail}"
+        if reason.detail
+        else "the port and the reference name no module alike: map the port's names with Port(rename=...)",
         "no_site": f"the port and the reference have no site in common: {reason.detail}; map its names with "
         "Port(rename=...)",
     }[reason.problem]

@@ -259,7 +259,7 @@ def order(seen: Seen) -> Iterator[Cause]:
         pair = seen.pair(PREDICTED, branch)
         if pair is None or pair[0].size < FEW or pair[0].ndim != 5 or not all(np.isfinite(x).all() for x in pair):
             continue
-        ours, theirs = pair
+        ours, theirs = (x[:1] for x in pair)  # the order of several videos is nobody's layout
         near = {words: _cosine(x, theirs) for words, x in laid_out(ours)}
         best = max(near, key=lambda words: near[words], default="")
         if best and near[best] >= NEAR and near[best] >= _cosine(ours, theirs) + NEARER:

@@ -135,21 +135,22 @@ class Masks:
         return self.rule.parts(module, port, shape, known)
 
     def frame(
-        self, module: str, part: Part, rows: int, frames: Mapping[str, tuple[Any, Any]], at: int, count: int
+        self, module: str, part: Part, rows: int, frames: Mapping[str, tuple[Any, Any]], at: list[int], count: int
     ) -> tuple[Any, Any]:
         """Index and weight of a part's rows: what its mask says of so many rows, or those of the rule's own frame.
 
         Args:
-            frames: the branch's, by name. at: the branch's place in the batch. count: of the branches in it.
+            frames: the branch's, by name. at: the branch's rows in the batch. count: of the rows in it.
 
         Returns:
             Of a joint sequence of several items, each with a mask of its own, the weight is of each item.
         """
         valid = self.of(module, rows, part.start)
-        if valid is not None and part.frame == JOINT and valid.shape[0] not in (1, count):
-            return read_of(valid, None)
+        own = valid is not None and valid.shape[0] == count
+        if valid is not None and part.frame == JOINT and (len(at) > 1 if own else valid.shape[0] != 1):
+            return read_of(valid[at] if own else valid, None)
         if valid is not None:
-            valid = valid[at if at < valid.shape[0] else 0]
+            valid = valid[at[0] if at[0] < valid.shape[0] else 0]
         if part.frame == JOINT:
             assert valid is not None  # it is a part only of what has a mask
             return read_of(valid, sum((weight <= 0).sum() for _, weight in frames.values()) if frames else None)

@@ -91,7 +91,8 @@ class Tap:
 
     Attributes:
         plan: which sites. reducer: the backend's. rule: the family's row knowledge.
-        branches: names of the guidance branches in the call's batch, in order.
+        branches: names of the guidance branches in the call's batch, in order. rows: the branch of each row of the
+            batch, empty of one that fills it up; by default each branch has one.
         frames: branch -> frame name -> (index [F] int32, weight [F] float32), as tensors of the backend.
         entries: what was seen, in execution order.
         named: a module's path -> the name it is observed under. ports: a site -> the port that it is observed under.
@@ -111,6 +112,7 @@ class Tap:
     ports: Callable[[str, str], str] = lambda module, port: port
     masks: Masks | None = None
     attention: Callable[[], Callable[..., Any] | None] = lambda: None
+    rows: tuple[str, ...] = ()
     ran: Seen = field(default_factory=Seen)
     _seen: dict[int, _Memo] = field(default_factory=dict)
     _held: int = 0
@@ -172,7 +174,7 @@ class Tap:
                 self._held += size
                 memo[WHOLE] = f"{module}:{name} {call}"
                 dtype = str(x.dtype).removeprefix("torch.")
-                for branch, piece in by_branch(self.branches, x):
+                for branch, piece in by_branch(self.branches, x, self.rows):
                     held = Reduced(None, self.reducer.value(piece))
                     self.entries.append(Entry(branch, site, call, "tensor", tuple(piece.shape), dtype, reduced=held))
 
@@ -181,7 +183,7 @@ class Tap:
         keep = self.plan.wants_value(module, port)
         dtype = str(x.dtype).removeprefix("torch.")
         x = real(x)  # of a complex rotary table, what can be sketched and stored
-        for i, (branch, piece) in enumerate(by_branch(self.branches, x)):
+        for i, (branch, piece) in enumerate(by_branch(self.branches, x, self.rows)):
             item = None if piece is x else Item(x, i, len(self.branches))
             for part in (self.masks or self.rule).parts(module, port, tuple(piece.shape)):
                 site = f"{module}:{port}" + (f"@{part.name}" if part.name else "")
@@ -193,8 +195,9 @@ class Tap:
         frames = self.frames[entry.branch]
         if self.masks is None:
             return frames[part.frame]
-        at, count = self.branches.index(entry.branch), len(self.branches)
-        return self.masks.frame(entry.site.partition(":")[0], part, rows, frames, at, count)
+        batch = self.rows or self.branches
+        at = rows_of(entry.branch, batch)
+        return self.masks.frame(entry.site.partition(":")[0], part, rows, frames, at, len(batch))
 
     def _part(
         self, entry: Entry, x: torch.Tensor, part: Part, keep: bool, memo: dict[Any, Any], item: Item | None
@@ -250,14 +253,26 @@ def counted_on(entry: Entry, before: Mapping[str, int]) -> Entry:
     return replace(entry, call=entry.call + before.get(module, 0))
 
 
-def by_branch(branches: Sequence[str], x: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-    """A batched tensor's branches by name; a tensor without the batch axis belongs to each of them."""
-    n = len(branches)
-    if n == 1:
-        return [(branches[0], x)]
-    if x.ndim == 0 or x.shape[0] != n:
+def by_branch(branches: Sequence[str], x: torch.Tensor, rows: Sequence[str] = ()) -> list[tuple[str, torch.Tensor]]:
+    """A batched tensor's branches by name; a tensor without the batch axis belongs to each of them.
+
+    Args:
+        rows: see `Tap`.
+    """
+    rows = rows or branches
+    if x.ndim == 0 or x.shape[0] != len(rows) or len(set(rows)) == 1:
         return [(branch, x) for branch in branches]
-    return [(branch, x[i : i + 1]) for i, branch in enumerate(branches)]
+    return [(branch, _taken(x, rows_of(branch, rows))) for branch in branches]
+
+
+def rows_of(branch: str, rows: Sequence[str]) -> list[int]:
+    """Which rows of a batch are a branch's."""
+    return [i for i, own in enumerate(rows) if own == branch]
+
+
+def _taken(x: torch.Tensor, at: list[int]) -> torch.Tensor:
+    first, behind = at[0], at[-1] + 1
+    return x[first:behind] if behind - first == len(at) else x[at]
 
 
 def single_output(output: Any) -> Any:

@@ -122,7 +122,7 @@ class Layout:
         rows = rows[:, part.start : part.stop] if part.name else rows
         frames = self.model.frames[self.branch]
         if part.frame == JOINT or (part.frame and self.model.pairs_rows):
-            rows = take(rows, *self._ours.frame(module, part, int(rows.shape[1]), frames, 0, 1))[0]
+            rows = take(rows, *self._ours.frame(module, part, int(rows.shape[1]), frames, [0], 1))[0]
         elif part.frame:
             rows = take(rows, *frames[part.frame])[0]
         return rows.detach().clone()

@@ -29,6 +29,9 @@ from parity.sketch import shown_record, value_record
 if TYPE_CHECKING:
     from parity.recorder.record import Recording
 
+VIDEO = 5
+"""Axes of a batch of videos."""
+
 NOT_CALLED = (
     "no call of the transformer was seen in the first step; was it replaced or compiled within the block, or its "
     "forward called by name? Record what the script calls, from where it is ready"
@@ -143,30 +146,34 @@ class Loop:
                 records = self._decoded_records(latents_of(args, kwargs)[1], _first(result))
                 self.steps.outside += records
                 if self.wrong is not None and again is not None and isinstance(vae, torch.nn.Module):
-                    self._wrongly(vae, again, [r.shape for r in records])
+                    self._wrongly(vae, again, records)
+                self._decoded["decode"] += sum(r.key.is_input for r in records)
 
         with watched(vae, "decode", before, after):
             yield
 
     def _decoded_records(self, latents: Any, frames: Any) -> list[Record]:
-        """Records of a call of the decoder: its latents, what it gave, and what a picture shows of that."""
-        call = self._decoded["decode"]
-        self._decoded["decode"] += 1
-        given = self.steps.after_loop("in.z", self._placed(latents), _dtype(latents), call, held=True)
-        shown = self._placed(frames)
-        # A video [B, C, T, H, W] as [B, T, C, H, W], so that the bins of its rows are of frames; a picture as it is.
-        shown = np.moveaxis(shown, 2, 1) if shown.ndim == 5 else shown
-        whole = self.steps.after_loop("out", shown, _dtype(frames), call, held=False)
-        return [given, whole, shown_record(whole, shown)]
+        """Records of a call of the decoder, as of one for each video that it is given: the latents, what they gave, and
+        what a picture shows of that."""
+        z, given = self._placed(latents), self._placed(frames)
+        many = len(z) if z.ndim == given.ndim == VIDEO and len(z) == len(given) else 1
+        found: list[Record] = []
+        for i in range(many):
+            call, own = self._decoded["decode"] + i, slice(i, i + 1) if many > 1 else slice(None)
+            found.append(self.steps.after_loop("in.z", z[own], _dtype(latents), call, held=True))
+            # A video [B, C, T, H, W] as [B, T, C, H, W], so that row bins are of frames; a picture as it is.
+            shown = np.moveaxis(given[own], 2, 1) if given.ndim == VIDEO else given
+            whole = self.steps.after_loop("out", shown, _dtype(frames), call, held=False)
+            found += [whole, shown_record(whole, shown)]
+        return found
 
-    def _wrongly(self, vae: torch.nn.Module, decoding: Again, shapes: list[tuple[int, ...]]) -> None:
+    def _wrongly(self, vae: torch.nn.Module, decoding: Again, own: list[Record]) -> None:
         """Decode with known faults; what they give in other shapes says nothing."""
         assert self.wrong is not None
         for faults, latents, made in self.wrong.decode(vae, decoding):
-            self._decoded["decode"] -= 1
             records = self._decoded_records(latents, _first(made))
-            if [r.shape for r in records] == shapes:
-                self.wrong.keep(OUTSIDE, faults, records[1:])
+            if [r.shape for r in records] == [r.shape for r in own]:
+                self.wrong.keep(OUTSIDE, faults, [r for r in records if not r.key.is_input])
 
     def _placed(self, x: Any) -> np.ndarray:
         """A tensor, or an array of numpy's or JAX's, on the host with the channels in their place."""

@@ -7,8 +7,8 @@ collected for the part that is written last.
 
 Which guidance branch a call of the transformer is of, diffusers' pipelines say themselves: each call is made within
 `transformer.cache_context(NAME)`, `cond`, `uncond`, `pred_cond`, or `cond_uncond` for both in one batch, the
-unconditional one first. Without it the calls of a step are named in their order, `cond` first, as those pipelines make
-them.
+unconditional one first. Without it a batch in which the same latents are there twice holds both, whatever the order of
+its rows, and the calls of a step are named in their order, `cond` first, as those pipelines make them.
 """
 
 from __future__ import annotations
@@ -54,14 +54,15 @@ class Called:
     """A call of a transformer in the step that is being seen.
 
     Attributes:
-        of: whose. start: of its records among those of the step. branches: in its batch. by_order: whether its name is
-            its place among the calls of the step. timestep: that it was given; None where nobody knows. latents: a
-            copy of what it was given first; None likewise.
+        of: whose. start: of its records among those of the step. rows: the branch of each row of its batch, see
+            `parity.hooks.tap.Tap`; of one branch its name alone. by_order: whether its name is its place among the
+            calls of the step. timestep: that it was given; None where nobody knows. latents: a copy of what it was
+            given first; None likewise.
     """
 
     of: object
     start: int
-    branches: tuple[str, ...]
+    rows: tuple[str, ...]
     by_order: bool
     timestep: float | None
     latents: torch.Tensor | None
@@ -79,6 +80,11 @@ SAME = 0.998
 """Square of the cosine from which two latents are the same, scaled or rounded."""
 ORDER = ("cond", "uncond")
 """Names of the calls of a step that nobody names."""
+
+
+def names_of(rows: Iterable[str]) -> tuple[str, ...]:
+    """The branches in a batch, in order."""
+    return tuple(dict.fromkeys(filter(None, rows)))
 
 
 def in_order(number: int) -> str:
@@ -173,7 +179,7 @@ class Steps:
             name = in_order(number[c.of]) if c.by_order else ""
             number[c.of] += i >= first
             for r in self.part[c.start : end]:
-                mine = r.key.branch in c.branches  # else named by the script
+                mine = r.key.branch in names_of(c.rows)  # else named by the script
                 key = replace(r.key, step=self.number, branch=name if name and mine else r.key.branch)
                 part += [r if r.key == key else replace(r, key=key)] if i >= first or not mine else []
         self.part, self.before = part, self.before + first
@@ -247,6 +253,25 @@ def _latents(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tensor |
     return None if found is None or is_split(found) else found.detach().clone()
 
 
+MOST = 64
+"""Rows of a batch that are compared with each other."""
+
+
+def _times(latents: torch.Tensor | None, batch: int) -> tuple[int, ...]:
+    """Of each row of a batch how often its latents were there before it; -1 where no others are there as often, of rows
+    that fill the batch up. Empty where nobody knows.
+
+    Of latents what stands first is compared: what a model is given beside them (a picture, a mask) is a branch's own.
+    """
+    if latents is None or len(latents) != batch or batch > MOST:
+        return ()
+    own = latents[:, 0] if latents.ndim > 3 else latents[..., 0]
+    first = [next(j for j in range(i + 1) if j == i or bool((own[j] == own[i]).all())) for i in range(batch)]
+    times = [first[:i].count(row) for i, row in enumerate(first)]
+    every = min(first.count(row) for row in first)
+    return tuple(i if i < every else -1 for i in times)
+
+
 def _batch(x: Any) -> int:
     """How many an argument is of: a batch of tensors, or a list of them; 0 for anything else."""
     if isinstance(x, torch.Tensor):
@@ -257,8 +282,8 @@ def _batch(x: Any) -> int:
 class Branches:
     """Names the calls of one transformer.
 
-    A batch of two that nobody explains is taken for both branches, until a second call on the same latents shows that
-    it is two videos.
+    A batch of two of which nobody knows the latents is taken for both branches, until a second call on the same ones
+    shows that it is two videos.
 
     Attributes:
         guided: says whether a batch of several holds both branches; None where nobody knows.
@@ -277,34 +302,36 @@ class Branches:
             self.steps.calls.pop()
 
     def of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
-        """The branches in the batch of a call that begins, in order."""
+        """The branch of each row in the batch of a call that begins; see `Called`."""
         timestep, latents = _timestep(args, kwargs), _latents(args, kwargs)
         self.steps.turn(timestep)
-        names, by_order = self._named(args, kwargs, latents)
+        rows, by_order = self._named(args, kwargs, latents)
         self.steps.called = True
-        self.steps.calls.append(Called(self, len(self.steps.part), names, by_order, timestep, latents))
-        return names
+        self.steps.calls.append(Called(self, len(self.steps.part), rows, by_order, timestep, latents))
+        return rows
 
     def _named(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], latents: torch.Tensor | None
     ) -> tuple[tuple[str, ...], bool]:
-        """Its branches, and whether they are named by its place among the calls of the step."""
+        """The branch of each row, and whether it is named by its place among the calls of the step."""
         batch = next((n for n in map(_batch, (*args, *kwargs.values())) if n), 1)
-        if len(self.given) > 1:
-            return self.given, False
-        name = self._context.removeprefix("pred_")
-        if name and name != "cond_uncond":
+        name, names = self._context.removeprefix("pred_"), self.given if len(self.given) > 1 else BATCHED
+        said = names is self.given or name == "cond_uncond"
+        if name and not said:
             return (name,), False
         before = [c for c in self.steps.calls if c.of is self]
-        guided = self.guided()
-        again = any(c.branches == BATCHED and c.on(latents) for c in before)
+        again = any(len(names_of(c.rows)) > 1 and len(c.rows) == batch and c.on(latents) for c in before)
         self._apart |= again
-        both = batch == len(BATCHED) if guided is None else guided and batch % len(BATCHED) == 0
-        if both and not self._apart and (name or not any(c.by_order for c in before)):
-            return BATCHED, False
+        guided, times = self.guided(), _times(latents, batch)
+        if said or (guided is not False and not self._apart):
+            if max(times, default=0) > 0 and (not said or max(times) + 1 == len(names)):
+                return tuple("" if i < 0 else names[i] if i < len(names) else f"call{i + 1}" for i in times), False
+            if batch % len(names) == 0 and (said or guided or (not times and batch == len(names))):
+                return tuple(name for name in names for _ in range(batch // len(names))), False
         if again:  # the first was taken for both branches, and has their names; the next steps' calls get them
             return (f"call{len(before) + 1}",), False
-        return (in_order(len(before)),), True
+        name = in_order(len(before))
+        return (tuple("" if i < 0 else name for i in times) if -1 in times else (name,)), True
 
     @contextlib.contextmanager
     def listening(self, model: Any) -> Iterator[None]:

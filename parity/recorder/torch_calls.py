@@ -25,10 +25,10 @@ from parity.hooks.methods import replaced
 from parity.hooks.reduce.on_torch import TorchReducer, is_split, to_numpy, torch_records
 from parity.hooks.rows import MaskedRows, Masks, NoRows, let_through
 from parity.hooks.sites import SitePlan, plan_sites
-from parity.hooks.tap import Reducer, Tap
+from parity.hooks.tap import Reducer, Tap, by_branch, rows_of
 from parity.hooks.torchtools import ORIGINAL, eagerly, entry_of, mapped, module_tree, prediction_of
 from parity.recorder.rerun import Again, Draws, Memory
-from parity.recorder.steps import STAGE, Branches
+from parity.recorder.steps import STAGE, Branches, names_of
 from parity.recorder.wrong import STEP, Call, Wrong, copied
 from parity.records import Key, Record
 
@@ -113,11 +113,12 @@ class Calls:
     def _placed(self, key: Key) -> Key:
         return replace(key, site=f"{self.prefix}.{key.site}" if key.module else f"{self.prefix}{key.site}")
 
-    def tap(self, branches: tuple[str, ...]) -> Tap:
-        """A tap for a call with these branches in its batch."""
+    def tap(self, rows: tuple[str, ...]) -> Tap:
+        """A tap for a call with these branches in its batch; see `Tap.rows`."""
+        branches = names_of(rows)
         frames: Mapping[str, Any] = {branch: {} for branch in branches}
         rule = MaskedRows() if self.whole else NoRows()  # of a share nobody knows which rows it holds
-        tap = GuardedTap(self.plan, self.kind.reducer(), rule, branches, frames, guard=self.recording.guard)
+        tap = GuardedTap(self.plan, self.kind.reducer(), rule, branches, frames, rows=rows, guard=self.recording.guard)
         tap.masks = Masks(rule) if self.whole else None
         return tap
 
@@ -125,12 +126,12 @@ class Calls:
         if self.busy or not self.recording.wanted():
             return None
         with self.recording.guard():
-            branches = self.branches.of(args, kwargs)
+            rows = self.branches.of(args, kwargs)
             if self._tried():
                 self._before = copied(self.model)
                 args, kwargs = mapped(torch.clone, args), mapped(torch.clone, dict(kwargs))
-            self._call = Call(branches, args, kwargs)
-            return self.tap(branches)
+            self._call = Call(rows, args, kwargs)
+            return self.tap(rows)
         return None
 
     def _end(self, tap: Tap, output: Any) -> None:
@@ -148,31 +149,33 @@ class Calls:
     def _record(self, call: Call, tap: Tap, output: Any) -> None:
         step = self.steps.number
         self.steps.part += self.placed(self.kind.records(tap, step))
-        self.steps.part += self.predictions(call.branches, output)
+        self.steps.part += self.predictions(call.rows, output)
         if self.wrong is not None and self._tried():
-            again = functools.partial(self.tap, call.branches)
+            again = functools.partial(self.tap, call.rows)
             for faults, made in self.wrong.call(self._before or copied(self.model), call, again):
-                self.wrong.keep(step, faults, self.predictions(call.branches, made))
+                self.wrong.keep(step, faults, self.predictions(call.rows, made))
 
     def _tried(self) -> bool:
         """Whether a call is repeated with known faults: those of the first step, of the first transformer."""
         return self.wrong is not None and self.steps.number == STEP and not self.prefix
 
-    def predictions(self, branches: tuple[str, ...], output: Any) -> list[Record]:
+    def predictions(self, rows: tuple[str, ...], output: Any) -> list[Record]:
         """Records of the predictions of the branches in a batch, which is a tensor or a list of them; none of a call
         that only fills a cache."""
-        count, found = len(branches), prediction_of(output)
-        listed = output if isinstance(output, list) and len(output) == count > 1 else found
+        branches, found = names_of(rows), prediction_of(output)
+        listed = output if isinstance(output, list) and len(output) == len(rows) > 1 else found
         if isinstance(listed, (list, tuple)):
-            each = list(listed) if len(listed) == count else [torch.stack(list(listed))] * count
-        elif not isinstance(found, torch.Tensor):
-            return []
+            own = {
+                branch: [listed[i] for i in rows_of(branch, rows)] for branch in branches if len(listed) == len(rows)
+            }
+            each = [(b, own[b][0] if len(own.get(b, ())) == 1 else torch.stack(own.get(b, listed))) for b in branches]
+        elif isinstance(found, torch.Tensor):
+            each = by_branch(branches, found, rows)
         else:
-            split = count > 1 and found.shape[0] == count
-            each = [found[i : i + 1] if split else found for i in range(count)]
+            return []
         return [
             self.steps.value("noise_pred", self.kind.host(x), str(x.dtype).removeprefix("torch."), branch)
-            for x, branch in zip(each, branches, strict=True)
+            for branch, x in each
         ]
 
 
@@ -226,12 +229,11 @@ class TorchCompiledCalls(Calls):
 
     def _beside(self, again: Again, output: Any) -> None:
         """Call the module itself on what its program was given, as it was then, and record that."""
-        branches = self.branches.of(again.args, again.kwargs)
-        call = Call(branches, again.args, again.kwargs)
+        call = Call(self.branches.of(again.args, again.kwargs), again.args, again.kwargs)
         self.busy = True
         try:
             with eagerly(self.model):
-                tap = self.tap(branches)
+                tap = self.tap(call.rows)
                 with attached(self.model, tap):
                     again()
                 self._record(call, tap, output)

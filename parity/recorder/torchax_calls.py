@@ -26,7 +26,7 @@ from parity.hooks.reduce.on_jax import BatchingReducer, array_of, jax_records, s
 from parity.hooks.reduce.on_torch import widen16
 from parity.hooks.tap import Entry, Reducer, Tap
 from parity.hooks.torchtools import named_arguments, prediction_of, uncached
-from parity.recorder.steps import STAGE
+from parity.recorder.steps import STAGE, names_of
 from parity.recorder.torch_calls import Calls, Kind
 from parity.records import Record
 
@@ -68,25 +68,26 @@ class CompiledCalls(Calls):
         def call(method: str, *args: Any, **kwargs: Any) -> Any:
             if method != "forward" or self.busy or not self.recording.wanted():
                 return own(method, *args, **kwargs)
-            branches: tuple[str, ...] = ()
+            rows: tuple[str, ...] = ()
             with self.recording.guard():
-                branches = self.branches.of(args, kwargs)
-            if not branches:
+                rows = self.branches.of(args, kwargs)
+            if not rows:
                 return own(method, *args, **kwargs)
-            return self._observed(branches, args, kwargs, lambda: own(method, *args, **kwargs))
+            return self._observed(rows, args, kwargs, lambda: own(method, *args, **kwargs))
 
         with self.branches.listening(self.model), replaced(self.compiled, "jittable_call", call):
             yield
 
     def _observed(
-        self, branches: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any], own: Callable[[], Any]
+        self, rows: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any], own: Callable[[], Any]
     ) -> Any:
         """The script's call; what was seen in it is recorded.
 
         Args:
             own: makes it by the script's own program.
         """
-        several = tuple(str(i) for i in range(len(branches)))
+        branches = names_of(rows)
+        several = tuple(str(branches.index(branch)) if branch else "" for branch in rows)
         key = (several, str(self.plan), _signature(args, kwargs))
         if key not in self.programs:
             traced: list[tuple[Entry, ...]] = []
@@ -118,11 +119,10 @@ class CompiledCalls(Calls):
             return own()
         out, reduced = result
         with self.recording.guard():
-            names = dict(zip(several, branches, strict=True))
-            entries = tuple(replace(e, branch=names[e.branch]) for e in traced[0])
+            entries = tuple(replace(e, branch=branches[int(e.branch)]) for e in traced[0])
             step = self.steps.number
             self.steps.part += self.placed(jax_records(entries, interop.jax_view(reduced), step, STAGE))
-            self.steps.part += self.predictions(branches, out)
+            self.steps.part += self.predictions(rows, out)
         if self.same.get(key):
             return out
         given = own()

@@ -86,10 +86,10 @@ class Call:
     """A call of the transformer.
 
     Attributes:
-        branches: the guidance branches in the batch, in order. args, kwargs: as it was given them.
+        rows: see `parity.hooks.tap.Tap`. args, kwargs: as it was given them.
     """
 
-    branches: tuple[str, ...]
+    rows: tuple[str, ...]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
 

@@ -129,3 +129,14 @@ def test_decoder_that_is_never_called_leaves_nothing(tmp_path: Path, capsys: pyt
     recorded(tmp_path / "g", lambda: None, vae=Vae())
     assert "nothing was decoded" in capsys.readouterr().err
     assert not (tmp_path / "g").exists()
+
+
+@pytest.mark.parametrize(("seed", "verdict"), [(2, "pass"), (3, "fail")])
+def test_two_videos_are_decoded_at_once_or_one_after_the_other(seed: int, verdict: str, tmp_path: Path) -> None:
+    vae, two = Vae(), [LATENTS / 0.48, drawn(1, 4, 9, 16, 16, seed=2) / 0.48]
+    other = drawn(1, 4, 9, 16, 16, seed=seed) / 0.48
+    referenced(tmp_path / "gpu", lambda: vae.decode(torch.cat(two)), vae=vae)
+    recorded(tmp_path / "tpu", lambda: [vae.decode(z) for z in (two[0], other)], vae=vae)
+    found = diff(tmp_path / "gpu", tmp_path / "tpu")
+    assert found.verdict == verdict, found.reason
+    assert (found.origin is None) or found.origin.key.call == 1
