@@ -59,10 +59,11 @@ def differences(result: Result) -> tuple[Difference, ...]:
     # The first divergence is often known closer than the sites are, which were judged before it was looked for.
     first = [result.origin.key] if result.origin is not None and result.origin.birth != "propagated" else []
     explained = {d.key for d in result.closer if not d.introduced}  # the closer look has seen what comes before them
+    measured = {d.key for d in result.introduced if d.local.rel_l2 > 0}  # made of the candidate's own values
     for key in (*first, *(d.key for d in result.introduced)):
         if weights and key.module not in _AROUND:
             continue  # a module that has other weights differs by them
-        if first and key != first[0] and (key in explained or _around(key, first[0])):
+        if first and key != first[0] and ((key in explained and key not in measured) or _around(key, first[0])):
             continue  # it hands on what begins before it, or inside it
         one = found.setdefault(code_of(key.site), Difference(place_of(key.site)))
         one.also(place_of(key.site))

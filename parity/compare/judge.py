@@ -22,13 +22,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.compare.births import Births, Excuse, beyond, call_of
+from parity.compare.births import Births, Excuse, above, beyond, call_of
 from parity.compare.metrics import L2_LIMIT, LINF_LIMIT, between, compared, keys_through, ratios, unread
 from parity.compare.pairs import Meeting, meet
 from parity.compare.preflight import Factors
 from parity.compare.result import NAN, Distance, SiteDiff
 from parity.golden.disk.part import FloorTable, Table, tabled
-from parity.records import Key, StepRecords
+from parity.records import LOOP, Key, StepRecords
 from parity.sketch import Geometry
 
 BLOCK = 1 << 17
@@ -97,6 +97,7 @@ class Judge:
         _tell_apart(sites, meeting.lone)
         step.excuse_layouts(sites)
         step.excuse_moved_masks(sites)
+        step.excuse_other_orders(sites)
         sites = self.births.judged(sites)
         self.seen.add(meeting, sites, len(floors))
         return tuple(sites)
@@ -182,15 +183,36 @@ class _Step:
         """The results of parameters that lie otherwise are not compared where they lie so too: they are the reference's
         values in another order, or times the parameters' factor, and what reads them shows whether that is right."""
         for i, factors in self.meeting.laid_out.items():
-            (a, b), at = (moments[i] for moments in self.moments), self.meeting.floors[i]
-            if a < 0 or b < 0 or at < 0 or not beyond(sites[i]) or self.ours.counts[a, 0] != self.theirs.counts[b, 0]:
-                continue
-            numbers, near = (self.ours.numbers[a], self.theirs.numbers[b]), L2_LIMIT * float(self.floors.numbers[at, 0])
-            same = [factor for factor in factors if _same_values(*numbers, factor, near, int(self.ours.counts[a, 0]))]
+            same = [factor for factor in factors if self._same_values(i, factor)] if beyond(sites[i]) else []
             if same:
                 how = "in another order" if same[0] == 1.0 else f"times {same[0]:.4g}"
                 note = f"the reference's values {how}, as its parameters are"
                 sites[i] = replace(sites[i], verdict="not compared", note=note)
+
+    def excuse_other_orders(self, sites: list[SiteDiff]) -> None:
+        """Inside a port the reference's values in another order are not compared where what is made of them agrees: the
+        output of a module around. Text may stand before the image there, or a table's columns be laid out otherwise."""
+        far = [i for i, d in enumerate(sites) if d.verdict == "pass" and self.meeting.own[i] and beyond(d)]
+        if not far:
+            return
+        agrees: dict[tuple[str, str], bool] = {}
+        for d in sites:
+            if not (d.key.is_input or d.key.is_apart or d.key.module == LOOP):
+                place = d.key.branch, d.key.module
+                agrees[place] = agrees.get(place, True) and d.verdict == "pass" and all(d.dtypes) and not beyond(d)
+        for i in far:
+            key = sites[i].key
+            if any(agrees.get((key.branch, module)) for module in above(key.module)) and self._same_values(i, 1.0):
+                note = "the reference's values in another order, and what is made of them agrees"
+                sites[i] = replace(sites[i], verdict="not compared", note=note)
+
+    def _same_values(self, i: int, factor: float) -> bool:
+        """Whether the candidate's tensor may hold the reference's values times a factor, in any order."""
+        (a, b), at = (moments[i] for moments in self.moments), self.meeting.floors[i]
+        if a < 0 or b < 0 or at < 0 or self.ours.counts[a, 0] != self.theirs.counts[b, 0]:
+            return False
+        numbers, near = (self.ours.numbers[a], self.theirs.numbers[b]), L2_LIMIT * float(self.floors.numbers[at, 0])
+        return _same_values(*numbers, factor, near, int(self.ours.counts[a, 0]))
 
     def excuse_moved_masks(self, sites: list[SiteDiff]) -> None:
         """A port's mask may let as many keys through in other places: its text lies there, where the rows that the mask

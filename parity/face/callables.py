@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dis
 import functools
 import inspect
 import sys
@@ -142,12 +143,14 @@ class Callee:
         return {LATENT: torch.zeros([1] * rank), **given}  # no loop goes round a function: nothing reads them
 
 
-def callee(given: object, nest: Nest, tensors: Mapping[str, torch.Tensor], runs: Runs | None, role: str) -> Callee:
+def callee(
+    given: object, nest: Nest, tensors: Mapping[str, torch.Tensor], library: Runs, runs: Runs | None, role: str
+) -> Callee:
     """What the caller gave as a side.
 
     Args:
-        given: a function, a module of torch's, torchax's or Flax NNX', or a `parity.port.Port`. runs: the library that
-            runs it; None to find it out.
+        given: a function, a module of torch's, torchax's or Flax NNX', or a `parity.port.Port`. library: of the
+            caller's arrays. runs: that runs it; None to find it out.
 
     Raises:
         UsageError: it cannot be called, or nobody knows which library's arrays it takes.
@@ -173,7 +176,7 @@ def callee(given: object, nest: Nest, tensors: Mapping[str, torch.Tensor], runs:
     own = given.call or given.module if isinstance(given, Port) else given
     while isinstance(own, functools.partial):
         own = own.func
-    kind = runs or port.runs or _runs(port, nest, tensors)
+    kind = runs or port.runs or _runs(port, nest, tensors, library)
     if kind != "jax" and port.module is not None and not isinstance(port.module, torch.nn.Module):
         raise UsageError(f"the {role} runs in {kind} and its module is of type {type(port.module).__name__}")
     return Callee(port=port, invoke=invoke, runs=kind, name=_name(own), nest=nest, tensors=tensors, file=_file(own))
@@ -271,16 +274,17 @@ def _reached(function: Any) -> Iterator[tuple[str, Any]]:
         yield from vars(function.__self__).items() if hasattr(function.__self__, "__dict__") else ()
         function = function.__func__
     if inspect.isfunction(function):
-        with contextlib.suppress(ValueError):  # a name of its closure has no value yet
-            named = inspect.getclosurevars(function)
-            yield from named.nonlocals.items()
-            yield from named.globals.items()
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # it has no value yet
+                yield name, cell.cell_contents
+        loaded = {i.argval for i in dis.get_instructions(function) if i.opname == "LOAD_GLOBAL"}  # no attributes
+        yield from ((name, function.__globals__[name]) for name in sorted(loaded & function.__globals__.keys()))
     elif hasattr(function, "__dict__") and not isinstance(function, type):
         yield from vars(function).items()
 
 
-def _runs(port: Port, nest: Nest, tensors: Mapping[str, torch.Tensor]) -> Runs:
-    """The library whose arrays it takes."""
+def _runs(port: Port, nest: Nest, tensors: Mapping[str, torch.Tensor], library: Runs) -> Runs:
+    """The library whose arrays it takes: of a function the one that its code names, or else that of the caller's."""
     if isinstance(port.module, torch.nn.Module):
         return "torchax" if _on_jax(port.module) else "torch"
     if port.module is not None or port.weights is not None:
@@ -292,9 +296,9 @@ def _runs(port: Port, nest: Nest, tensors: Mapping[str, torch.Tensor]) -> Runs:
     if held:
         return "torchax" if any(map(_on_jax, held.values())) else "torch"
     named = _libraries(function, DEPTH)
-    if bool(named & _JAX) != bool(named & _TORCH):
-        return "jax" if named & _JAX else "torch"
-    return "jax" if _traces(port, nest, tensors) else "torch"
+    if named & _JAX and named & _TORCH:
+        return "jax" if _traces(port, nest, tensors) else "torch"
+    return "jax" if named & _JAX else "torch" if named & _TORCH else library
 
 
 DEPTH = 3
@@ -330,6 +334,11 @@ def _traces(port: Port, nest: Nest, tensors: Mapping[str, torch.Tensor]) -> bool
     except Exception:
         return False
     return True
+
+
+def library_of(inputs: object) -> Runs:
+    """The library of arrays: JAX's own, else torch's, as which any others come."""
+    return "jax" if any(_library(x) in _JAX for _, x in leaves(inputs)) else "torch"
 
 
 def _library(x: object) -> str:

@@ -30,7 +30,7 @@ from parity.compare.reason import Note, Reason
 from parity.compare.result import Origin, SiteDiff
 from parity.errors import InconclusiveError
 from parity.face.arguments import split
-from parity.face.callables import Callee, callee
+from parity.face.callables import Callee, callee, library_of
 from parity.face.verbs import Result, Settings, texts
 from parity.paths.live import InProcess
 from parity.port import Layout, Runs
@@ -83,8 +83,9 @@ def compare(
         InconclusiveError: a chosen site never fired.
     """
     nest, tensors = split(inputs)
-    ours = callee(reference, nest, tensors, None, "reference")
-    theirs = callee(candidate, nest, tensors, runs, "candidate")
+    library = library_of(inputs)
+    ours = callee(reference, nest, tensors, library, None, "reference")
+    theirs = callee(candidate, nest, tensors, library, runs, "candidate")
     port = theirs.port
     theirs = replace(theirs, port=replace(port, rename=rename or port.rename, layout=layout or port.layout))
     openers = InProcess(first := ours.entry("reference"), second := theirs.entry("candidate"))

@@ -128,3 +128,15 @@ def test_what_the_closer_look_has_explained_is_no_difference(looked: bool) -> No
     found = Result("fail", "logic", Reason(kind="first_divergence"), sites=(coarse,), origin=Origin(start, "module"))
     listed = [str(d) for d in differences(replace(found, closer=closer if looked else ()))]
     assert listed == (["entry (cond)"] if looked else ["entry (cond)", "blocks.0's input x (cond)"])
+
+
+def test_what_following_has_measured_is_a_difference_whatever_the_closer_look_says() -> None:
+    """A second fault in the block of the first: its inputs differ, and so does what the reference makes of them."""
+    first, second = (Key("transformer", 0, "cond", f"blocks.0.{name}:out") for name in ("norm1", "norm2"))
+    local = Distance(0.9, 1e-6, 9e5)
+    sites = tuple(SiteDiff(key, local, verdict="fail", birth="module", local=local) for key in (first, second))
+    closer = (sites[0], replace(sites[1], birth="propagated", local=UNKNOWN))
+    result = Result(
+        "fail", "logic", Reason(kind="first_divergence"), sites=sites, origin=Origin(first, "module"), closer=closer
+    )
+    assert [d.place for d in differences(result)] == ["blocks.0.norm1", "blocks.0.norm2"]

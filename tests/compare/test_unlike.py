@@ -113,3 +113,33 @@ def test_an_output_whose_channels_come_last_is_asked_about() -> None:
     ours, theirs = (StepRecords(0, (tensor("loop:noise_pred", x),)) for x in (X5, np.moveaxis(X5, 1, -1).copy()))
     (found,) = Judge(port=True).step(ours, theirs)
     assert found.note == "shape [1, 4, 2, 6, 8] against [1, 2, 6, 8, 4]; is its layout channels_last?"
+
+
+TURNED = X[:, ::-1].copy()
+
+
+@pytest.mark.parametrize(
+    ("inside", "after", "port", "verdict"),
+    [
+        (TURNED, 0.5, True, "not compared"),  # the text before the image, in one attention
+        (TURNED, 1e4, True, "fail"),  # and what is made of it differs
+        (TURNED, 0.5, False, "fail"),
+        (1.01 * X, 0.5, True, "fail"),
+        (noise(9), 0.5, True, "fail"),
+    ],
+)
+@pytest.mark.parametrize("site", ["b.attn.attention:in.query", "b.attn.attention:out"])
+def test_another_order_inside_a_port_is_not_compared_where_it_comes_to_the_same(
+    inside: np.ndarray, after: float, port: bool, verdict: str, site: str
+) -> None:
+    walk = Walk()
+    walk.pair(tensor(site, X), tensor(site, inside))
+    walk.site("b.attn:out", after)
+    assert walk.judge(Judge(port=port))[f"cond/{site}"].verdict == verdict
+
+
+def test_another_order_of_what_the_model_is_given_is_a_difference() -> None:
+    walk = Walk()
+    walk.pair(tensor(":in.text", X), tensor(":in.text", TURNED))
+    walk.site(":out", 0.5)
+    assert walk.judge(Judge(port=True))["cond/:in.text"].verdict == "fail"

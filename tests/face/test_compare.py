@@ -488,3 +488,18 @@ def test_causes_are_in_a_function_s_own_words() -> None:
     assert not any("noise_pred" in text for text in said), said
     fewer = parity.compare(lambda x: (x, 2 * x), lambda x: jnp.asarray(x), X)
     assert (fewer.verdict, "the logic check passes" in str(fewer)) == ("fail", False)
+
+
+@pytest.mark.parametrize(
+    ("reference", "candidate", "verdict"),
+    [
+        (lambda x: (x - x.mean()) / x.std(), lambda x: (x - jnp.mean(x)) / jnp.std(x), "fail"),  # torch's is unbiased
+        (lambda x: (x - x.mean()) / x.std(), lambda x: (x - jnp.mean(x)) / jnp.std(x, ddof=1), "pass"),
+        (lambda x: x.transpose(1, 2), lambda x: jnp.swapaxes(x, 1, 2), "pass"),
+        (lambda x: x.std(-1), lambda x: x.std(-1), "pass"),
+    ],
+)
+def test_a_function_that_names_no_library_runs_in_that_of_the_arrays(
+    reference: Any, candidate: Any, verdict: str
+) -> None:
+    assert parity.compare(reference, candidate, torch.randn(2, 5, 3)).verdict == verdict
