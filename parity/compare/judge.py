@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from parity.compare.births import Births, Excuse, above, beyond, call_of
-from parity.compare.metrics import L2_LIMIT, LINF_LIMIT, between, compared, keys_through, ratios, unread
+from parity.compare.metrics import L2_LIMIT, LINF_LIMIT, between, compared, is_mask, keys_through, ratios, unread
 from parity.compare.pairs import Meeting, meet
 from parity.compare.preflight import Factors
 from parity.compare.result import NAN, Distance, SiteDiff
@@ -97,6 +97,7 @@ class Judge:
         _tell_apart(sites, meeting.lone)
         step.excuse_layouts(sites)
         step.excuse_moved_masks(sites)
+        step.excuse_missing_masks(sites)
         step.excuse_other_orders(sites)
         sites = self.births.judged(sites)
         self.seen.add(meeting, sites, len(floors))
@@ -188,6 +189,20 @@ class _Step:
                 how = "in another order" if same[0] == 1.0 else f"times {same[0]:.4g}"
                 note = f"the reference's values {how}, as its parameters are"
                 sites[i] = replace(sites[i], verdict="not compared", note=note)
+
+    def excuse_missing_masks(self, sites: list[SiteDiff]) -> None:
+        """A port that leaves its padding out needs no mask: that is not compared where another input of the call has as
+        many rows as the mask lets through."""
+        for i in self.meeting.others:
+            d, (a, b) = sites[i], (at[i] for at in self.meeting.at)
+            if a < 0 or b < 0 or not (self.meeting.own[i] and is_mask(self.ours[a]) and self.theirs[b].kind == "none"):
+                continue
+            length, through = self.ours[a].shape[-1:], keys_through(self.ours[a])
+            beside = (e for e in sites if e.verdict == "not compared" and call_of(e.key) == call_of(d.key))
+            pairs = ((x, y) for e in beside if e.key.is_input for x, y in zip(*e.shapes, strict=False) if x != y)
+            if any((x,) == length and y in through for x, y in pairs):
+                note = "a mask against None, beside rows without the padding that it leaves out"
+                sites[i] = replace(d, verdict="not compared", note=note)
 
     def excuse_other_orders(self, sites: list[SiteDiff]) -> None:
         """Inside a port the reference's values in another order are not compared where what is made of them agrees: the

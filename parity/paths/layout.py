@@ -77,6 +77,7 @@ class Layout:
         """Which keys each of two masks lets through, bool [B, rows], equal where only their order is another; None
         where that cannot be compared."""
         ours = valid_rows(x)
+        ours = ours if bool(ours.any()) else torch.ones_like(ours)  # zeros that are added leave nothing out
         if is_none(other):
             return ours, torch.ones_like(ours)
         if other.ndim < 2 or len(other) != len(x):
