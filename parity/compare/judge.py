@@ -9,7 +9,7 @@ moments, scalars, None) is then looked at pair by pair (`parity.compare.metrics`
 where the divergence begins (`parity.compare.births`).
 
 Cost. One read of both sketches; 3 MB of memory for a block; some 400 bytes a site, and 8 a row bin of what does not
-pass. A live run keeps the row bins of what passes too, at 4 a bin: following the candidate may show that it does not.
+pass.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from parity.compare.pairs import Meeting, meet
 from parity.compare.preflight import Factors
 from parity.compare.result import NAN, Distance, SiteDiff
 from parity.golden.disk.part import FloorTable, Table, tabled
-from parity.records import LOOP, Key, StepRecords
+from parity.records import LOOP, StepRecords
 from parity.sketch import Geometry
 
 BLOCK = 1 << 17
@@ -68,14 +68,13 @@ class Judge:
         port: whether the candidate's modules are a user's own. mapped: modules of the reference that other names of the
             candidate are mapped onto; None without a mapping. Inside both, what does not line up is not compared.
         laid_out: the modules whose parameters a port holds in another order or times a factor, with the factors.
-        lean: whether row bins of what passes are left out. seen: what both sides had in common so far.
+        seen: what both sides had in common so far.
     """
 
     excuses: tuple[Excuse, ...] = ()
     port: bool = False
     mapped: Collection[str] | None = None
     laid_out: Factors = field(default_factory=dict)
-    lean: bool = False
     births: Births = field(init=False)
     seen: Common = field(default_factory=Common)
     _meeting: Meeting | None = None
@@ -91,7 +90,7 @@ class Judge:
             meeting = self._meeting = meet(
                 ours.layout, theirs.layout, port=self.port, mapped=self.mapped, laid_out=self.laid_out
             )
-        step = _Step(meeting, ours, theirs, floors, lean=self.lean)
+        step = _Step(meeting, ours, theirs, floors)
         sites = step.measured()
         _read(sites, meeting.read)
         _tell_apart(sites, meeting.lone)
@@ -107,8 +106,8 @@ class Judge:
 class _Step:
     """One step being measured."""
 
-    def __init__(self, meeting: Meeting, ours: Table, theirs: Table, floors: FloorTable, *, lean: bool) -> None:
-        self.meeting, self.ours, self.theirs, self.floors, self.lean = meeting, ours, theirs, floors, lean
+    def __init__(self, meeting: Meeting, ours: Table, theirs: Table, floors: FloorTable) -> None:
+        self.meeting, self.ours, self.theirs, self.floors = meeting, ours, theirs, floors
         self.numbers, self.peaks = np.full((len(meeting.places), 4), NAN), np.zeros(len(meeting.places))
         self.bins: dict[int, Sequence[float]] = {}
         sides = zip((ours, theirs), meeting.at, strict=True)
@@ -138,20 +137,14 @@ class _Step:
 
     def _site(self, i: int, numbers: Sequence[float], peak: float, bad: Sequence[int]) -> SiteDiff:
         place = self.meeting.places[i]
-        key = place.key
-        return SiteDiff(
-            Key(key.stage, self.ours.step, key.branch, key.site, key.call),
-            Distance(*numbers[:3]),
+        return replace(
+            place,
+            key=replace(place.key, step=self.ours.step),
+            distance=Distance(*numbers[:3]),
             cosine=numbers[3],
-            shapes=place.shapes,
-            dtypes=place.dtypes,
             nonfinite=(bad[0], bad[1]),
             peak=peak,
             bins=self.bins.get(i, ()),
-            frame=place.frame,
-            rows=place.rows,
-            verdict=place.verdict,
-            called=place.called,
         )
 
     def _block(self, view: Geometry, at: np.ndarray) -> None:
@@ -173,12 +166,8 @@ class _Step:
         bins = ratios(apart[held], _gathered(self.floors.bins, starts[held], view.bins))
         at = at[held]
         self.peaks[at] = np.fmax.reduce(bins, axis=1, initial=0.0)
-        passes = (self.numbers[at, 2] <= L2_LIMIT) & (self.peaks[at] <= LINF_LIMIT) & ~self.meeting.whole[at]
-        for i, row, within in zip(at.tolist(), bins, passes.tolist(), strict=True):
-            if not within:
-                self.bins[i] = array("d", row.tobytes())
-            elif not self.lean:
-                self.bins[i] = array("f", row.astype(np.float32).tobytes())
+        passes = (self.numbers[at, 2] <= L2_LIMIT) & (self.peaks[at] <= LINF_LIMIT) & ~np.isin(at, self.meeting.others)
+        self.bins |= {int(at[n]): array("d", bins[n].tobytes()) for n in np.flatnonzero(~passes)}
 
     def excuse_layouts(self, sites: list[SiteDiff]) -> None:
         """The results of parameters that lie otherwise are not compared where they lie so too: they are the reference's

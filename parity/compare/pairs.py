@@ -166,8 +166,7 @@ class Meeting:
         layouts: of reference and candidate. places: what of each pair's site does not depend on the step.
         at: int64 [pairs] of each side, positions of the records; -1 where there is none. floors: int64 [pairs], of the
             reference's floor; -1 without. groups: how sketches lie -> int64, positions of the pairs that have them.
-        others: of pairs that are more than two sketches, or less. whole: bool [pairs], whose row bins are kept whole:
-            of those, and of padding.
+        others: of pairs that are more than two sketches, or less; their row bins are kept whatever they say.
         read: a joint sequence, and the rows of it that are read. lone: what the sides name differently: of an output
             with the prediction that tells whether it is one, else with -1.
         own: whether the module is a port's own, or one that is mapped. modules: of the reference, with a tensor.
@@ -181,7 +180,6 @@ class Meeting:
     floors: np.ndarray
     groups: Mapping[Geometry, np.ndarray]
     others: tuple[int, ...]
-    whole: np.ndarray
     read: tuple[tuple[int, int], ...]
     lone: tuple[tuple[int, int], ...]
     own: tuple[bool, ...]
@@ -230,7 +228,6 @@ def meet(
         floors=np.array([-1 if p.reference is None else ours.floors.get(p.reference.key, -1) for p in pairs], np.int64),
         groups={view: np.array(at, np.int64) for view, at in groups.items()},
         others=tuple(np.flatnonzero(~plain).tolist()),
-        whole=~plain | np.array([p.key.is_apart for p in places], bool),
         read=tuple(_read(places)),
         lone=tuple(_lone(places)),
         own=tuple(own(p.key.module) for p in pairs),
