@@ -11,17 +11,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 
 from parity.bisect.settings import Plan as Swaps
 from parity.bisect.settings import plan
 from parity.cache import cache_dir
 from parity.causes.request import ExplainRequest
-from parity.compare.attention import Phantoms
 from parity.compare.comparable import of_script
-from parity.compare.reason import Note
 from parity.compare.result import Cause, Origin, Result
 from parity.errors import UsageError
 from parity.golden import Golden, GoldenWriter
@@ -44,8 +41,6 @@ class Evidence:
         ours, theirs: the records of the step in which they part, reference and candidate.
         reference, declared: what the reference's golden says of itself, and the candidate's.
         model: the reference's model on this machine; None where it cannot be run.
-        phantoms: those that are certain, of the attention call in which they part. attention: what that call shows.
-            More than one witness reads them, and both sides may run for them.
         causes: found so far, by the witnesses that were asked before.
     """
 
@@ -57,8 +52,6 @@ class Evidence:
     reference: Provenance
     declared: Provenance
     model: Machine | None = None
-    phantoms: tuple[Phantoms, ...] = ()
-    attention: tuple[Cause | Note, ...] = ()
     causes: tuple[Cause, ...] = ()
 
     @property
@@ -68,8 +61,8 @@ class Evidence:
 
     @property
     def counts_keys(self) -> bool:
-        """Whether phantom keys were counted: by the comparison, from what the goldens hold, or in the attention."""
-        return bool(self.phantoms) or any("phantom keys" in c.cause for c in self.found.causes)
+        """Whether phantom keys were counted: by the comparison, from what the goldens hold, or by a witness."""
+        return any("phantom keys" in c.cause for c in (*self.found.causes, *self.causes))
 
 
 # --- the model on this machine
@@ -91,7 +84,6 @@ class Machine:
     facts: Facts
     settings: Settings
     say: Say
-    _faulty: dict[object, StepRecords] = field(default_factory=dict)
     _candidates: dict[object, StepRecords] = field(default_factory=dict)
 
     @classmethod
@@ -151,47 +143,15 @@ class Machine:
         except UsageError:
             return candidate
 
-    def beside(self, candidate: Mapping[str, str]) -> dict[str, str]:
-        """What a candidate declares of its attention that is no fault and changes what one does: K-smooth, its blocks.
-
-        Args:
-            candidate: its settings as text, of which the reference takes those that it has code for.
-        """
-        found: dict[str, str] = {}
-        if self.ports.reference is not None or "attention" in self.facts.lacks:
-            return found
-        for setting in SETTINGS:
-            value = candidate.get(setting.name)
-            if not setting.innocent or value is None or "attention" not in setting.requires:
-                continue
-            if setting.name == "attention.kernel":  # which computes the same; the reference keeps its own
-                continue
-            try:
-                if setting.parse(value, "torch") != self.settings[setting.name]:
-                    found[setting.name] = value
-            except UsageError:
-                continue  # a kernel that torch has not
-        return found
-
-    def with_fault(
-        self, fault: str, step: int, beside: Mapping[str, str] = MappingProxyType({}), place: str = ""
-    ) -> StepRecords:
+    def with_fault(self, fault: str, step: int, place: str = "") -> StepRecords:
         """The records of a step of the reference under a fault, or none; from the cache where it was run before.
 
         Args:
-            fault: `setting=value`. beside: settings that every fault is run with. place: `3 of 22`, of several.
+            fault: `setting=value`. place: `3 of 22`, of several.
         """
-        key = (fault, step, *beside.items())
-        if key not in self._faulty:
-            name, _, value = fault.partition("=")
-            self.say(f"known fault {place}".rstrip() + f": {fault or 'none'}")
-            self._faulty[key] = self._recorded({**beside, name: value} if fault else beside, step)
-        return self._faulty[key]
-
-    def _recorded(self, given: Mapping[str, str], step: int) -> StepRecords:
-        """A step of the reference with these settings of its own."""
-        values = typed(None, "torch", given)
-        settings = self.settings.with_({name: values[name] for name in given})
+        self.say(f"known fault {place}".rstrip() + f": {fault or 'none'}")
+        name, _, value = fault.partition("=")
+        settings = self.settings.with_({name: typed(None, "torch", {name: value})[name]} if fault else {})
         # The encoders' dtype stays the reference's: what a fault changes is what it names.
         encode = {"dtype": self.settings.text("dtype"), "text.byt5_dtype": settings.text("text.byt5_dtype")}
         spec = replace(self.reference.spec, settings=settings.as_text(), encode=encode)

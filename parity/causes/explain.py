@@ -45,26 +45,12 @@ from parity.runs.sides import modules_of
 
 __all__ = ["ExplainRequest", "explain", "of_run"]
 
-WITNESSES: tuple[Callable[[Evidence], Iterable[Cause | Note]], ...] = (
-    swap_tests,
-    signatures,
-    arguments_alone,
-    lambda evidence: evidence.attention,
-    dtype,
-    schedule,
-    values,
-    values_reordered,
-)
-"""Each tells causes, and notes of what it could not tell. In the order of what they can prove, so that a later one sees
-what the earlier ones found."""
 
-
-def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machine | None = None) -> Result:
+def explain(request: ExplainRequest, openers: Openers, say: Say) -> Result:
     """Find the causes of a difference.
 
     Args:
-        openers: who loads the sides that are run again. machine: the reference's model on this machine, for who
-            explains many candidates of one reference.
+        openers: who loads the sides that are run again.
 
     Raises:
         UsageError: no golden, a damaged one. InconclusiveError: nothing can be judged.
@@ -100,11 +86,11 @@ def explain(request: ExplainRequest, openers: Openers, say: Say, machine: Machin
     )
     try:
         check_extras(torchax=False)
-        evidence = replace(evidence, model=machine or Machine.of(request, reference.provenance, openers, say))
+        evidence = replace(evidence, model=Machine.of(request, reference.provenance, openers, say))
     except ParityError as error:
         lacking = ["swap"] if of_script(reference.provenance) else ["swap", "fault"]
         found = found.noted(f"no {' and no '.join(map(EVIDENCE.__getitem__, lacking))}: {error}")
-    return _asked(found, attention_call(evidence))
+    return _asked(found, evidence)
 
 
 def _recorded(found: Result, request: ExplainRequest, reference: Golden, candidate: Golden, why: str) -> Result:
@@ -138,7 +124,7 @@ def _asked(found: Result, evidence: Evidence) -> Result:
     known = {c.setting for c in measured} - {""}
     measured += (c for c in found.causes if c.setting not in known)
     # How to have phantom keys counted is no news where they were.
-    held = (n for n in found.notes if not (evidence.phantoms and n.text.startswith(TO_COUNT)))
+    held = (n for n in found.notes if not (evidence.counts_keys and n.text.startswith(TO_COUNT)))
     named = tuple(_joined((*_merged(swapped, faults), *measured)))
     if any(not c.harmless for c in named):  # what known faults leave unknown is not unknown beside a cause
         notes = [replace(n, text=re.sub("^unknown: ", "signatures: ", n.text)) for n in notes]
@@ -175,23 +161,22 @@ def _is_one(known: Cause, cause: Cause) -> bool:
 # --- the attention call in which two sides part
 
 
-def attention_call(evidence: Evidence) -> Evidence:
-    """The evidence with phantom keys, or else a mistaken mask, where the divergence is born in an attention call.
+def attention(evidence: Evidence) -> Iterable[Cause | Note]:
+    """Phantom keys, or else a mistaken mask, where the divergence is born in an attention call.
 
     What the call shows is read from the values that the goldens hold, or from both sides, run again on this machine.
-    Nothing more without the model, nor where the comparison has counted phantom keys from what the goldens hold.
+    Nothing without the model, nor where the comparison has counted phantom keys from what the goldens hold.
     """
     module = evidence.origin.key.module
     machine = evidence.model
     if machine is None or evidence.counts_keys or module.rpartition(".")[2] != ATTENTION:
-        return evidence
+        return ()
     try:
         reference, candidate = _values_of_call(evidence, machine, module)
     except ParityError as error:
-        return replace(evidence, attention=(Note(f"phantom keys are not counted: {error}"),))
-    certain = tuple(p for p in count_phantoms(reference, candidate, module) if p.is_certain)
-    told = tuple(phantom_cause(p, module) for p in certain) or mask_causes(reference, candidate, module)
-    return replace(evidence, phantoms=certain, attention=told)
+        return (Note(f"phantom keys are not counted: {error}"),)
+    certain = (p for p in count_phantoms(reference, candidate, module) if p.is_certain)
+    return tuple(phantom_cause(p, module) for p in certain) or mask_causes(reference, candidate, module)
 
 
 def _values_of_call(evidence: Evidence, machine: Machine, module: str) -> tuple[Sequence[Record], Sequence[Record]]:
@@ -218,6 +203,20 @@ def _values_of_call(evidence: Evidence, machine: Machine, module: str) -> tuple[
 def _holds(records: Sequence[Record], module: str) -> bool:
     own = [r for r in records if r.key.module == module and r.kind == "tensor" and not r.key.is_apart]
     return bool(own) and all(isinstance(r.value, np.ndarray) for r in own)
+
+
+WITNESSES: tuple[Callable[[Evidence], Iterable[Cause | Note]], ...] = (
+    swap_tests,
+    signatures,
+    arguments_alone,
+    attention,
+    dtype,
+    schedule,
+    values,
+    values_reordered,
+)
+"""Each tells causes, and notes of what it could not tell. In the order of what they can prove, so that a later one sees
+what the earlier ones found."""
 
 
 # --- the closer look of a kept run

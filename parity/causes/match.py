@@ -24,7 +24,7 @@ from parity.causes.values import working_dtype
 from parity.compare.comparable import of_script
 from parity.compare.metrics import L2_LIMIT, comparable_shapes
 from parity.compare.reason import Note
-from parity.compare.result import HARMLESS, Cause, Witness
+from parity.compare.result import Cause, Witness
 from parity.errors import ParityError
 from parity.golden.faults import Faults, kept_faults
 from parity.records import AFTER, LOOP, Key, Record, StepRecords
@@ -117,8 +117,7 @@ class Known:
         error: the candidate's. faults: their own, of one fault but for what a recording kept together.
         noise: norm that rounding alone gives. told: the reference's settings as text.
         confirm: the command that confirms a fault; empty where nothing can be run.
-        coarse: the known fault of a coarser working dtype that the candidate has; empty for none.
-        alone: before a sentence that finds nothing, where another witness has found something.
+        enough: share of the error's norm that a fault may leave which has it.
     """
 
     error: Vector
@@ -126,8 +125,7 @@ class Known:
     noise: float
     told: Mapping[str, str]
     confirm: Callable[[str], str] = lambda fault: ""
-    coarse: str = ""
-    alone: str = ""
+    enough: float = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +150,12 @@ def matched(known: Known) -> Iterator[Cause | Note]:
     least = min((fit.left for fit in fits.values()), default=1.0)
     same = [faults for faults, fit in fits.items() if fit.left <= least + within]
     best = min(same, key=lambda faults: (len(faults), fits[faults].left), default=Faults())
-    enough = max(UNKNOWN, within) if known.coarse else UNKNOWN
-    if best and fits[best].left <= enough:
+    if best and fits[best].left <= known.enough:
         said = f"the reference with {' and '.join(sorted(best))} has this error, but for {fits[best].left:.1%} of it"
     else:
         rounding = {f: fit for f, fit in fits.items() if _rounded_alike(f, fit)}
         if not rounding:
-            yield Note(f"{known.alone}{_unknown(fits)}")
+            yield Note(_unknown(fits))
             return
         best = max(rounding, key=lambda faults: rounding[faults].r2)
         fit = fits[best]
@@ -168,21 +165,6 @@ def matched(known: Known) -> Iterator[Cause | Note]:
         )
     share = 1.0 - min(1.0, fits[best].left)
     yield from (_named(name, best, share, said, known) for name in sorted(best))
-    if known.coarse:
-        left = fits[best].left * size / known.noise
-        yield coarse_cause(known.coarse, left, known.told, known.confirm(known.coarse))
-
-
-def coarse_cause(name: str, ratio: float, told: Mapping[str, str], confirm: str) -> Cause:
-    """The cause of a coarser working dtype.
-
-    Args:
-        ratio: what no other known fault explains, over what the dtype costs the reference. confirm: see `Witness`.
-    """
-    setting, _, value = name.partition("=")
-    detail = f"what no other known fault explains is {ratio:.2g} x what {value} costs the reference itself"
-    evidence = (Witness("fault", ratio, detail, confirm),)
-    return Cause(sentence(setting, value), setting, told[setting], value, evidence=evidence, fix=remedy(setting))
 
 
 def _fit(error: Vector, known: Vector) -> _Fit:
@@ -239,23 +221,13 @@ def signatures(evidence: Evidence) -> Iterator[Cause | Note]:
             yield from of_recording(evidence.request.reference, origin, evidence.ours, evidence.theirs, told)
         return
     machine, ours, theirs, step = evidence.model, evidence.ours, evidence.theirs, evidence.step
-    # What is no fault among the settings that the candidate says or shows it has is given to every simulated one.
-    declared = dict(evidence.declared.settings)
-    block = next((p.block for p in evidence.phantoms if p.block is not None), None)
-    if block is not None:
-        declared["attention.block_kv"] = str(block)
-    alone = "by signature alone: " if any(not c.harmless for c in evidence.causes) else ""
-    beside = machine.beside(declared)
-    if beside:
-        given = ", ".join(f"{name}={value}" for name, value in beside.items())
-        yield Note(f"signatures: every known fault is run with what the candidate declares or shows: {given}")
-    base = machine.with_fault("", step, beside)
+    base = machine.with_fault("", step)
     runs = {}
     left = machine.provenance.steps - step - 1
     faults = list(known_faults(machine.settings, machine.facts, machine.ports.reference, left))
     for i, name in enumerate(faults):
         try:
-            runs[name] = machine.with_fault(name, step, beside, f"{i + 1} of {len(faults)}")
+            runs[name] = machine.with_fault(name, step, f"{i + 1} of {len(faults)}")
         except ParityError as refused:
             yield Note(f"known fault {name} could not be run: {refused}")
     keys = common_keys(ours, theirs, base)
@@ -267,9 +239,7 @@ def signatures(evidence: Evidence) -> Iterator[Cause | Note]:
     told = machine.settings.as_text()
     confirm = functools.partial(evidence.request.with_fault, golden=evidence.reference)
     if norm(error) <= L2_LIMIT * noise:
-        lacking = _lacking(ours, theirs)
-        absent = [name for name, run in runs.items() if lacking and _lacking(base, run) == lacking]
-        yield _absent(absent, len(lacking), told) if absent else Note(f"{alone}{_too_small(theirs, keys, step)}")
+        yield Note(_too_small(theirs, keys, step))
         return
     drift = norm(error_vector(ours, base, keys))
     if drift > L2_LIMIT * noise:
@@ -279,20 +249,21 @@ def signatures(evidence: Evidence) -> Iterator[Cause | Note]:
         )
     singles = {name: error_vector(base, run, keys) for name, run in runs.items()}
     coarse = _coarse(ours, theirs, singles)
+    enough = UNKNOWN
     if coarse is not None:
         noise = max(noise, norm(singles[coarse]))
         singles = {name: v for name, v in singles.items() if not name.startswith("dtype=")}
-    if coarse is not None and norm(error) <= L2_LIMIT * noise:
-        yield coarse_cause(coarse, norm(error) / noise, told, confirm(coarse))
-        return
+        enough = max(enough, L2_LIMIT * noise / norm(error))
+        if enough >= 1.0:
+            yield Note(f"signatures: the outputs of step {step} are within what {coarse} costs the reference itself")
+            return
     known = Known(
         error=error,
         faults={frozenset({name}): vector for name, vector in singles.items()},
         noise=noise,
         told=told,
         confirm=confirm,
-        coarse=coarse or "",
-        alone=alone,
+        enough=enough,
     )
     yield from matched(known)
 
@@ -306,21 +277,6 @@ def _coarse(ours: StepRecords, theirs: StepRecords, singles: Mapping[str, np.nda
     found = working_dtype(ours.records, theirs.records)
     name = f"dtype={found[1]}" if found is not None and BITS[found[1]] < BITS[found[0]] else ""
     return name if name in singles else None
-
-
-def _lacking(ours: StepRecords, theirs: StepRecords) -> frozenset[Key]:
-    """The tensors that only the first has."""
-    held = {r.key for r in theirs.records if r.kind == "tensor"}
-    return frozenset(r.key for r in ours.records if r.kind == "tensor" and r.key not in held)
-
-
-def _absent(names: list[str], count: int, told: Mapping[str, str]) -> Cause:
-    """What changes no output, and leaves out the very tensors that the candidate leaves out."""
-    setting, _, value = names[0].partition("=")
-    detail = f"the same {count} tensors are missing, and no output is beyond what rounding gives"
-    text = f"{HARMLESS}{sentence(setting, value)}"
-    witness = Witness("fault", 0.0, detail)
-    return Cause(text, setting, told[setting], value, 0.0, (witness,), tuple(names[1:]), harmless=True)
 
 
 def _too_small(theirs: StepRecords, keys: Sequence[Key], step: int) -> str:

@@ -71,25 +71,14 @@ class Phantoms:
         constant = self.spread <= 5e-3 * whole and self.share > 0.95
         return whole >= 1 and constant and abs(self.count - whole) <= max(3 * self.spread, 2e-3 * whole)
 
-    @property
-    def block(self) -> int | None:
-        """The block that the keys are filled up to, where that many are counted; None for none."""
-        whole = round(self.count)
-        fills = ((b, -self.tokens % b) for b in BLOCKS)
-        return next((b for b, fill in fills if fill and fill in (whole, whole - self.padded)), None)
-
     def meaning(self) -> str:
         """What that many keys are: padded text tokens, or what fills a block."""
-        whole = round(self.count)
-        found = []
-        if whole == self.padded:
-            found.append(f"its {self.padded} padded text tokens")
-        fills = {b: -self.tokens % b for b in FILLS}
-        found += [f"what fills {self.tokens} tokens to {_many(b)}" for b in FILLS if fills[b] == whole]
-        if 0 < self.padded < whole:
-            own = f"its {self.padded} padded text tokens"
-            both = [b for b in FILLS if self.padded + fills[b] == whole]
-            found += [f"{own} and the {fills[b]} that fill {self.tokens} tokens to {_many(b)}" for b in both]
+        whole, own = round(self.count), f"its {self.padded} padded text tokens"
+        found = [own] if whole == self.padded else []
+        for padded, before in {self.padded: f"{own} and ", 0: ""}.items():
+            fills = {b: -self.tokens % b for b in FILLS}
+            counted = [b for b, fill in fills.items() if fill and padded + fill == whole]
+            found += [f"{before}the {fills[b]} that fill {self.tokens} tokens to {_many(b)}" for b in counted]
         known = " or ".join(found) or "no count that is known here"
         return f"{known}, with the keys' mean subtracted" if self.smooth else known
 

@@ -48,7 +48,7 @@ def step(records: list[Record], faults: frozenset[str] = frozenset()) -> StepRec
 def told(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`told(candidate)`: the causes and the notes."""
     machine: Any = SimpleNamespace(
-        with_fault=lambda fault, *given: run(*filter(None, [fault])), beside=lambda declared: {},
+        with_fault=lambda fault, *given: run(*filter(None, [fault])),
         settings=parse("torch"), provenance=SimpleNamespace(steps=1), facts=None, ports=SimpleNamespace(reference=None),
     )  # fmt: skip
     monkeypatch.setattr(module, "known_faults", lambda *ignored: iter(KNOWN))
@@ -103,10 +103,3 @@ def test_setting_that_only_rounds_is_named_by_the_shared_error(
     causes, notes = told(step([tensor(site, x) for site, x in zip(SITES, values, strict=True)]))
     assert names(causes) == ([fault] if named else [])
     assert any(n.startswith("unknown") for n in notes) != named
-
-
-def test_what_is_only_left_out_is_harmless_and_named(told: Any) -> None:
-    (cause,), _ = told(run("vision_states=none"))
-    assert names([cause]) == ["vision_states=none"]
-    assert cause.harmless
-    assert cause.cause.startswith("harmless")
