@@ -19,7 +19,7 @@ from parity.compare.preflight import (
     ABSENT,
     Factors,
     Weights,
-    compare_tensors,
+    compare_inputs,
     compare_weights,
     few,
     laid_out,
@@ -29,7 +29,7 @@ from parity.compare.result import Check
 from parity.errors import shown
 from parity.golden import Golden
 from parity.records import PORT, Provenance
-from parity.settings import BY_NAME, Backend, Difference, changed_by, render
+from parity.settings import BY_NAME, Backend, Difference, render
 from parity.settings.chips import CHIPS, NO_CHIP, chip_of
 
 _BACKENDS = get_args(Backend)
@@ -162,32 +162,10 @@ def _last(name: str) -> str:
     return name.rstrip("/").rpartition("/")[2]
 
 
-_GROUPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "prompt embeddings": {
-        "hidden_states": changed_by("embeddings"),
-        "image_embeds": changed_by("image embeddings"),
-    },
-    "prompt masks": {"attention_mask": changed_by("masks")},
-    "prompt tokens": {"input_ids": ()},
-    "initial noise": {"noise": changed_by("noise")},
-    "other inputs": {"": ()},
-}
-"""Check -> parts of the names of its inputs, with the settings that may change these; an input belongs to the first
-that fits."""
-
-
 def _inputs(ours: Mapping[str, str], theirs: Mapping[str, str], declared: set[str]) -> list[Check]:
     if not ours or not theirs:
         return [Check("inputs", "explained", unknown("inputs were", ours, theirs))]
-    checks = []
-    for check, parts in _GROUPS.items():
-        names = {n for n in ours.keys() | theirs.keys() if any(part in n for part in parts)}
-        a, b = ({n: v for n, v in side.items() if n in names} for side in (ours, theirs))
-        ours, theirs = ({n: v for n, v in side.items() if n not in names} for side in (ours, theirs))
-        if names:
-            changes = {n: next(settings for part, settings in parts.items() if part in n) for n in names}
-            checks.append(compare_tensors(check, a, b, changes.__getitem__, declared))
-    return checks
+    return list(compare_inputs(ours, theirs, declared))
 
 
 def _weights(a: Provenance, b: Provenance, declared: set[str], rename: Callable[[str], str] | None) -> Check:

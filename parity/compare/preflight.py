@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Sized
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -48,12 +48,12 @@ def preflight(reference: Facts, candidate: Facts, differing: Iterable[str]) -> t
         differing: names of the settings in which the two declare to differ.
     """
     declared = frozenset(differing)
+    own = reference.own or candidate.own
+    mapped = own and set(reference.weights) != set(candidate.weights)
     return (
-        _weights(reference, candidate, declared),
+        compare_weights(reference.weights, candidate.weights, declared, mapped=mapped, own=own),
         _dtypes(reference, candidate, declared),
-        _embeddings(reference, candidate, declared),
-        _masks(reference, candidate),
-        _noise(reference, candidate, declared),
+        *_inputs(reference, candidate, declared),
         *_schedule(reference.schedule, candidate.schedule, declared),
         _tables(reference, candidate, declared),
         *([Check("sharding", "pass", candidate.placement)] if candidate.placement else []),
@@ -101,9 +101,11 @@ def compare_weights(
         return Check(WEIGHTS, "explained", unknown("weights were", a, b))
     one_sided, both = a.keys() ^ b.keys(), a.keys() & b.keys()
     prints = {n: (WeightPrint.parse(a[n][1]), WeightPrint.parse(b[n][1])) for n in both}
-    shapes = sorted(n for n in both if a[n][0] != b[n][0])
-    if shapes and not (own and all(x.same_values(y) for x, y in map(prints.__getitem__, shapes))):
-        return Check(WEIGHTS, "fail", f"'{shapes[0]}' has shape {a[shapes[0]][0]} against {b[shapes[0]][0]}")
+    unlike = {n for n in both if a[n][0] != b[n][0] and not (own and prints[n][0].same_values(prints[n][1]))}
+    if unlike and not mapped:
+        first = min(unlike)
+        return Check(WEIGHTS, "fail", f"'{first}' has shape {a[first][0]} against {b[first][0]}")
+    one_sided, both = one_sided | unlike, both - unlike  # of one name, but another thing
     other = [n for n in both if prints[n][0].digits != prints[n][1].digits]
     broken = [n for n in other if prints[n][1].broken and not prints[n][0].broken]
     if broken:
@@ -119,8 +121,8 @@ def compare_weights(
         judged = _judged_weights({n: prints[n] for n in other}, a, b, own)
         if judged is not None:
             return replace(judged, detail="; ".join([judged.detail, *alone]))
-    parts = [f"{len(other)} of {len(a)} parameters differ in value: {few(other)}"] if other else []
-    detail = "; ".join([*parts, *alone])
+    values = f"{len(other)} of {len(a)} parameters differ in value: {few(other)}" if other else f"{len(both)} equal"
+    detail = "; ".join([values, *alone])
     if one_sided and not mapped:
         return Check(WEIGHTS, "fail", detail)
     if not other:
@@ -212,18 +214,17 @@ def compare_tensors(
     check: str,
     a: Mapping[str, Known],
     b: Mapping[str, Known],
-    brings: Callable[[str], tuple[str, ...]],
+    changes: Mapping[str, tuple[str, ...]],
     declared: Collection[str],
-    limit: float = math.inf,
+    most: float,
 ) -> Check:
     """Compare two sides' inputs of one kind.
 
     Args:
-        brings: the settings that may change an input of this name. limit: relative L2 beyond which none explains it.
+        changes: input -> the settings that may change it. most: relative L2 beyond which none explains it.
     """
-    every = [*dict.fromkeys((*a, *b))]
-    apart = {n: _apart(a.get(n), b.get(n)) for n in every}
-    other = [n for n in every if apart[n] != 0.0]
+    apart = {n: _apart(a.get(n), b.get(n)) for n in changes}
+    other = [n for n in changes if apart[n] != 0.0]
     if not other:
         if len(a) != 1:
             return Check(check, "pass", f"{len(a)} tensors equal")
@@ -233,14 +234,20 @@ def compare_tensors(
     if a.keys() != b.keys() and len(prints[0]) == len(a) and prints[0] == prints[1]:
         return Check(check, "explained", f"{len(a)} tensors equal under other names; first: {shown(min(other))}")
     worst = max(other, key=lambda n: -1.0 if math.isnan(apart[n]) else apart[n])
-    known = not math.isnan(apart[worst])
-    far = f"by {apart[worst]:.2e} relative L2" if known else f"{a.get(worst, ABSENT)} against {b.get(worst, ABSENT)}"
-    detail = f"{shown(worst)} differs {far}" if known else f"{shown(worst)} differs: {far}"
-    if len(every) > 1:
-        detail = f"{len(other)} of {len(every)} differ: {few(other)}; {shown(worst)} {'most, ' if known else ''}{far}"
+    detail = f"{shown(worst)} differs {_how(worst, a.get(worst, ABSENT), b.get(worst, ABSENT), apart[worst])}"
+    if len(changes) > 1:
+        detail = f"{len(other)} of {len(changes)} differ: {few(other)}; {detail}"
     # What no number is known of may be any rounding; a value that one side lacks is none.
-    settings = [() if apart[n] > limit else brings(n) for n in other]
+    settings = [() if apart[n] > most else changes[n] for n in other]
     return explained(check, detail, settings, declared)
+
+
+def _how(name: str, x: Known, y: Known, apart: float) -> str:
+    if isinstance(x, str) and isinstance(y, str):
+        return f"({x} against {y})"
+    if "mask" in name and not isinstance(x, str) and not isinstance(y, str):
+        return f"({int((x > 0).sum())} of {x.size} valid tokens against {int((y > 0).sum())} of {y.size})"
+    return f"by {apart:.2e} relative L2"
 
 
 ABSENT = "not recorded"
@@ -268,31 +275,6 @@ def few(names: Iterable[str]) -> str:
     return ", ".join(map(shown, names[:3])) + (", ..." if len(names) > 3 else "")
 
 
-def _weights(a: Facts, b: Facts, declared: frozenset[str]) -> Check:
-    own = a.own or b.own
-    if own and set(a.weights) != set(b.weights):
-        return shared_weights(a.weights, b.weights)
-    return compare_weights(a.weights, b.weights, declared, own=own)
-
-
-def shared_weights(a: Weights, b: Weights) -> Check:
-    """What a port names as the reference does, in the same shape or the same layout."""
-    both = sorted(n for n in a.keys() & b.keys() if a[n][0] == b[n][0])
-    if not both:
-        return Check(WEIGHTS, "pass", "not compared: the port names its parameters otherwise")
-    found = compare_weights({n: a[n] for n in both}, {n: b[n] for n in both}, (), own=True)
-    rest = f"{len(a.keys() ^ b.keys())} on one side only"
-    if found.verdict == "fail" and not found.computed:
-        return replace(found, verdict="explained", detail=f"{found.detail}; {rest}, of what nobody knows how far")
-    if found.verdict != "pass":
-        return replace(found, detail=f"{found.detail}; {rest}")
-    said = f"{len(both)} parameters of the same names equal"
-    missing = a.keys() - b.keys()
-    if missing and b.keys() <= a.keys():  # it names them as the reference does, and not all
-        return Check(WEIGHTS, "explained", f"{said}; the port lacks {len(missing)}: {few(missing)}")
-    return replace(found, detail=f"{said}; {rest}")
-
-
 def _dtypes(a: Facts, b: Facts, declared: frozenset[str]) -> Check:
     other = [n for n, dtype in a.dtypes.items() if n in b.dtypes and _kind_of(b.dtypes[n]) != _kind_of(dtype)]
     if not other:
@@ -307,33 +289,50 @@ def _kind_of(dtype: str) -> str:
     return "integers" if re.fullmatch(r"u?int\d+", dtype) else dtype
 
 
-def _embeddings(a: Facts, b: Facts, declared: frozenset[str]) -> Check:
-    ours, theirs = ({n: x for n, x in f.inputs.items() if "attention_mask" not in n} for f in (a, b))
-    settings = changed_by("embeddings")
-    check = compare_tensors("prompt embeddings", ours, theirs, lambda _: settings, declared, EMBEDDING_LIMIT)
-    if check.verdict != "pass" and a.encoded and b.encoded and ours.keys() == theirs.keys():
-        return Check(check.check, "pass", f"each side's own, judged in the text stage: {check.detail}")
-    return check
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """One kind of inputs.
+
+    Attributes:
+        check: its name. changes: part of an input's name -> the settings that may change it. most: relative L2 that
+            these can explain.
+    """
+
+    check: str
+    changes: Mapping[str, tuple[str, ...]]
+    most: float = math.inf
 
 
-def _masks(a: Facts, b: Facts) -> Check:
-    """Masks are zeros and ones in every dtype: no setting explains another."""
-    ours, theirs = ({n: x for n, x in f.inputs.items() if "attention_mask" in n} for f in (a, b))
-    check = compare_tensors("prompt masks", ours, theirs, lambda _: (), ())
-    counts = {n: [f"{int((x > 0).sum())} of {x.size}" for x in (ours[n], theirs[n])] for n in ours if n in theirs}
-    if check.verdict == "pass":
-        valid = [f"{n.replace('encoder_attention_', '')} {count[0]}" for n, count in counts.items()]
-        return Check(check.check, "pass", f"{len(ours)} tensors equal; valid tokens: {', '.join(valid)}")
-    other = [f"'{n}' has {x} valid tokens against {y}" for n, (x, y) in counts.items() if x != y]
-    return Check(check.check, "fail", "; ".join([check.detail, *other]))
+EMBEDDINGS = "prompt embeddings"
+_CHANGES = {"hidden_states": changed_by("embeddings"), "image_embeds": changed_by("image embeddings")}
+_KINDS = (
+    _Kind(EMBEDDINGS, _CHANGES, EMBEDDING_LIMIT),
+    _Kind("prompt masks", {"attention_mask": changed_by("masks")}, 0.0),  # ones and zeros in every dtype
+    _Kind("prompt tokens", {"input_ids": ()}),
+    _Kind("initial noise", {"noise": changed_by("noise")}, ROUNDING_LIMIT),
+    _Kind("other inputs", {"": ()}),
+)
+"""An input is of the first kind that fits."""
 
 
-def _noise(a: Facts, b: Facts, declared: frozenset[str]) -> Check:
-    settings, noise = changed_by("noise"), ({"noise": a.noise}, {"noise": b.noise})
-    check = compare_tensors("initial noise", *noise, lambda _: settings, declared, ROUNDING_LIMIT)
-    if relative(a.noise, b.noise) <= ROUNDING_LIMIT:
-        return check
-    return Check(check.check, "fail", f"{check.detail}: this is other noise; give both sides the same seed")
+def compare_inputs(a: Mapping[str, Known], b: Mapping[str, Known], declared: Collection[str]) -> Iterator[Check]:
+    """Compare two sides' inputs, kind by kind."""
+    names = dict.fromkeys((*a, *b))
+    for kind in _KINDS:
+        changes = {n: settings for n in names for part, settings in kind.changes.items() if part in n}
+        names = {n: None for n in names if n not in changes}
+        if changes:
+            ours, theirs = ({n: side[n] for n in changes if n in side} for side in (a, b))
+            yield compare_tensors(kind.check, ours, theirs, changes, declared, kind.most)
+
+
+def _inputs(a: Facts, b: Facts, declared: frozenset[str]) -> Iterator[Check]:
+    ours, theirs = ({**side.inputs, "noise": side.noise} for side in (a, b))
+    for check in compare_inputs(ours, theirs, declared):
+        judged = check.check == EMBEDDINGS and a.encoded and b.encoded and a.inputs.keys() == b.inputs.keys()
+        if judged and check.verdict != "pass":
+            check = Check(check.check, "pass", f"each side's own, judged in the text stage: {check.detail}")
+        yield check
 
 
 def _schedule(a: Schedule, b: Schedule, declared: frozenset[str]) -> list[Check]:

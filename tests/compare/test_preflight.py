@@ -15,7 +15,6 @@ from parity.compare.preflight import (
     failed,
     laid_out,
     preflight,
-    shared_weights,
 )
 from parity.compare.result import Check
 from parity.golden import fingerprint
@@ -245,12 +244,12 @@ def test_parameters_that_lie_otherwise_are_known_by_module(theirs: Weights, fact
 @pytest.mark.parametrize(
     ("theirs", "verdict", "words"),
     [
-        ({"a.weight": ((2, 2), "1"), "b.weight": ((2,), "2"), "fused": ((4,), "3")}, "pass", "1 on one side only"),
-        ({"a.weight": ((2, 2), "9"), "c": ((1,), "3")}, "explained", "1 of 1 parameters"),
-        ({"a.weight": ((4,), "1")}, "pass", "not compared"),
-        ({"a.weight": ((2, 2), "1")}, "explained", "equal; the port lacks 1: 'b.weight'"),  # a block that was dropped
+        ({**held(A, B), "fused": ((4,), "3")}, "explained", "2 equal; 1 parameters on one side only: 'fused'"),
+        ({"a.weight": ((4,), "1"), "b.weight": held(A, B)["b.weight"]}, "explained", "1 equal; 1 parameters on one"),
+        ({"b.weight": held(A, B)["b.weight"]}, "explained", "1 equal; 1 parameters on one side only: 'a.weight'"),
+        ({"c": held(B, A)["a.weight"]}, "explained", "0 equal; 3 parameters on one side only"),
     ],
 )
 def test_port_is_compared_where_both_have_the_name(theirs: dict[str, Any], verdict: str, words: str) -> None:
-    found = shared_weights({"a.weight": ((2, 2), "1"), "b.weight": ((2,), "2")}, theirs)
+    found = compare_weights(held(A, B), theirs, (), mapped=True, own=True)
     assert (found.verdict, words in found.detail) == (verdict, True), found
