@@ -12,14 +12,13 @@ much, and what was done to them.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from parity.causes.evidence import Evidence
-from parity.compare.metrics import keys_through, one_shape
+from parity.compare.metrics import keys_through, one_shape, sketch_distance
 from parity.compare.reason import Note
 from parity.compare.result import Cause, measured
 from parity.records import LOOP, PORT, Key, Record
@@ -140,14 +139,12 @@ def _gain(ours: Record, theirs: Record) -> Iterator[Cause]:
 
 def _elsewhere(record: Record, others: Sequence[Record]) -> str | None:
     """The first other site of the same branch whose value is this one; None for none, and for what is all alike."""
-    x, m = record.sketch, record.moments
-    if x is None or m is None or (m.min == m.max and (m.count > 1 or m.min in (0.0, 1.0))):
+    m = record.moments
+    if m is None or (m.min == m.max and (m.count > 1 or m.min in (0.0, 1.0))):
         return None
     for other in others:
-        y = other.sketch
-        if other.key == record.key or y is None or other.frame != record.frame or other.key.branch != record.key.branch:
-            continue
-        if float(np.linalg.norm(np.subtract(x, y, dtype=np.float64))) <= WITHIN * float(np.linalg.norm(y)):
+        another = other.key != record.key and other.key.branch == record.key.branch
+        if another and sketch_distance(other, record) <= WITHIN:
             return other.key.site
     return None
 
@@ -198,7 +195,7 @@ def _reordered(pairs: Sequence[tuple[Record, Record]]) -> Iterator[Key]:
     """
     before: dict[str, float] = {}
     for ours, theirs in pairs:
-        far = apart(ours, theirs) or 0.0
+        far = float(np.nan_to_num(sketch_distance(ours, theirs)))
         came = max(before.get(ours.key.branch, 0.0), before.get("", 0.0))
         if reordering(ours, theirs) is not None and far > came:
             yield ours.key
@@ -309,8 +306,8 @@ def working_dtype(reference: Sequence[Record], candidate: Sequence[Record]) -> t
 def reordering(ours: Record, theirs: Record) -> str | None:
     """By what two tensors are seen to hold the same values in another order; None where they do not."""
     a, b = ours.moments, theirs.moments
-    far = apart(ours, theirs)
-    if a is None or b is None or far is None or far < 1e-3:
+    far = sketch_distance(ours, theirs)
+    if a is None or b is None or not far >= 1e-3:
         return None
     # Moments agree far better than tensors do that are this far apart by anything but their order.
     size, within = max(abs(a.min), abs(a.max)), max(LEAST, min(SAME, AGAINST * far))
@@ -318,13 +315,3 @@ def reordering(ours: Record, theirs: Record) -> str | None:
     if not close or a.count != b.count or abs(a.l2 - b.l2) > within * a.l2:
         return None
     return f"minimum, maximum, mean and norm agree ({a.min:.4g}, {a.max:.4g}, {a.mean:.3g}, {a.l2:.4g})"
-
-
-def apart(ours: Record, theirs: Record) -> float | None:
-    """How far two tensors are apart, relative to the first, by their sketches; None where that cannot be told."""
-    if ours.sketch is None or theirs.sketch is None or ours.frame != theirs.frame:
-        return None
-    x, y = (sketch.astype(np.float64) for sketch in (ours.sketch, theirs.sketch))
-    with np.errstate(invalid="ignore"):  # of what is infinite on both sides
-        size, far = float(np.linalg.norm(x)), float(np.linalg.norm(x - y))
-    return far / size if math.isfinite(far) and size > 0.0 else None

@@ -7,7 +7,7 @@ passes over one frame at a time (SSIM: ten separable filters of 11 taps).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -15,8 +15,8 @@ import numpy as np
 from parity.compare import metrics
 from parity.compare.result import NAN, Cause, FrameDiff, FrameError, Region, measured
 from parity.golden.disk.part import chosen
-from parity.records import Key, Record, StepRecords
-from parity.sketch import Geometry, distance, norm, shown
+from parity.records import Record, StepRecords
+from parity.sketch import Geometry, distance, shown
 
 WINDOW = 11
 SIGMA = 1.5
@@ -128,10 +128,8 @@ def _window(x: np.ndarray) -> np.ndarray:
     return x
 
 
-LEAST_DARKER, MOST_DARKER = 0.35, 0.65
-"""Levels of the mean by which truncated pictures are darker: about half of one where none is cut to black or white."""
-CUT = 0.02
-"""The least where many are cut and the frames as floats agree: only their conversion can make the difference."""
+LEAST_DARKER, MOST_DARKER = 0.02, 0.65
+"""Levels of the mean by which truncated pictures are darker: half of one where none is cut to black or white."""
 SAME_FLOATS = 1e-4
 """Relative distance up to which frames as floats agree: a level is 4e-3."""
 ONE_LEVEL = 0.15
@@ -142,13 +140,14 @@ def truncated(reference: StepRecords, candidate: StepRecords) -> Iterator[Cause]
     """Frames as they leave the generation: by truncation to uint8 half of the pixels, but for those that are cut to
     black or white, are one level darker than by rounding, and no other differs."""
     theirs = {r.key: r for r in chosen(candidate.records, _is_picture)}
-    for ours in chosen(reference.records, _is_picture):
-        other = theirs.get(ours.key)
-        if other is None or not ours.dtype == other.dtype == "uint8" or ours.moments is None or other.moments is None:
+    pairs = [(r, theirs[r.key]) for r in chosen(reference.records, _is_picture) if r.key in theirs]
+    if any(a.key.site == "decode:out" and metrics.sketch_distance(a, b) > SAME_FLOATS for a, b in pairs):
+        return  # what was decoded differs already
+    for ours, other in pairs:
+        if not ours.dtype == other.dtype == "uint8" or ours.moments is None or other.moments is None:
             continue
         darker = ours.moments.mean - other.moments.mean
-        least = _least_darker(reference, theirs)
-        if least <= abs(darker) <= MOST_DARKER and _one_level(ours, other, darker * ours.moments.count):
+        if LEAST_DARKER <= abs(darker) <= MOST_DARKER and _one_level(ours, other, darker * ours.moments.count):
             made, how = ("rounded", "truncated"), "darker"
             if darker < 0:
                 made, how = ("truncated", "rounded"), "brighter"
@@ -158,19 +157,6 @@ def truncated(reference: StepRecords, candidate: StepRecords) -> Iterator[Cause]
 
 def _is_picture(r: Record) -> bool:
     return r.dtype == "uint8" or r.key.site == "decode:out"
-
-
-def _least_darker(reference: StepRecords, theirs: Mapping[Key, Record]) -> float:
-    """The least by which truncated pictures are darker: infinite where what the decoder gave differs already."""
-    out = [(r, theirs.get(r.key)) for r in chosen(reference.records, _is_picture) if r.key.site == "decode:out"]
-    found = [
-        distance(a.sketch, b.sketch, Geometry(*a.frame)) / (norm(a.sketch, Geometry(*a.frame)) or 1.0)
-        for a, b in out
-        if b is not None and a.sketch is not None and b.sketch is not None and a.frame == b.frame
-    ]
-    if not found:
-        return LEAST_DARKER
-    return CUT if max(found) <= SAME_FLOATS else math.inf
 
 
 def _one_level(ours: Record, other: Record, sum_: float) -> bool:

@@ -52,18 +52,14 @@ def compare_values(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float, f
     return l2, scale, _cosine(float(total[3]), scale, other), largest
 
 
-NORM_ROUNDING = 1e-5
-"""What rounding can move a norm by, relative: two devices add up to 1e9 squares in float32, each in its own order."""
-
-
-def norm_ratio(reference: Record, candidate: Record, floor: Floor | None) -> float:
-    """The difference of two norms to the floor: the distance of the tensors is no less. NaN where it is not known,
-    0 where rounding can be all of it."""
-    a, b = reference.moments, candidate.moments
-    if a is None or b is None or floor is None:
+def sketch_distance(reference: Record, candidate: Record) -> float:
+    """Relative L2 of two tensors by their sketches alone; NaN where these do not tell."""
+    if reference.sketch is None or candidate.sketch is None or reference.frame != candidate.frame:
         return NAN
-    least = abs(b.l2 - a.l2)
-    return 0.0 if least <= NORM_ROUNDING * a.l2 else ratio(least, floor.l2)
+    with np.errstate(invalid="ignore"):  # of what is infinite on both sides
+        size = float(np.linalg.norm(reference.sketch.astype(np.float64)))
+        far = float(np.linalg.norm(np.subtract(candidate.sketch, reference.sketch, dtype=np.float64)))
+    return far / size if math.isfinite(far) and size > 0.0 else NAN
 
 
 def comparable_shapes(reference: Record, candidate: Record) -> bool:
@@ -212,10 +208,8 @@ def _tensors(a: Record, b: Record, floor: Floor | None, drawn: SiteDiff, *, own:
         return diff if equal else _unlike(replace(diff, distance=UNKNOWN, note=MASKS), inside=True)
     if measured or a.key.is_apart:  # what never decides, and was not compared, says nothing about the whole
         return drawn
-    if comparable:  # without sketches: the distance is no less than that of the norms
-        far = norm_ratio(a, b, floor) > L2_LIMIT
-        note = "their norms differ; no sketch is held" if far else "only moments are held"
-        return _unlike(replace(drawn, note=note), not far)
+    if comparable:
+        return _unlike(replace(drawn, note="no sketch is held"), inside=True)
     note = unlike(a, b)
     inside = (own and not is_contract(a.key)) or _of_other_calls(a, b)
     return _unlike(replace(drawn, note=note), note == PICTURES or inside)

@@ -29,7 +29,7 @@ from itertools import permutations
 import numpy as np
 
 from parity.compare.comparable import of_script
-from parity.compare.metrics import comparable_shapes
+from parity.compare.metrics import comparable_shapes, sketch_distance
 from parity.compare.preflight import Factors, factors_at, with_scopes
 from parity.compare.result import UNKNOWN, SiteDiff
 from parity.golden.disk.part import Layout, chosen
@@ -301,7 +301,11 @@ def crossed(reference: StepRecords, candidate: StepRecords) -> Mapping[str, str]
         return {}
     # What every branch of both is given, so that no order gains by what is missing.
     everywhere = set.intersection(*(set(branch) for branch in (*ours.values(), *theirs.values())))
-    apart = {(a, b): sum(_apart(ours[a][s], theirs[b][s]) for s in everywhere) for a in names for b in names}
+    apart = {
+        (a, b): float(np.nansum([sketch_distance(ours[a][s], theirs[b][s]) for s in everywhere]))
+        for a in names
+        for b in names
+    }
     orders = {order: sum(map(apart.__getitem__, zip(names, order, strict=True))) for order in permutations(names)}
     least = min(orders, key=orders.__getitem__)
     if least == names or not orders[least] <= NEARER * orders[names]:
@@ -325,14 +329,6 @@ def _tells(r: Record) -> bool:
     """Whether it is what the model is given in a branch, or the guided prediction."""
     given = r.key.is_input and not r.key.module and not r.key.is_apart
     return given if r.key.branch else r.key.site == f"{LOOP}:noise_pred"
-
-
-def _apart(a: Record, b: Record) -> float:
-    """How far two inputs are apart, relative to the first; 0 where that cannot be told, and infinite for a NaN."""
-    if a.sketch is None or b.sketch is None or a.frame != b.frame:
-        return 0.0
-    size, far = (float(np.linalg.norm(x)) for x in (a.sketch, b.sketch - a.sketch))
-    return np.nan_to_num(far / size, nan=np.inf, posinf=np.inf) if size else 0.0
 
 
 @dataclass
