@@ -27,6 +27,7 @@ from parity.compare.metrics import L2_LIMIT, LINF_LIMIT, between, compared, is_m
 from parity.compare.pairs import Meeting, meet
 from parity.compare.preflight import Factors
 from parity.compare.result import NAN, Distance, SiteDiff
+from parity.compare.values import PREDICTED
 from parity.golden.disk.part import FloorTable, Table, tabled
 from parity.records import LOOP, StepRecords
 from parity.sketch import Geometry
@@ -92,8 +93,8 @@ class Judge:
             )
         step = _Step(meeting, ours, theirs, floors)
         sites = step.measured()
-        _read(sites, meeting.read)
-        _tell_apart(sites, meeting.lone)
+        _read(sites)
+        _tell_apart(sites)
         step.excuse_layouts(sites)
         step.excuse_moved_masks(sites)
         step.excuse_missing_masks(sites)
@@ -256,16 +257,13 @@ def _gathered(column: np.ndarray, starts: np.ndarray, size: int) -> np.ndarray:
     return found
 
 
-def _read(sites: list[SiteDiff], read: Iterable[tuple[int, int]]) -> None:
+def _read(sites: list[SiteDiff]) -> None:
     """What is read alone decides: not rows that no query reads, nor frames beyond what a picture shows. In a norm over
-    both, many that nobody reads hide the few that are read.
-
-    Args:
-        read: positions of a whole, and of what is read of it.
-    """
-    for i, j in read:
-        whole, part = sites[i], sites[j]
-        if np.isnan(part.distance.ratio) and part.distance.rel_l2 != 0.0:
+    both, many that nobody reads hide the few that are read."""
+    parts = {d.key: d for d in sites if d.key.is_read and all(d.dtypes)}
+    for i, whole in enumerate(sites if parts else ()):
+        part = parts.get(whole.key.read)
+        if part is None or (np.isnan(part.distance.ratio) and part.distance.rel_l2 != 0.0):
             continue
         numbers = {name: getattr(part, name) for name in ("distance", "cosine", "max_abs", "linf_ratio", "peak")}
         if not beyond(part):  # else the whole's bins say where it differs
@@ -274,15 +272,13 @@ def _read(sites: list[SiteDiff], read: Iterable[tuple[int, int]]) -> None:
         sites[i] = replace(whole, **numbers)
 
 
-def _tell_apart(sites: list[SiteDiff], lone: Iterable[tuple[int, int]]) -> None:
+def _tell_apart(sites: list[SiteDiff]) -> None:
     """A pair under two names can only agree: what differs may be two things, and so may an output of which the model's
-    own output shows nothing.
-
-    Args:
-        lone: positions of such a pair, and of the prediction that shows an output; -1 for none.
-    """
-    for i, output in lone:
-        d = sites[i]
-        if d.verdict != "ignored" and beyond(d) and (output < 0 or not beyond(sites[output])):
-            note = f"{d.called} in the candidate, which may be another thing"
-            sites[i] = replace(d, verdict="not compared", note=note)
+    own output shows nothing."""
+    predicted = {d.key.branch: d for d in sites if d.key.site == PREDICTED}
+    for i, d in enumerate(sites):
+        if d.called and d.verdict != "ignored" and beyond(d):
+            output = None if d.key.is_input else predicted.get(d.key.branch)
+            if output is None or not beyond(output):
+                note = f"{d.called} in the candidate, which may be another thing"
+                sites[i] = replace(d, verdict="not compared", note=note)

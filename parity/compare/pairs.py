@@ -30,7 +30,7 @@ import numpy as np
 
 from parity.compare.comparable import of_script
 from parity.compare.metrics import comparable_shapes, sketch_distance
-from parity.compare.preflight import Factors, factors_at, with_scopes
+from parity.compare.preflight import Factors, factors_at
 from parity.compare.result import UNKNOWN, SiteDiff
 from parity.golden.disk.part import Layout, chosen
 from parity.records import LOOP, Key, Provenance, Record, StepRecords
@@ -167,8 +167,6 @@ class Meeting:
         at: int64 [pairs] of each side, positions of the records; -1 where there is none. floors: int64 [pairs], of the
             reference's floor; -1 without. groups: how sketches lie -> int64, positions of the pairs that have them.
         others: of pairs that are more than two sketches, or less; their row bins are kept whatever they say.
-        read: a joint sequence, and the rows of it that are read. lone: what the sides name differently: of an output
-            with the prediction that tells whether it is one, else with -1.
         own: whether the module is a port's own, or one that is mapped. modules: of the reference, with a tensor.
         laid_out: positions beside parameters that lie otherwise, with their factors.
         alone: tensors that only the reference has, and only the candidate.
@@ -180,8 +178,6 @@ class Meeting:
     floors: np.ndarray
     groups: Mapping[Geometry, np.ndarray]
     others: tuple[int, ...]
-    read: tuple[tuple[int, int], ...]
-    lone: tuple[tuple[int, int], ...]
     own: tuple[bool, ...]
     laid_out: Mapping[int, frozenset[float]]
     modules: frozenset[str]
@@ -228,8 +224,6 @@ def meet(
         floors=np.array([-1 if p.reference is None else ours.floors.get(p.reference.key, -1) for p in pairs], np.int64),
         groups={view: np.array(at, np.int64) for view, at in groups.items()},
         others=tuple(np.flatnonzero(~plain).tolist()),
-        read=tuple(_read(places)),
-        lone=tuple(_lone(places)),
         own=tuple(own(p.key.module) for p in pairs),
         laid_out=dict(_laid_out(places, laid_out or {})),
         modules=frozenset(r.key.module for r in ours.records if _counts(r) and r.key.module not in ("", LOOP)),
@@ -245,23 +239,10 @@ def _positions(layout: Layout, records: Sequence[Record | None]) -> np.ndarray:
     return np.array([-1 if r is None else at[r.key] for r in records], np.int64)
 
 
-def _read(places: Sequence[SiteDiff]) -> Iterator[tuple[int, int]]:
-    at = {p.key: i for i, p in enumerate(places) if p.key.is_read and all(p.dtypes)}
-    return ((i, j) for i, p in enumerate(places) if at and (j := at.get(p.key.read)) is not None)
-
-
-def _lone(places: Sequence[SiteDiff]) -> Iterator[tuple[int, int]]:
-    predicted = {p.key.branch: i for i, p in enumerate(places) if p.key.site == f"{LOOP}:noise_pred"}
-    for i, p in enumerate(places):
-        if p.called:
-            yield i, -1 if p.key.is_input else predicted.get(p.key.branch, -1)
-
-
 def _laid_out(places: Sequence[SiteDiff], factors: Factors) -> Iterator[tuple[int, frozenset[float]]]:
     """The sites of modules whose parameters lie otherwise, and of those beside them, which are given what they make."""
-    around = with_scopes(factors)
     for i, p in enumerate(places if factors else ()):
-        if within := factors_at(p.key.module, around):
+        if within := factors_at(p.key.module, factors):
             yield i, within
 
 

@@ -192,22 +192,15 @@ def laid_out(a: Weights, b: Weights) -> Factors:
     return {module: frozenset(factors) for module, factors in found.items()}
 
 
-def with_scopes(factors: Factors) -> Factors:
-    """Module -> the factors of what lies within it: a module whose parameters lie otherwise makes values that do, which
-    the code of the module around it hands on."""
-    around = dict(factors)
-    for module, own in factors.items():
-        if parent := module.rpartition(".")[0]:
-            within = f"{parent}.*"
-            around[within] = around.get(within, frozenset({1.0})) | own
-    return around
-
-
-def factors_at(module: str, around: Factors) -> frozenset[float]:
-    """The factors that may be in the values of a module; `around`: of `with_scopes`."""
-    names = module.split(".")
-    scopes = (f"{'.'.join(names[:i])}.*" for i in range(1, len(names)))
-    return around.get(module, frozenset()).union(*(around[scope] for scope in scopes if scope in around))
+def factors_at(module: str, factors: Factors) -> frozenset[float]:
+    """The factors that may be in the values of a module: those of its own parameters, and 1 or those of a module beside
+    or around it, whose values the code of the module around both hands on."""
+    found = set(factors.get(module, ()))
+    for other, own in factors.items():
+        around = other.rpartition(".")[0]
+        if around and module.startswith(f"{around}."):
+            found |= {1.0, *own}
+    return frozenset(found)
 
 
 def compare_tensors(

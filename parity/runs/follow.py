@@ -33,7 +33,7 @@ from parity.compare.births import Local, doubtful, excuses, followed_errors, wit
 from parity.compare.conclude import Collected, begun, conclude
 from parity.compare.independent import code_of, place_of, within
 from parity.compare.judge import Judge
-from parity.compare.preflight import factors_at, with_scopes
+from parity.compare.preflight import factors_at
 from parity.compare.result import Cause, Failed, Result, SiteDiff, measured
 from parity.errors import ParityError
 from parity.hooks.sites import EVERYTHING, OUTPUTS, WHOLE, Held, SitePlan, block_of
@@ -144,8 +144,8 @@ def _lost(error: Exception) -> str:
 def _comparable(pair: Ready, held: Mapping[str, Array]) -> dict[str, Array]:
     """What the candidate hands out, without the results of parameters that lie otherwise: the reference's code cannot
     go on from those."""
-    around = with_scopes(pair.laid_out)
-    return {name: x for name, x in held.items() if not (around and factors_at(module_of(name), around))}
+    factors = pair.laid_out
+    return {name: x for name, x in held.items() if not factors_at(module_of(name), factors)}
 
 
 def _passes(sites: Sequence[SiteDiff], held: Mapping[str, Array], modules: Sequence[str]) -> list[list[str]]:
