@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from parity.bisect.settings import plan
 from parity.causes.evidence import decoder_faults
 from parity.causes.match import Known, Vector, as_read, error_vector, matched, noise_norm, norm
-from parity.causes.swaps import swapped
+from parity.causes.swaps import swap_test
 from parity.compare.metrics import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Result
@@ -72,7 +72,7 @@ def explain_stage(request: Request, openers: Openers, say: Say) -> Result:
         searched, ours = plan(request.reference, request.candidate), again.reference()
         keys = tuple(r.key for r in ours.records)
         swap = functools.partial(again.run, "candidate")
-        return found.told(swapped(searched, ours, keys, swap, RunSpec.of(request)))
+        return found.told(swap_test(searched, ours, keys, swap, RunSpec.of(request)))
     except UsageError as error:
         why = f"no cause is named in the {request.stage} stage: {error}; what differs is in its code"
         return found.noted(why)

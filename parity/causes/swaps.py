@@ -29,25 +29,25 @@ from parity.records import LOOP, PORT, Key, Provenance, StepRecords
 from parity.runs.request import RunSpec
 from parity.settings import BITS, BY_NAME, Settings, remedy, sentence
 
-Error = Callable[[Settings], np.ndarray]
-"""The candidate's error vector with these settings (`parity.causes.match.error_vector`)."""
 Run = Callable[[Settings], StepRecords]
 """The candidate's outputs with these settings."""
 
 
-def swap_test(plan: Plan, run: Error, noise: float, what: str, spec: RunSpec | None) -> Iterator[Cause | Note]:
-    """One cause a differing setting, by what it does to the error; and what no swap takes back.
+def swap_test(
+    plan: Plan, ours: StepRecords, keys: Sequence[Key], run: Run, spec: RunSpec | None
+) -> Iterator[Cause | Note]:
+    """One cause a differing setting, by what it does to the error of some outputs; and what no swap takes back.
 
     Args:
-        noise: norm of the error that rounding alone gives. what: the outputs whose error is looked at. spec: of the
-            run; None where it is not known.
+        ours: the reference's records, with floors. keys: of the outputs. spec: of the run; None where it is not known.
     """
     names = tuple(s.setting for s in plan.swaps)
     none: frozenset[str] = frozenset()
+    noise, what = noise_norm(ours, keys), ", ".join(dict.fromkeys(key.port for key in keys))
 
     @functools.cache
     def error(wrong: frozenset[str]) -> np.ndarray:
-        return run(plan.with_only(tuple(n for n in names if n in wrong)))
+        return error_vector(ours, run(plan.with_only(tuple(n for n in names if n in wrong))), keys)
 
     def does(wrong: Iterable[str]) -> float:
         return norm(error(frozenset(wrong)) - error(none))
@@ -106,7 +106,7 @@ def swap_tests(evidence: Evidence) -> Iterator[Cause | Note]:
         yield from map(Note, notes)
     try:
         run = functools.partial(machine.candidate, step=step)
-        yield from swapped(searched, ours, keys, run, evidence.request.spec) if searched.swaps else ()
+        yield from swap_test(searched, ours, keys, run, evidence.request.spec) if searched.swaps else ()
     except UsageError as refused:
         yield Note(f"no swap test: the candidate refuses settings that are to be tried: {refused}")
         return
@@ -179,19 +179,3 @@ def _neutralised(evidence: Evidence, machine: Machine, candidate: Settings, keys
         text = f"{HARMLESS if harmless else ''}{sentence(setting, value)}"
         detail = f"wrong alone, noise_pred is {ratio:.2g} x the floor of its working dtype"
         yield Cause(text, setting, "", value, evidence=(Witness("swap", ratio, detail),), harmless=harmless)
-
-
-def swapped(
-    plan: Plan, ours: StepRecords, keys: Sequence[Key], run: Run, spec: RunSpec | None
-) -> tuple[Cause | Note, ...]:
-    """What the swap test shows of the error of these outputs.
-
-    Args:
-        ours: the reference's records, with floors. spec: of the run; None where it is not known.
-    """
-    what = ", ".join(dict.fromkeys(key.port for key in keys))
-
-    def error(settings: Settings) -> np.ndarray:
-        return error_vector(ours, run(settings), keys)
-
-    return tuple(swap_test(plan, error, noise_norm(ours, keys), what, spec))

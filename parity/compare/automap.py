@@ -26,6 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from parity.compare.preflight import few
 from parity.golden.rename import Rename, Rule
 from parity.records import LOOP, Record, StepRecords
 from parity.sketch import TOTAL, Geometry
@@ -36,7 +37,7 @@ UNRELATED = 1.0
 """Relative distance counted as the second nearest's where there is none: unrelated tensors are sqrt(2) apart."""
 MOST_BY_INPUTS = 256
 """Modules of one signature that are still compared by their inputs where their outputs are unrelated."""
-MOST_NAMED, MOST_NOTES = 4, 12
+MOST_NOTES = 12
 
 Signature = tuple[object, ...]
 
@@ -81,21 +82,15 @@ def propose(reference: StepRecords, candidate: StepRecords) -> Proposal:
     covered = Rename(modules)
     free = [name for name in only_theirs if covered.module(name) not in only_ours]
     notes = [
-        f"--map auto: {name!r} may be {_named(ambiguous[name])}: not mapped; say which in a rule"
-        if name in ambiguous
-        else f"--map auto: no module of the reference computes what {name!r} does"
+        f"--map auto: {name!r} may be one of {few(ambiguous[name])}: not mapped; say which in a rule"
         for name in free
-    ]
+        if name in ambiguous
+    ][:MOST_NOTES]
+    if alone := [name for name in free if name not in ambiguous]:
+        notes.append(f"--map auto: no module of the reference computes what these {len(alone)} do: {few(alone)}")
     made = f"--map auto: {len(pairs)} of {len(only_theirs)} modules matched by what they compute, {len(modules)} rules"
     ports = _ports(ours, theirs, covered)
-    if len(notes) > MOST_NOTES:
-        notes = [*notes[:MOST_NOTES], f"--map auto: {len(notes) - MOST_NOTES} more are not mapped"]
     return Proposal(Rename(modules, ports), pairs, (made, *notes))
-
-
-def _named(names: Sequence[str]) -> str:
-    more = f" or {len(names) - MOST_NAMED} others" if len(names) > MOST_NAMED else ""
-    return " or ".join(repr(name) for name in names[:MOST_NAMED]) + more
 
 
 def _modules(records: Iterable[Record]) -> dict[str, _Module]:

@@ -20,7 +20,7 @@ from parity.compare.reason import Note
 from parity.compare.result import Cause, Result, Witness, measured
 from parity.errors import UsageError
 from parity.paths.worker.process import Workers
-from parity.records import Key, StepRecords
+from parity.records import Floor, Key, StepRecords
 from parity.settings import Settings, parse
 from parity.sketch import value_record
 from tests.runs.test_spec import PLAIN
@@ -134,9 +134,19 @@ PLAN = plan(parse("torch"), parse("torchax", GIVEN))
 Error = Callable[[bool, bool, bool], np.ndarray]
 
 
-def runner(error: Error) -> Callable[[Settings], np.ndarray]:
+KEY = Key("transformer", 0, "", "loop:noise_pred")
+
+
+def output(x: np.ndarray) -> StepRecords:
+    return StepRecords(0, (value_record(KEY, x.astype(np.float32), "float32"),), {KEY: Floor(1e-5)})
+
+
+TRUTH = np.eye(1, A.size)[0]
+
+
+def runner(error: Error) -> Callable[[Settings], StepRecords]:
     """A candidate whose error depends on which of the three settings it has wrong."""
-    return lambda settings: error(*(settings.changed(g.partition("=")[0]) for g in GIVEN))
+    return lambda settings: output(TRUTH + error(*(settings.changed(g.partition("=")[0]) for g in GIVEN)))
 
 
 @pytest.mark.parametrize(
@@ -152,7 +162,7 @@ def runner(error: Error) -> Callable[[Settings], np.ndarray]:
     ],
 )
 def test_differing_settings_are_set_back(error: Error, expected: tuple[float | None, ...], left: float) -> None:
-    told = list(swap_test(PLAN, runner(error), 1e-5, "noise_pred", PLAIN.with_settings(candidate=GIVEN)))
+    told = list(swap_test(PLAN, output(TRUTH), (KEY,), runner(error), PLAIN.with_settings(candidate=GIVEN)))
     causes = {c.setting: c for c in told if isinstance(c, Cause)}
     assert [c.harmless for c in causes.values()] == sorted(c.harmless for c in causes.values())
     for given_, gone in zip(GIVEN, expected, strict=True):

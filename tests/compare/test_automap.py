@@ -69,8 +69,8 @@ def test_a_container_is_distinguished_from_its_last_child_by_its_inputs() -> Non
 @pytest.mark.parametrize(
     ("reference", "candidate", "pairs", "note"),
     [
-        (of(a=X, b=X), of(c=X), {}, "'c' may be 'a' or 'b'"),
-        (of(a=X), of(b=Y), {}, "no module of the reference computes what 'b' does"),
+        (of(a=X, b=X), of(c=X), {}, "'c' may be one of 'a', 'b'"),
+        (of(a=X), of(b=Y), {}, "no module of the reference computes what these 1 do: 'b'"),
         (of(a=X, b=8 * X), of(c=8 * X, d=X), {"c": "b", "d": "a"}, ""),  # a multiple is not the same
     ],
 )
