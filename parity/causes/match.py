@@ -109,23 +109,38 @@ NEAR = 0.5
 """The least R2 of a fault that is worth a look; a smaller one sends the reader to look where nothing is."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Known:
-    """An error, and those of the known faults at the same sites.
+    """An error beyond rounding, and what is known around it.
 
     Attributes:
-        error: the candidate's. faults: their own, of one fault but for what a recording kept together.
-        noise: norm that rounding alone gives. told: the reference's settings as text.
+        error: the candidate's. noise: norm that rounding alone gives. told: the reference's settings as text.
         confirm: the command that confirms a fault; empty where nothing can be run.
         enough: share of the error's norm that a fault may leave which has it.
     """
 
     error: Vector
-    faults: Mapping[Faults, Vector]
     noise: float
     told: Mapping[str, str]
-    confirm: Callable[[str], str] = lambda fault: ""
+    confirm: Callable[[str], str]
     enough: float = UNKNOWN
+
+    @classmethod
+    def of(
+        cls,
+        reference: StepRecords,
+        candidate: StepRecords,
+        keys: Sequence[Key],
+        told: Mapping[str, str],
+        confirm: Callable[[str], str] = lambda fault: "",
+    ) -> Known | None:
+        """The candidate's error at these outputs; None where rounding can be all of it."""
+        error, noise = error_vector(reference, candidate, keys), noise_norm(reference, keys)
+        return cls(error, noise, told, confirm) if norm(error) > L2_LIMIT * noise else None
+
+
+WITHIN = Note("unknown: the outputs in which known faults show are, together, within what rounding gives")
+"""What is said where there is no error to look for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +157,14 @@ class _Fit:
     coefficient: float
 
 
-def matched(known: Known) -> Iterator[Cause | Note]:
-    """Causes for the known fault that has this error; a note where none has."""
-    fits = {faults: _fit(known.error, vector) for faults, vector in known.faults.items()}
-    size = norm(known.error)
-    within = L2_LIMIT * known.noise / size if size else 0.0
+def matched(known: Known, errors: Mapping[Faults, Vector]) -> Iterator[Cause | Note]:
+    """Causes for the known fault that has this error; a note where none has.
+
+    Args:
+        errors: of the known faults, of one each but for what a recording kept together.
+    """
+    fits = {faults: _fit(known.error, vector) for faults, vector in errors.items()}
+    within = L2_LIMIT * known.noise / norm(known.error)
     least = min((fit.left for fit in fits.values()), default=1.0)
     same = [faults for faults, fit in fits.items() if fit.left <= least + within]
     best = min(same, key=lambda faults: (len(faults), fits[faults].left), default=Faults())
@@ -164,7 +182,7 @@ def matched(known: Known) -> Iterator[Cause | Note]:
             f"{fit.r2:.0%} of the square"
         )
     share = 1.0 - min(1.0, fits[best].left)
-    yield from (_named(name, best, share, said, known) for name in sorted(best))
+    yield from (_named(name, best, share, said, known, errors) for name in sorted(best))
 
 
 def _fit(error: Vector, known: Vector) -> _Fit:
@@ -191,17 +209,19 @@ def _unknown(fits: Mapping[Faults, _Fit]) -> str:
     return f"{text}; the nearest, {name}, {fit.coefficient:.2g} times, explains {fit.r2:.0%} of its square"
 
 
-def _alike(faults: Faults, known: Known) -> tuple[str, ...]:
+def _alike(faults: Faults, known: Known, errors: Mapping[Faults, Vector]) -> tuple[str, ...]:
     """The other known faults whose errors cannot be told from this one's."""
-    own = known.faults[faults]
+    own = errors[faults]
     near = max(ALIKE * norm(own), L2_LIMIT * known.noise)
-    others = (other for other, v in known.faults.items() if len(other) == 1 and norm(v - own) <= near)
+    others = (other for other, v in errors.items() if len(other) == 1 and norm(v - own) <= near)
     return tuple(name for other in others for name in other - faults)
 
 
-def _named(name: str, faults: Faults, share: float, detail: str, known: Known) -> Cause:
+def _named(
+    name: str, faults: Faults, share: float, detail: str, known: Known, errors: Mapping[Faults, Vector]
+) -> Cause:
     setting, _, value = name.partition("=")
-    alike = _alike(faults, known) if len(faults) == 1 else ()
+    alike = _alike(faults, known, errors) if len(faults) == 1 else ()
     group = f" (or {', '.join(alike)}, whose errors are the same)" if alike else ""
     witness = Witness("fault", share, detail, known.confirm(name))
     told = known.told.get(setting, "")
@@ -222,50 +242,41 @@ def signatures(evidence: Evidence) -> Iterator[Cause | Note]:
         return
     machine, ours, theirs, step = evidence.model, evidence.ours, evidence.theirs, evidence.step
     base = machine.with_fault("", step)
-    runs = {}
-    left = machine.provenance.steps - step - 1
-    faults = list(known_faults(machine.settings, machine.facts, machine.ports.reference, left))
-    for i, name in enumerate(faults):
-        try:
-            runs[name] = machine.with_fault(name, step, f"{i + 1} of {len(faults)}")
-        except ParityError as refused:
-            yield Note(f"known fault {name} could not be run: {refused}")
     keys = common_keys(ours, theirs, base)
     if not keys:
         yield Note("signatures are skipped: the goldens share no outputs with this machine's reference")
         return
-    error = error_vector(ours, theirs, keys)
-    noise = noise_norm(ours, keys)
-    told = machine.settings.as_text()
     confirm = functools.partial(evidence.request.with_fault, golden=evidence.reference)
-    if norm(error) <= L2_LIMIT * noise:
-        yield Note(_too_small(theirs, keys, step))
+    known = Known.of(ours, theirs, keys, machine.settings.as_text(), confirm)
+    if known is None:
+        yield WITHIN
         return
     drift = norm(error_vector(ours, base, keys))
-    if drift > L2_LIMIT * noise:
+    if drift > L2_LIMIT * known.noise:
         yield Note(
-            f"signatures are uncertain: this machine's reference is {drift / max(noise, 1e-300):.0f} x the floor from "
-            "the golden's"
+            f"signatures are uncertain: this machine's reference is {drift / max(known.noise, 1e-300):.0f} x the floor "
+            "from the golden's"
         )
-    singles = {name: error_vector(base, run, keys) for name, run in runs.items()}
-    coarse = _coarse(ours, theirs, singles)
-    enough = UNKNOWN
+    errors: dict[str, Vector] = {}
+    left = machine.provenance.steps - step - 1
+    faults = list(known_faults(machine.settings, machine.facts, machine.ports.reference, left))
+    for i, name in enumerate(faults):
+        try:
+            run = machine.with_fault(name, step, f"{i + 1} of {len(faults)}")
+        except ParityError as refused:
+            yield Note(f"known fault {name} could not be run: {refused}")
+        else:
+            errors[name] = error_vector(base, run, keys)
+    coarse = _coarse(ours, theirs, errors)
     if coarse is not None:
-        noise = max(noise, norm(singles[coarse]))
-        singles = {name: v for name, v in singles.items() if not name.startswith("dtype=")}
-        enough = max(enough, L2_LIMIT * noise / norm(error))
-        if enough >= 1.0:
+        noise = max(known.noise, norm(errors[coarse]))
+        left_over = L2_LIMIT * noise / norm(known.error)
+        known = replace(known, noise=noise, enough=max(UNKNOWN, left_over))
+        errors = {name: v for name, v in errors.items() if not name.startswith("dtype=")}
+        if left_over >= 1.0:
             yield Note(f"signatures: the outputs of step {step} are within what {coarse} costs the reference itself")
             return
-    known = Known(
-        error=error,
-        faults={frozenset({name}): vector for name, vector in singles.items()},
-        noise=noise,
-        told=told,
-        confirm=confirm,
-        enough=enough,
-    )
-    yield from matched(known)
+    yield from matched(known, {frozenset({name}): vector for name, vector in errors.items()})
 
 
 def _coarse(ours: StepRecords, theirs: StepRecords, singles: Mapping[str, np.ndarray]) -> str | None:
@@ -277,21 +288,6 @@ def _coarse(ours: StepRecords, theirs: StepRecords, singles: Mapping[str, np.nda
     found = working_dtype(ours.records, theirs.records)
     name = f"dtype={found[1]}" if found is not None and BITS[found[1]] < BITS[found[0]] else ""
     return name if name in singles else None
-
-
-def _too_small(theirs: StepRecords, keys: Sequence[Key], step: int) -> str:
-    """Why there is no error to look for."""
-    asked = set(keys)
-    broken = [r for r in theirs.records if r.key in asked and r.nonfinite]
-    if broken:
-        return (
-            f"unknown: {len(broken)} of the candidate's outputs are NaN or infinite, first {broken[0].key}, and the "
-            "others agree: known faults are compared where values are finite"
-        )
-    return (
-        f"unknown: the outputs of step {step}, taken together, are within what rounding gives; what differs is at the "
-        "origin alone, and too small there to be told by its error"
-    )
 
 
 # --- faults that a recording kept
@@ -324,9 +320,8 @@ def of_recording(
     if not keys:
         yield Note("signatures are skipped: the two recordings share no outputs of which known faults were kept")
         return
-    error, noise = error_vector(stage, theirs, keys), noise_norm(stage, keys)
-    if norm(error) <= L2_LIMIT * noise:
-        yield Note(f"unknown: the outputs of step {origin.step} that known faults were kept of are within their floors")
+    known = Known.of(stage, theirs, keys, told)
+    if known is None:
+        yield WITHIN
         return
-    faults = {faults: error_vector(stage, run, keys) for faults, run in kept.items()}
-    yield from matched(Known(error=error, faults=faults, noise=noise, told=told))
+    yield from matched(known, {faults: error_vector(stage, run, keys) for faults, run in kept.items()})

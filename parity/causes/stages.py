@@ -22,9 +22,8 @@ from dataclasses import dataclass, replace
 
 from parity.bisect.settings import plan
 from parity.causes.evidence import decoder_faults
-from parity.causes.match import Known, Vector, as_read, error_vector, matched, noise_norm, norm
+from parity.causes.match import WITHIN, Known, Vector, as_read, error_vector, matched
 from parity.causes.swaps import swap_test
-from parity.compare.metrics import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Result
 from parity.errors import ParityError, UsageError
@@ -83,22 +82,16 @@ def _decoding(again: _Again) -> Iterator[Cause | Note]:
     request = again.request
     ours, theirs = again.reference(), again.run("candidate", request.candidate)
     keys = tuple(r.key for r in ours.records)
-    error, noise = error_vector(ours, theirs, keys), noise_norm(ours, keys)
-    if norm(error) <= L2_LIMIT * noise:
-        yield Note("signatures: the frames, together, are within what rounding gives: no known fault is looked for")
+    spec = RunSpec.of(request)
+    told = request.reference.as_text()
+    known = Known.of(ours, theirs, keys, told, lambda fault: spec.with_settings(reference=[fault]).command())
+    if known is None:
+        yield WITHIN
         return
     singles = tuple(decoder_faults(request.reference))
     beside = [frozenset({name, NOT_DIVIDED}) for name in singles if not name.startswith("vae.scaling=")]
     runs = {faults: _faulty(again, ours, faults) for faults in (*(frozenset({name}) for name in singles), *beside)}
-    spec = RunSpec.of(request)
-    known = Known(
-        error=error,
-        faults={faults: run for faults, run in runs.items() if run is not None},
-        noise=noise,
-        told=request.reference.as_text(),
-        confirm=lambda fault: spec.with_settings(reference=[fault]).command(),
-    )
-    yield from matched(known)
+    yield from matched(known, {faults: run for faults, run in runs.items() if run is not None})
 
 
 def _faulty(again: _Again, ours: StepRecords, faults: Faults) -> Vector | None:
