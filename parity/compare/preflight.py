@@ -152,24 +152,21 @@ def _judged_weights(
     if not wrong:
         near = f"{said} are nearly equal, {max(apart.values()):.1e} relative apart at most: the sites decide"
         return Check(WEIGHTS, "explained", near)
-    differing, gains = len(wrong), {n: other[n][0].gain(other[n][1]) for n in wrong}
+    gains = {n: other[n][0].gain(other[n][1]) for n in wrong}
     scaled = not any(map(math.isnan, gains.values()))
     worst = max(wrong, key=lambda n: apart[n])
     named = {WeightPrint.parse(text).digits: n for n, (_, text) in a.items()}
     taken = {n: named[other[n][1].digits] for n in wrong if other[n][1].digits in named}
-    if 2 * len(taken) > differing:
+    if 2 * len(taken) > len(wrong):
         first = min(taken)
         how = f"hold others of the reference's, '{first}' those of '{taken[first]}'"
-        wrong = [n for n in wrong if n != first]
     elif set(wrong) <= laid_out:
         how = "hold the reference's values in another order"
     elif scaled:
         how = f"are the reference's times {', '.join(dict.fromkeys(f'{gain:.4g}' for gain in gains.values()))}"
     else:
         how = f"have other values, '{worst}' by {apart[worst]:.1%}" + " in a few places" * (worst in few_values)
-        wrong = [n for n in wrong if n != worst]
-    also = f": {few(wrong)}" if wrong else ""
-    detail = f"{differing} of {len(a)} parameters {how}{also}"
+    detail = f"{len(wrong)} of {len(a)} parameters {how}: {few(wrong)}"
     if own and scaled:  # a port may have folded a scale into its weights: the sites decide
         return Check(WEIGHTS, "explained", detail)
     return Check(WEIGHTS, "fail", detail, computed=True)
@@ -343,23 +340,13 @@ def _schedule(a: Schedule, b: Schedule, declared: frozenset[str]) -> list[Check]
             detail = f"differ most at {at}: {x[at]:g} against {y[at]:g}"
             checks.append(explained(name, detail, [changed_by("schedule")], declared))
     moved = [
-        f"the {side}'s scheduler already stands at step {schedule.step_index} before step 0: {_moved(schedule)}"
+        f"the {side}'s scheduler already stands at step {schedule.step_index} before step 0: warm-up calls moved it or "
+        "equal first timesteps, of which diffusers' schedulers begin at the second; set_begin_index(0)"
         for side, schedule in sides
         if schedule.step_index not in (None, 0)
     ]
     states = [Check("scheduler state", "fail", detail) for detail in moved]
     return [*checks, *(states or [Check("scheduler state", "pass", "both stand before step 0")])]
-
-
-def _moved(schedule: Schedule) -> str:
-    """What put a scheduler elsewhere than before its first step."""
-    same = int((schedule.timesteps == schedule.timesteps[:1]).sum())
-    if same > 1:
-        return (
-            f"its first {same} timesteps are equal, of which diffusers' schedulers begin at the second, and warm-up "
-            "calls move it further; give it sigmas in float32 and set_begin_index(0)"
-        )
-    return "warm-up calls moved it; reset it after them"
 
 
 def _walkable(side: str, schedule: Schedule) -> Check:
@@ -388,12 +375,11 @@ def _walkable(side: str, schedule: Schedule) -> Check:
 
 
 def _repeats(t: np.ndarray) -> str:
-    """Which timesteps repeat: `1000 (steps 0, 1), 996 (steps 2, 3, 4)`, at most eight of them."""
+    """Which timesteps repeat: `1000 (steps 0, 1), 996 (steps 2, 3, 4)`, and so on."""
     values, counts = np.unique(t, return_counts=True)
     many = sorted(values[counts > 1], reverse=True)
-    shown = [f"{v:g} (steps {', '.join(str(i) for i in np.flatnonzero(t == v))})" for v in many[:8]]
-    more = f", and {len(many) - 8} more" if len(many) > 8 else ""
-    return ", ".join(shown) + more
+    each = [f"{v:g} (steps {', '.join(map(str, np.flatnonzero(t == v)))})" for v in many[:8]]
+    return ", ".join(each) + ", ..." * (len(many) > 8)
 
 
 def _tables(a: Facts, b: Facts, declared: frozenset[str]) -> Check:

@@ -145,9 +145,6 @@ class Reason:
 def sentence(reason: Reason) -> str:
     """One sentence for a tired person; empty where nothing was compared yet."""
     before = "logic agrees; precision: " if reason.precision else ""
-    if reason.together and reason.stage:
-        each = (f"{r.encoder}, {_agreement(r)}" for r in reason.together)
-        return f"{before}{reason.stage}: {'; '.join(each)}"
     if reason.together:
         return before + "; ".join(sentence(r) for r in reason.together)
     words = {
@@ -163,14 +160,9 @@ def sentence(reason: Reason) -> str:
 def _agrees(reason: Reason) -> str:
     if not reason.sites:
         return reason.detail
-    if reason.stage and reason.output is None:
-        return f"{reason.stage}: within its floors at {reason.sites} sites"
-    return (f"{reason.stage}: " if reason.stage else "") + _agreement(reason)
-
-
-def _agreement(reason: Reason) -> str:
+    where = " ".join(filter(None, (reason.stage, reason.encoder)))
     of = f" of {reason.steps} step{'s' * (reason.steps > 1)}" if reason.steps and not reason.stage else ""
-    return f"{reason.sites} sites{of} agree within their floors{worst_of(reason)}"
+    return f"{where}{': ' * bool(where)}{reason.sites} sites{of} agree within their floors{worst_of(reason)}"
 
 
 def _preflight(reason: Reason) -> str:

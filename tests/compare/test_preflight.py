@@ -213,7 +213,7 @@ def held(a: np.ndarray, b: np.ndarray) -> Weights:
         (held(A + 1e-3 * ONE, B), False, "explained", "nearly equal"),
         (held(A.T, B), False, "fail", "1 of 2 parameters hold the reference's values in another order: 'a.weight'"),
         (held(B, B), True, "fail", "1 of 2 parameters hold others of the reference's, 'a.weight' those of 'b.weight'"),
-        (held(B, A), False, "fail", "'a.weight' those of 'b.weight': 'b.weight'"),
+        (held(B, A), False, "fail", "'a.weight' those of 'b.weight': 'a.weight', 'b.weight'"),
         (held(A.T, B), True, "explained", "hold the reference's values in another layout: 'a.weight'"),
         (held(A[:, None], B), True, "explained", "in another layout"),
         (held(A + np.float32(np.nan) * ONE, B), True, "fail", "1 of 2 parameters hold NaN or infinities"),
