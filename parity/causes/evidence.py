@@ -136,13 +136,6 @@ class Machine:
         entry = self.ports.candidate or self.ports.reference
         return plan(self.settings, candidate, entry)
 
-    def settings_on(self, candidate: Settings) -> Settings:
-        """The reference's choices on the candidate's backend."""
-        try:
-            return self.plan(candidate).with_only(())
-        except UsageError:
-            return candidate
-
     def with_fault(self, fault: str, step: int, place: str = "") -> StepRecords:
         """The records of a step of the reference under a fault, or none; from the cache where it was run before.
 

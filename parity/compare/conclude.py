@@ -165,30 +165,18 @@ def conclude(
     introduced = (d for d in sites if d.verdict == "fail" and d.introduced)
     births = any(broken is None or _before(d, broken) for d in introduced)
     if not outputs and not births:
-        if broken is not None:
-            return replace(nothing, why=Reason(kind="inconclusive", problem="not_finite", first=broken.key))
-        if widest is None:
-            widest = WIDEST if failing == "logic" else math.inf
-        if wide := _wide_floor(sites, steps, widest):
-            return replace(nothing, why=wide)
-        without = [d.key for d in sites if d.verdict == "inconclusive" and unknown(d)]
-        if without:
-            some = Reason(kind="inconclusive", problem="some_floors", first=without[0], sites=len(without))
-            return replace(nothing, why=some)
-        if collected.unpredicted and not _seen_in_next_step(sites):
-            why = Reason(kind="inconclusive", problem="no_prediction", steps=collected.unpredicted)
+        if why := _undecided(collected, broken, failing, widest):
             return replace(nothing, why=why)
-        notes = (*notes, *([Note(LAST_STEP)] if collected.unpredicted else []))
         decided = sum(d.verdict in ("pass", "harmless") for d in sites)
         why = Reason(kind="agrees", sites=decided, steps=len(steps), output=_worst(steps))
-        beside = (*_harmless(why, differing), *_grown(sites), *_blurred(steps), *notes)
+        last = [Note(LAST_STEP)] if collected.unpredicted else []
+        beside = (*_harmless(why, differing), *_grown(sites), *_blurred(steps), *notes, *last)
         return replace(nothing, verdict="pass", why=why, notes=beside)
     sites = _behind_arguments(sites) if outputs else sites
     at = _first(sites, outputs)
     why = _divergence(at, sites, outputs_match=bool(steps) and not outputs)
     origin = Origin(at.key, why.birth)
-    found = findings(sites, origin, [d.setting for d in differing], grid)
-    notes = (*notes, *found)
+    notes = (*notes, *findings(sites, origin, [d.setting for d in differing], grid))
     return replace(nothing, verdict="fail", failed=failing, why=why, origin=origin, sites=sites, notes=notes)
 
 
@@ -204,20 +192,29 @@ def _seen_in_next_step(sites: Sequence[SiteDiff]) -> bool:
     return bool(given) and all(d.verdict in ("pass", "harmless") for d in given)
 
 
-def _wide_floor(sites: Sequence[SiteDiff], steps: Sequence[StepDiff], widest: float) -> Reason | None:
-    """Why nothing can be judged where rounding alone moves the first step's prediction too far; later steps' floors
-    hold what the loop has grown to."""
-    if not steps or not steps[0].noise_pred.floor > widest:
-        return None
-    first = next((d for d in sites if d.key.step == steps[0].step and d.distance.floor > widest), None)
-    key = None if first is None else first.key
-    return Reason(
-        kind="inconclusive",
-        problem="wide_floor",
-        first=key,
-        distance=steps[0].noise_pred,
-        detail=f"{widest:.0e}".replace("e-0", "e-"),
-    )
+def _undecided(collected: Collected, broken: SiteDiff | None, failing: Failed, widest: float | None) -> Reason | None:
+    """Why nothing can be judged of sites that all agree; None where it can.
+
+    Of the floors the first step's prediction counts: later steps' hold what the loop has grown to.
+
+    Args:
+        broken: the first of the loop's values that is not finite on the reference. failing, widest: see `conclude`.
+    """
+    sites, steps = collected.sites, collected.steps
+    if broken is not None:
+        return Reason(kind="inconclusive", problem="not_finite", first=broken.key)
+    if widest is None:
+        widest = WIDEST if failing == "logic" else math.inf
+    if steps and steps[0].noise_pred.floor > widest:
+        wide = (d.key for d in sites if d.key.step == steps[0].step and d.distance.floor > widest)
+        limit = f"{widest:.0e}".replace("e-0", "e-")
+        far = steps[0].noise_pred
+        return Reason(kind="inconclusive", problem="wide_floor", first=next(wide, None), distance=far, detail=limit)
+    if without := [d.key for d in sites if d.verdict == "inconclusive" and unknown(d)]:
+        return Reason(kind="inconclusive", problem="some_floors", first=without[0], sites=len(without))
+    if collected.unpredicted and not _seen_in_next_step(sites):
+        return Reason(kind="inconclusive", problem="no_prediction", steps=collected.unpredicted)
+    return None
 
 
 def _before(d: SiteDiff, broken: SiteDiff) -> bool:
