@@ -14,8 +14,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from parity.bisect.settings import Plan as Swaps
-from parity.bisect.settings import plan
 from parity.cache import cache_dir
 from parity.causes.request import ExplainRequest
 from parity.compare.comparable import of_script
@@ -131,11 +129,6 @@ class Machine:
         """The settings a candidate's golden names."""
         return typed(self.ports.candidate or self.ports.reference, "torchax", told.settings)
 
-    def plan(self, candidate: Settings) -> Swaps:
-        """What can be swapped between the two sides; raises UsageError where nothing can."""
-        entry = self.ports.candidate or self.ports.reference
-        return plan(self.settings, candidate, entry)
-
     def with_fault(self, fault: str, step: int, place: str = "") -> StepRecords:
         """The records of a step of the reference under a fault, or none; from the cache where it was run before.
 
@@ -198,7 +191,7 @@ def _inputs(request: ExplainRequest, golden: Provenance) -> Like | None:
     """
     encoding = "text.byt5_dtype"
     own = Golden.open(request.candidate).provenance.settings.get(encoding)
-    if request.ports.alone or own != golden.settings.get(encoding) or encoding in dict(request.rounding):
+    if request.ports.alone or own != golden.settings.get(encoding) or encoding in request.rounding:
         return None
     return carried(request.reference)
 

@@ -190,7 +190,7 @@ def _values_of_call(evidence: Evidence, machine: Machine, module: str) -> tuple[
         return held
     declared = evidence.declared
     known = declared.backend == PORT or own_settings(declared, "torchax") is not None
-    if evidence.request.kept is None or not known:
+    if evidence.request.spec is None or not known:
         raise InconclusiveError(f"the goldens do not hold the values of {module}: record both with --values '{module}'")
     machine.say(f"both sides again, with the values of {module}")
     plan, steps = Plan(sites=plan_sites(["", *modules_of(machine.facts)], module, (module,))), (0, evidence.step + 1)
@@ -229,7 +229,7 @@ def _with_closer(request: ExplainRequest, role: Role, step: StepRecords) -> Step
         UsageError: a golden of the closer look is damaged.
     """
     folder = Path(request.reference).parent / FOLDER
-    if request.kept is None or not (folder / "candidate").is_dir():
+    if request.found is None or not (folder / "candidate").is_dir():
         return step
     inside = Golden.open(folder / role)
     if step.step not in inside.steps:

@@ -28,21 +28,19 @@ class ExplainRequest:
     """What `parity explain` was asked for.
 
     Attributes:
-        reference, candidate: goldens. kept: the kept run's folder where they are of one, whose settings are known.
-        model: in place of the golden's. prompt: of goldens that carry no embeddings, where it was not the
-            model's own.
-        rounding: (setting, candidate's value) of the differing settings that the check of these goldens neutralised.
+        reference, candidate: goldens. model: in place of the golden's. prompt: of goldens that carry no embeddings,
+            where it was not the model's own.
+        rounding: the differing settings that the check of these goldens neutralised.
         ports, inputs: of the kept run; see `parity.runs.request.Request`.
-        outside: the stage outside the loop in which the kept run failed, to be compared again. spec: what the kept run
-            was asked for. found: what it found; None for two goldens, which are compared first.
+        outside: the stage outside the loop in which the kept run failed, to be compared again. spec, found: what the
+            kept run was asked for, and what it found; None for two goldens, which are compared first.
     """
 
     reference: str
     candidate: str
-    kept: Path | None = None
     model: str | None = None
     prompt: str | None = None
-    rounding: tuple[tuple[str, str], ...] = ()
+    rounding: tuple[str, ...] = ()
     ports: Ports = NO_PORTS
     inputs: Path | None = None
     outside: Request | None = None
@@ -57,7 +55,7 @@ class ExplainRequest:
         """
         if self.spec is not None:
             return self.spec.with_settings(reference=[fault]).command()
-        if golden.backend != "torch" or self.kept is not None or carried(self.reference) is None:
+        if golden.backend != "torch" or carried(self.reference) is None:
             return ""
         texts = replaced(texts_of(typed(None, "torch", golden.settings)), [fault])
         words = [word for text in texts for word in ("-r", text)]
@@ -84,7 +82,7 @@ def of_run(where: Path, openers: Openers, named: Mapping[Role, str | None] | Non
         raise no_run(where) from None
     if failed := _failed_outside(found):
         pair = _outside(where, spec, failed, ports_of(spec, openers, named))
-        return ExplainRequest(str(where / "reference"), str(where / "candidate"), where, outside=pair)
+        return ExplainRequest(str(where / "reference"), str(where / "candidate"), outside=pair)
     neutral = (d for d in found.differing_settings if d.setting in NEUTRAL)
     at = where / "precision" if (where / "precision").is_dir() else where
     if not (at / "reference").is_dir():
@@ -92,10 +90,9 @@ def of_run(where: Path, openers: Openers, named: Mapping[Role, str | None] | Non
     return ExplainRequest(
         reference=str(at / "reference"),
         candidate=str(at / "candidate"),
-        kept=where,
         model=spec.model if spec.port or spec.reference_port else None,
         prompt=spec.prompt,
-        rounding=tuple((d.setting, d.candidate) for d in neutral) if at == where else (),
+        rounding=tuple(d.setting for d in neutral) if at == where else (),
         ports=ports_of(spec, openers, named),
         inputs=None if spec.arguments is None else Path(spec.arguments),
         spec=spec,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from parity.bisect.settings import Plan, ddmin
+from parity.bisect.settings import Plan, ddmin, plan
 from parity.causes.evidence import Evidence, Machine
 from parity.causes.match import common_keys, error_vector, noise_norm, norm
 from parity.causes.request import own_settings
@@ -34,20 +34,20 @@ Run = Callable[[Settings], StepRecords]
 
 
 def swap_test(
-    plan: Plan, ours: StepRecords, keys: Sequence[Key], run: Run, spec: RunSpec | None
+    searched: Plan, ours: StepRecords, keys: Sequence[Key], run: Run, spec: RunSpec | None
 ) -> Iterator[Cause | Note]:
     """One cause a differing setting, by what it does to the error of some outputs; and what no swap takes back.
 
     Args:
         ours: the reference's records, with floors. keys: of the outputs. spec: of the run; None where it is not known.
     """
-    names = tuple(s.setting for s in plan.swaps)
+    names = tuple(s.setting for s in searched.swaps)
     none: frozenset[str] = frozenset()
     noise, what = noise_norm(ours, keys), ", ".join(dict.fromkeys(key.port for key in keys))
 
     @functools.cache
     def error(wrong: frozenset[str]) -> np.ndarray:
-        return error_vector(ours, run(plan.with_only(tuple(n for n in names if n in wrong))), keys)
+        return error_vector(ours, run(searched.with_only(tuple(n for n in names if n in wrong))), keys)
 
     def does(wrong: Iterable[str]) -> float:
         return norm(error(frozenset(wrong)) - error(none))
@@ -67,10 +67,10 @@ def swap_test(
             "something else differs too"
         )
     # The run with all that do harm set back passes, unless something else differs.
-    back = [f"{s.setting}={s.without}" for s in plan.swaps if s.setting in guilty]
+    back = [f"{s.setting}={s.without}" for s in searched.swaps if s.setting in guilty]
     confirm = "" if spec is None or left else spec.with_settings(candidate=back).command()
     alone = {name: does((name,)) / noise if noise else math.inf for name in names}
-    for swap in sorted(plan.swaps, key=lambda s: (s.setting not in guilty, -alone[s.setting])):
+    for swap in sorted(searched.swaps, key=lambda s: (s.setting not in guilty, -alone[s.setting])):
         name, text, gone, fix = swap.setting, sentence(swap.setting, swap.candidate), 0.0, ""
         if name in guilty:
             gone, fix = max(0.0, 1.0 - norm(error(guilty - {name})) / norm(error(guilty))), remedy(name)
@@ -86,7 +86,7 @@ def swap_test(
 
 def swap_tests(evidence: Evidence) -> Iterator[Cause | Note]:
     """Causes from running the candidate of a kept run, whose settings are known, with one swapped at a time."""
-    if evidence.model is None or evidence.request.kept is None:
+    if evidence.model is None or evidence.request.spec is None:
         return
     machine, ours, theirs, step = evidence.model, evidence.ours, evidence.theirs, evidence.step
     candidate = _again(machine, evidence.declared)
@@ -94,7 +94,7 @@ def swap_tests(evidence: Evidence) -> Iterator[Cause | Note]:
         yield Note("no swap test: the candidate is not parity's own path")
         return
     try:
-        searched = machine.plan(candidate)
+        searched = plan(machine.settings, candidate, machine.ports.candidate or machine.ports.reference)
     except UsageError as error:
         yield Note(f"no swap test: {error}")
         return
@@ -110,7 +110,7 @@ def swap_tests(evidence: Evidence) -> Iterator[Cause | Note]:
     except UsageError as refused:
         yield Note(f"no swap test: the candidate refuses settings that are to be tried: {refused}")
         return
-    if rounding := ", ".join(name for name, _ in evidence.request.rounding):
+    if rounding := ", ".join(evidence.request.rounding):
         yield Note(
             f"{rounding}: swapped in no run, since the check that failed ran without; judged once that one agrees"
         )

@@ -40,7 +40,7 @@ def kept(tmp_path: Path) -> ExplainRequest:
         write(folder / "candidate", replace(CANDIDATE, steps=1), [side(1.5, *sites)])
     ours, theirs = str(tmp_path / "reference"), str(tmp_path / "candidate")
     found = replace(diff(ours, theirs), origin=Origin(Key("transformer", STEP, "cond", "blocks.0.norm:out"), "module"))
-    return ExplainRequest(ours, theirs, kept=tmp_path, found=found)
+    return ExplainRequest(ours, theirs, found=found)
 
 
 def causes(request: ExplainRequest) -> list[str]:
@@ -58,9 +58,8 @@ def test_the_place_is_the_run_s_and_its_closer_records_show_the_cause(kept: Expl
 
 @pytest.mark.parametrize("lost", ["folder", "step"])
 def test_of_a_place_whose_records_were_not_kept_nothing_is_claimed(kept: ExplainRequest, lost: str) -> None:
-    assert kept.kept is not None
-    closer = kept.kept / FOLDER
-    closer.rename(kept.kept / "gone")
+    closer = Path(kept.reference).parent / FOLDER
+    closer.rename(closer.with_name("gone"))
     if lost == "step":
         for role, provenance in (("reference", REFERENCE), ("candidate", CANDIDATE)):
             with GoldenWriter(closer / role, provenance) as writer:
