@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from parity.cache import cache_dir
-from parity.causes.request import ExplainRequest
+from parity.causes.request import ExplainRequest, own_settings
 from parity.compare.comparable import of_script
 from parity.compare.result import Cause, Origin, Result
 from parity.errors import UsageError
@@ -23,7 +23,7 @@ from parity.golden import Golden, GoldenWriter
 from parity.hooks.sites import plan_sites
 from parity.paths.plan import LOOP_STAGE, VAE_STAGE, Openers, Plan, Side
 from parity.paths.port.settings import PortInfo, typed
-from parity.records import Facts, Provenance, StepRecords
+from parity.records import PORT, Facts, Provenance, StepRecords
 from parity.runs.given import Like, carried
 from parity.runs.request import Ports, Request, Say
 from parity.runs.sides import candidate_spec, modules_of, spec_of
@@ -104,18 +104,12 @@ class Machine:
             like=_inputs(request, golden),
         )
         reference = openers.of("reference").open(spec_of(pair, "reference"))
-        facts = reference.facts()
-        own = {} if facts.provenance is None else facts.provenance.inputs
-        known = golden.inputs.items()
-        strange = [n for n, print_ in known if n != "noise" and own.get(n, print_) != print_]
-        if strange:
-            say(f"this machine encodes '{strange[0]}' otherwise than the golden's did")
         return cls(
             openers=openers,
             request=pair,
             provenance=golden,
             reference=reference,
-            facts=facts,
+            facts=reference.facts(),
             settings=settings,
             say=say,
         )
@@ -125,9 +119,12 @@ class Machine:
         """The ports of the pair."""
         return self.request.ports
 
-    def candidate_settings(self, told: Provenance) -> Settings:
-        """The settings a candidate's golden names."""
-        return typed(self.ports.candidate or self.ports.reference, "torchax", told.settings)
+    def candidate_settings(self, told: Provenance) -> Settings | None:
+        """The settings of a candidate that can be run again, as a port that is here or parity's own path can."""
+        if told.backend != PORT:
+            return own_settings(told, "torchax")
+        port = self.ports.candidate or self.ports.reference
+        return None if port is None else typed(port, "torchax", told.settings)
 
     def with_fault(self, fault: str, step: int, place: str = "") -> StepRecords:
         """The records of a step of the reference under a fault, or none; from the cache where it was run before.

@@ -25,7 +25,7 @@ import numpy as np
 
 from parity.causes.evidence import Evidence, Machine
 from parity.causes.match import UNKNOWN, of_recording, signatures
-from parity.causes.request import FOLDER, ExplainRequest, of_run, outside_of, own_settings
+from parity.causes.request import FOLDER, ExplainRequest, of_run, outside_of
 from parity.causes.swaps import swap_tests
 from parity.causes.values import arguments_alone, dtype, schedule, values, values_reordered
 from parity.compare.attention import count_phantoms, mask_causes, phantom_cause
@@ -188,14 +188,13 @@ def _values_of_call(evidence: Evidence, machine: Machine, module: str) -> tuple[
     held = evidence.ours.records, evidence.theirs.records
     if all(_holds(records, module) for records in held):
         return held
-    declared = evidence.declared
-    known = declared.backend == PORT or own_settings(declared, "torchax") is not None
-    if evidence.request.spec is None or not known:
+    settings = machine.candidate_settings(evidence.declared)
+    if evidence.request.spec is None or settings is None:
         raise InconclusiveError(f"the goldens do not hold the values of {module}: record both with --values '{module}'")
     machine.say(f"both sides again, with the values of {module}")
     plan, steps = Plan(sites=plan_sites(["", *modules_of(machine.facts)], module, (module,))), (0, evidence.step + 1)
     *_, ours = machine.reference.observe(plan, steps=steps)
-    with contextlib.closing(machine.candidate_side(machine.candidate_settings(declared))) as side:
+    with contextlib.closing(machine.candidate_side(settings)) as side:
         *_, theirs = side.observe(plan, steps=steps)
     return ours.records, theirs.records
 

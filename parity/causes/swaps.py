@@ -20,12 +20,11 @@ import numpy as np
 from parity.bisect.settings import Plan, ddmin, plan
 from parity.causes.evidence import Evidence, Machine
 from parity.causes.match import common_keys, error_vector, noise_norm, norm
-from parity.causes.request import own_settings
 from parity.compare.metrics import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import HARMLESS, Cause, Witness
 from parity.errors import ParityError, UsageError
-from parity.records import LOOP, PORT, Key, Provenance, StepRecords
+from parity.records import LOOP, Key, StepRecords
 from parity.runs.request import RunSpec
 from parity.settings import Settings, remedy, sentence
 
@@ -89,7 +88,7 @@ def swap_tests(evidence: Evidence) -> Iterator[Cause | Note]:
     if evidence.model is None or evidence.request.spec is None:
         return
     machine, ours, theirs, step = evidence.model, evidence.ours, evidence.theirs, evidence.step
-    candidate = _again(machine, evidence.declared)
+    candidate = machine.candidate_settings(evidence.declared)
     if candidate is None:
         yield Note("no swap test: the candidate is not parity's own path")
         return
@@ -114,13 +113,6 @@ def swap_tests(evidence: Evidence) -> Iterator[Cause | Note]:
         yield Note(
             f"{rounding}: swapped in no run, since the check that failed ran without; judged once that one agrees"
         )
-
-
-def _again(machine: Machine, told: Provenance) -> Settings | None:
-    """The settings of a candidate that can be run again, as a port that is here or parity's own path can."""
-    if told.backend == PORT:
-        return machine.candidate_settings(told) if machine.ports.any else None
-    return own_settings(told, "torchax")
 
 
 def _obeyed(machine: Machine, searched: Plan, step: int, notes: list[str]) -> Plan:
