@@ -12,7 +12,7 @@ Cost. One pass over the fingerprints.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import cast, get_args
 
 from parity.compare.preflight import (
@@ -53,11 +53,11 @@ def comparable(
         *_shards(a, b),
         _model(a, b, weights, mapped=rename is not None),
         _number("seed", a.seed, b.seed, "the initial noise is another"),
-        _number("number of steps", a.steps, b.steps, "the schedule is another", NO_SCHEDULER),
+        _steps(a, b),
         *_inputs(a.inputs, b.inputs, declared),
         weights,
         *_modules(a, b, mapped=rename is not None),
-        *_held(reference, candidate),
+        _held(reference, candidate),
         *_chips(a, b),
     )
 
@@ -117,31 +117,23 @@ def common_steps(reference: Sequence[int], candidate: Sequence[int]) -> tuple[in
     return tuple(sorted(set(reference) & set(candidate)))
 
 
-def _shards(a: Provenance, b: Provenance) -> list[Check]:
-    partial = [
-        f"the {side} is shard {p.shard[0]} of {p.shard[1]}"
-        for side, p in (("reference", a), ("candidate", b))
-        if p.shard[1] > 1
-    ]
-    if not partial:
-        return []
-    detail = " and ".join(partial) + ": its sketches are partial; name the folder that holds all of its shards"
-    return [Check("shards", "fail", detail)]
+def _shards(a: Provenance, b: Provenance) -> Iterator[Check]:
+    shards = (("reference", *a.shard), ("candidate", *b.shard))
+    partial = " and ".join(f"the {side} is shard {index} of {count}" for side, index, count in shards if count > 1)
+    if partial:
+        what = "its sketches are partial; name the folder that holds all of its shards"
+        yield Check("shards", "fail", f"{partial}: {what}")
 
 
-NO_SCHEDULER = "not known where no scheduler was recorded"
+def _number(what: str, a: int, b: int, means: str) -> Check:
+    return Check(what, "pass", f"{a}") if a == b else Check(what, "fail", f"{a} against {b}: {means}")
 
 
-def _number(what: str, a: int, b: int, means: str, unknown: str = "") -> Check:
-    """
-    Args:
-        unknown: the sentence where a side has 0, which is then no number; empty where 0 is one.
-    """
-    if a == b:
-        return Check(what, "pass", f"{a}")
-    if unknown and not (a and b):
-        return Check(what, "explained", unknown)
-    return Check(what, "fail", f"{a} against {b}: {means}")
+def _steps(a: Provenance, b: Provenance) -> Check:
+    """The length of the schedule, which is not known where no scheduler was recorded."""
+    if a.steps and b.steps:
+        return _number("number of steps", a.steps, b.steps, "the schedule is another")
+    return Check("number of steps", "explained", "not known where no scheduler was recorded")
 
 
 def _model(a: Provenance, b: Provenance, weights: Check, *, mapped: bool) -> Check:
@@ -211,41 +203,35 @@ def _parameter(name: str, rename: Callable[[str], str]) -> str:
     return f"{renamed}.{parameter}" if renamed else parameter
 
 
-def _held(reference: Golden, candidate: Golden) -> list[Check]:
+def _held(reference: Golden, candidate: Golden) -> Check:
     """Which steps there are: a killed recording is compared up to the last common one, anything else must match."""
     common = common_steps(reference.steps, candidate.steps)
+    both = f"{_listed(reference)} against {_listed(candidate)}"
     if not common:
-        return [Check("steps held", "fail", f"{_listed(reference)} against {_listed(candidate)}: none in common")]
+        return Check(HELD, "fail", f"{both}: none in common")
     unfinished = [n for n, side in (("reference", reference), ("candidate", candidate)) if not side.complete]
+    ours, theirs, walked = (tuple(n for n in steps if n >= 0) for steps in (reference.steps, candidate.steps, common))
     if unfinished:
-        whose = " and the ".join(unfinished)
-        walked = [step for step in common if step != OUTSIDE]
         upto = f"up to step {walked[-1]} ({len(walked)} steps)" if walked else "outside the loop alone"
         detail = (
-            f"the recording of the {whose} was not finished: compared {upto}; go on with parity record --resume (of a "
-            f"script: record it anew), or compare that part alone: --steps {len(walked)}"
+            f"the recording of the {' and the '.join(unfinished)} was not finished: compared {upto}; go on with parity "
+            f"record --resume (of a script: record it anew), or compare that part alone: --steps {len(walked)}"
         )
-        return [Check("steps held", "explained", detail)]
+        return Check(HELD, "explained", detail)
     if reference.steps == candidate.steps:
-        return [Check("steps held", "pass", f"{len(common)} on both sides")]
-    ours, theirs = _in_loop(reference), _in_loop(candidate)
+        return Check(HELD, "pass", f"{len(common)} on both sides")
     if ours == theirs != ():
-        holds = "reference" if OUTSIDE in reference.steps else "candidate"
+        holds = "reference" if len(reference.steps) > len(ours) else "candidate"
         detail = f"the {holds} alone holds what is outside the loop: {len(common)} steps of the loop compared"
-        return [Check("steps held", "explained", detail)]
+        return Check(HELD, "explained", detail)
     if ours[: len(theirs)] == theirs[: len(ours)] != ():
         detail = f"the reference's loop made {len(ours)} steps, the candidate's {len(theirs)}: the shorter compared"
-        return [Check("steps held", "explained", detail)]
-    detail = f"{_listed(reference)} against {_listed(candidate)}: both are finished, but hold other steps"
-    return [Check("steps held", "fail", detail)]
+        return Check(HELD, "explained", detail)
+    return Check(HELD, "fail", f"{both}: both are finished, but hold other steps")
 
 
-OUTSIDE = -1
-"""The step of the stages outside the loop, which a script's recording may not see."""
-
-
-def _in_loop(side: Golden) -> tuple[int, ...]:
-    return tuple(step for step in side.steps if step != OUTSIDE)
+HELD = "steps held"
+"""Name of the check of steps."""
 
 
 def _listed(side: Golden) -> str:
