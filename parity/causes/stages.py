@@ -88,20 +88,15 @@ def _decoding(again: _Again) -> Iterator[Cause | Note]:
     if known is None:
         yield WITHIN
         return
-    singles = tuple(decoder_faults(request.reference))
-    beside = [frozenset({name, NOT_DIVIDED}) for name in singles if not name.startswith("vae.scaling=")]
-    runs = {faults: _faulty(again, ours, faults) for faults in (*(frozenset({name}) for name in singles), *beside)}
-    yield from matched(known, {faults: run for faults, run in runs.items() if run is not None})
-
-
-def _faulty(again: _Again, ours: StepRecords, faults: Faults) -> Vector | None:
-    """The error of the reference's frames under faults; None where this VAE has nothing that they change."""
-    changes = {name: BY_NAME[name].read(value) for name, _, value in (fault.partition("=") for fault in faults)}
-    try:
-        run = again.run("reference", again.request.reference.neutral.with_(changes))
-    except ParityError:
-        return None
-    return error_vector(ours, run, tuple(r.key for r in ours.records))
+    singles = [frozenset({name}) for name in decoder_faults(request.reference)]
+    beside = [one | {NOT_DIVIDED} for one in singles if not any(name.startswith("vae.scaling=") for name in one)]
+    errors: dict[Faults, Vector] = {}
+    for faults in (*singles, *beside):
+        changes = {name: BY_NAME[name].read(value) for name, _, value in (fault.partition("=") for fault in faults)}
+        with contextlib.suppress(ParityError):  # this VAE has nothing that they change
+            run = again.run("reference", request.reference.neutral.with_(changes))
+            errors[faults] = error_vector(ours, run, keys)
+    yield from matched(known, errors)
 
 
 @dataclass

@@ -50,18 +50,15 @@ class Pair:
     candidate: Record | None
 
 
-def align(
-    reference: Sequence[Record], candidate: Sequence[Record], *, lone: Callable[[str], bool] | None = None
-) -> tuple[Pair, ...]:
+def align(reference: Sequence[Record], candidate: Sequence[Record], lone: Callable[[str], bool]) -> tuple[Pair, ...]:
     """Pairs in the reference's execution order; what only the candidate has follows the record before it.
 
     A record of None and no record at all are the same: implementations differ in whether they pass what is absent.
 
     Args:
-        lone: of which modules inputs and outputs are paired too that each side names by itself
-            (`parity.compare.pairs`); None for none.
+        lone: of which modules inputs and outputs are paired too that each side names by itself.
     """
-    names = lone_ports(reference, candidate, lone) if lone is not None else {}
+    names = lone_ports(reference, candidate, lone)
     theirs = {names.get(r.key, r.key): r for r in candidate}
     ours = {r.key for r in reference}
     behind: defaultdict[Key | None, list[Pair]] = defaultdict(list)
@@ -207,7 +204,7 @@ def meet(
         """Whether what only one side has is no difference: of a port, and of a module that no name maps."""
         return port or own(module) or (mapped is not None and not all(module in known for known in modules))
 
-    every = align(ours.records, theirs.records, lone=own if port or mapped is not None else None)
+    every = align(ours.records, theirs.records, own)
     pairs = [p for p in every if (p.reference is not None and p.candidate is not None) or not may_lack(p.key.module)]
     places = tuple(map(_place, pairs))
     first, second = (_positions(ours, [p.reference for p in pairs]), _positions(theirs, [p.candidate for p in pairs]))
