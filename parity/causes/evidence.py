@@ -25,7 +25,7 @@ from parity.paths.plan import LOOP_STAGE, VAE_STAGE, Openers, Plan, Side
 from parity.paths.port.settings import PortInfo, typed
 from parity.records import PORT, Facts, Provenance, StepRecords
 from parity.runs.given import Like, carried
-from parity.runs.request import Ports, Request, Say
+from parity.runs.request import Request, Say
 from parity.runs.sides import candidate_spec, modules_of, spec_of
 from parity.settings import SETTINGS, Settings, parse
 
@@ -51,11 +51,6 @@ class Evidence:
     declared: Provenance
     model: Machine | None = None
     causes: tuple[Cause, ...] = ()
-
-    @property
-    def step(self) -> int:
-        """The step in which the two part."""
-        return self.origin.key.step
 
     @property
     def counts_keys(self) -> bool:
@@ -114,16 +109,11 @@ class Machine:
             say=say,
         )
 
-    @property
-    def ports(self) -> Ports:
-        """The ports of the pair."""
-        return self.request.ports
-
     def candidate_settings(self, told: Provenance) -> Settings | None:
         """The settings of a candidate that can be run again, as a port that is here or parity's own path can."""
         if told.backend != PORT:
             return own_settings(told, "torchax")
-        port = self.ports.candidate or self.ports.reference
+        port = self.request.ports.candidate or self.request.ports.reference
         return None if port is None else typed(port, "torchax", told.settings)
 
     def with_fault(self, fault: str, step: int, place: str = "") -> StepRecords:
@@ -142,7 +132,7 @@ class Machine:
             facts = side.facts()
             assert facts.provenance is not None
             steps = side.observe(Plan(sites=plan_sites(["", *modules_of(facts)], "blocks")), steps=(0, step + 1))
-            if self.ports.reference is not None:
+            if self.request.ports.reference is not None:
                 *_, last = steps
                 return last
             where = cache_dir() / "known_faults" / _digest(facts.provenance, settings, step)

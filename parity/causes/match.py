@@ -240,7 +240,7 @@ def signatures(evidence: Evidence) -> Iterator[Cause | Note]:
             origin = evidence.origin.key
             yield from of_recording(evidence.request.reference, origin, evidence.ours, evidence.theirs, told)
         return
-    machine, ours, theirs, step = evidence.model, evidence.ours, evidence.theirs, evidence.step
+    machine, ours, theirs, step = evidence.model, evidence.ours, evidence.theirs, evidence.ours.step
     base = machine.with_fault("", step)
     keys = common_keys(ours, theirs, base)
     if not keys:
@@ -259,7 +259,7 @@ def signatures(evidence: Evidence) -> Iterator[Cause | Note]:
         )
     errors: dict[str, Vector] = {}
     left = machine.provenance.steps - step - 1
-    faults = list(known_faults(machine.settings, machine.facts, machine.ports.reference, left))
+    faults = list(known_faults(machine.settings, machine.facts, machine.request.ports.reference, left))
     for i, name in enumerate(faults):
         try:
             run = machine.with_fault(name, step, f"{i + 1} of {len(faults)}")

@@ -87,19 +87,19 @@ def swap_tests(evidence: Evidence) -> Iterator[Cause | Note]:
     """Causes from running the candidate of a kept run, whose settings are known, with one swapped at a time."""
     if evidence.model is None or evidence.request.spec is None:
         return
-    machine, ours, theirs, step = evidence.model, evidence.ours, evidence.theirs, evidence.step
+    machine, ours, theirs, step = evidence.model, evidence.ours, evidence.theirs, evidence.ours.step
     candidate = machine.candidate_settings(evidence.declared)
     if candidate is None:
         yield Note("no swap test: the candidate is not parity's own path")
         return
     try:
-        searched = plan(machine.settings, candidate, machine.ports.candidate or machine.ports.reference)
+        searched = plan(machine.settings, candidate, machine.request.ports.candidate or machine.request.ports.reference)
     except UsageError as error:
         yield Note(f"no swap test: {error}")
         return
     machine.hold(candidate, theirs)
     keys = _judged_at(ours, theirs)
-    if machine.ports.candidate is not None:
+    if machine.request.ports.candidate is not None:
         notes: list[str] = []
         searched = _obeyed(machine, searched, step, notes)
         yield from map(Note, notes)

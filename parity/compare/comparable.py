@@ -13,6 +13,7 @@ Cost. One pass over the fingerprints.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import cast, get_args
 
 from parity.compare.preflight import (
@@ -145,13 +146,9 @@ def _model(a: Provenance, b: Provenance, weights: Check, *, mapped: bool) -> Che
         return Check("model", "explained", f"{names}, with equal weights")
     if mapped:
         return Check("model", "explained", f"{names}, mapped onto each other by rename rules")
-    if _last(a.model) == _last(b.model):
+    if PurePosixPath(a.model).name == PurePosixPath(b.model).name:
         return Check("model", "explained", f"{names}: taken for the same by the last part of the name")
     return Check("model", "fail", names)
-
-
-def _last(name: str) -> str:
-    return name.rstrip("/").rpartition("/")[2]
 
 
 def _inputs(ours: Mapping[str, str], theirs: Mapping[str, str], declared: set[str]) -> list[Check]:

@@ -234,8 +234,7 @@ def _first(sites: Sequence[SiteDiff], outputs: Sequence[SiteDiff]) -> SiteDiff:
     """The first birth, one that no setting explains before one that a setting does, else where growth crossed."""
     introduced = [d for d in sites if d.introduced]
     unexplained = (d for d in introduced if d.verdict == "fail")
-    first = next(unexplained, None) or next(iter(introduced), None) or next((d for d in sites if d.birth), None)
-    first = first or outputs[0]  # else nothing failed
+    first = next(itertools.chain(unexplained, introduced, (d for d in sites if d.birth), outputs))  # else none failed
     if first.introduced and first.key.module == SCHEDULE:
         first = _beside_the_schedule(sites, first)
     return first if first.birth else replace(first, birth="propagated")

@@ -49,7 +49,7 @@ def compare_values(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float, f
             total += apart @ apart, a @ a, b @ b, a @ b
             largest = float(np.maximum(largest, np.abs(apart).max()))  # which keeps a NaN
         l2, scale, other = (float(root) for root in np.sqrt(total[:3]))
-    return l2, scale, _cosine(float(total[3]), scale, other), largest
+    return l2, scale, float(total[3]) / (scale * other) if scale > 0 and other > 0 else NAN, largest
 
 
 def sketch_distance(reference: Record, candidate: Record) -> float:
@@ -123,10 +123,6 @@ def between(
         # |x - y|^2 = |x|^2 + |y|^2 - 2 xy, all three from the same counters
         cosine = np.where((own > 0) & (other > 0), (own**2 + other**2 - l2**2) / 2 / (own * other), NAN)
         return l2, own, cosine, bin_norms(apart, view)
-
-
-def _cosine(dot: float, a: float, b: float) -> float:
-    return dot / (a * b) if a > 0 and b > 0 else NAN
 
 
 def distance(l2: float, scale: float, floor: float) -> Distance:
