@@ -125,37 +125,25 @@ def _asked(found: Result, evidence: Evidence) -> Result:
     measured += (c for c in found.causes if c.setting not in known)
     # How to have phantom keys counted is no news where they were.
     held = (n for n in found.notes if not (evidence.counts_keys and n.text.startswith(TO_COUNT)))
-    named = tuple(_joined((*_merged(swapped, faults), *measured)))
+    named = _merged(swapped, faults, measured)
     if any(not c.harmless for c in named):  # what known faults leave unknown is not unknown beside a cause
         notes = [replace(n, text=re.sub("^unknown: ", "signatures: ", n.text)) for n in notes]
     return replace(found, causes=named, notes=(*held, *notes))
 
 
-def _merged(swapped: Sequence[Cause], faults: Sequence[Cause]) -> list[Cause]:
-    """What was swapped and what has the error of a known fault; the harmless last."""
+def _merged(swapped: Sequence[Cause], faults: Sequence[Cause], measured: Sequence[Cause] = ()) -> tuple[Cause, ...]:
+    """One cause a setting and value, or where it names none a fix, with all its evidence; the harmless last."""
     known = {(c.setting, c.candidate) for c in swapped}
     # Where a setting that was swapped explains the error another name for the same error is no second cause.
     explained = any(c.share >= 1.0 - UNKNOWN for c in swapped)
-    rest = (c for c in faults if not explained or (c.setting, c.candidate) in known)
-    return sorted(_joined((*swapped, *rest)), key=lambda c: c.harmless)
-
-
-def _joined(causes: Iterable[Cause]) -> list[Cause]:
-    """One cause a setting and value, or where it names no setting one a fix, with all its evidence."""
-    found: list[Cause] = []
-    for cause in causes:
-        same = next((i for i, c in enumerate(found) if _is_one(c, cause)), None)
-        if same is None:
-            found.append(cause)
-        else:
-            found[same] = replace(found[same], evidence=(*found[same].evidence, *cause.evidence))
-    return found
-
-
-def _is_one(known: Cause, cause: Cause) -> bool:
-    if cause.setting:
-        return (known.setting, known.candidate) == (cause.setting, cause.candidate)
-    return bool(cause.fix) and known.fix == cause.fix
+    faults = [c for c in faults if not explained or (c.setting, c.candidate) in known]
+    found: dict[object, Cause] = {}
+    for i, cause in enumerate((*swapped, *faults, *measured)):
+        one = (cause.setting, cause.candidate) if cause.setting else cause.fix or i
+        same = found.setdefault(one, cause)
+        if same is not cause:
+            found[one] = replace(same, evidence=(*same.evidence, *cause.evidence))
+    return tuple(sorted(found.values(), key=lambda c: c.harmless))
 
 
 # --- the attention call in which two sides part

@@ -79,9 +79,8 @@ def step_diff(reference: StepRecords, candidate: StepRecords, sites: Sequence[Si
 
 def bits_of_agreement(rel_l2: float, of: int) -> float:
     """Leading bits in which two values agree: -log2 of their relative L2, at most those that the dtype has."""
-    if math.isnan(rel_l2):
-        return NAN
-    return float(of) if rel_l2 <= 2.0**-of else max(0.0, -math.log2(rel_l2)) if math.isfinite(rel_l2) else 0.0
+    with np.errstate(divide="ignore"):
+        return float(np.clip(-np.log2(rel_l2), 0.0, of))
 
 
 def _is_number(r: Record) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ def cause(setting: str, value: str, share: float, kind: str) -> Cause:
     return Cause(f"{setting} is {value}", setting, "", value, share, (witness,), harmless=share == 0.0)
 
 
-def named(causes: list[Cause]) -> list[tuple[str, float]]:
+def named(causes: Sequence[Cause]) -> list[tuple[str, float]]:
     return [(c.setting, c.share) for c in causes]
 
 
