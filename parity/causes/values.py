@@ -21,6 +21,7 @@ from parity.causes.evidence import Evidence
 from parity.compare.metrics import keys_through, one_shape, sketch_distance
 from parity.compare.reason import Note
 from parity.compare.result import Cause, measured
+from parity.compare.values import ROUNDING
 from parity.records import LOOP, PORT, Key, Record
 from parity.settings import BITS
 from parity.sketch import TOTAL, Geometry
@@ -263,8 +264,6 @@ def _kind(numbers: Mapping[str, np.ndarray]) -> str:
 
 # --- what these share
 
-ROUNDING = 1e-6
-"""Relative difference of two float32 schedules that is rounding."""
 SAME = 1e-4
 """Relative difference of the moments of a permuted tensor at most; and `AGAINST` times that of the sketches."""
 AGAINST = 1e-3

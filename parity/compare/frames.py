@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 
 import numpy as np
 
@@ -76,17 +75,14 @@ def worst_region(apart: np.ndarray, scale: float) -> Region:
     Args:
         scale: norm of the reference's frame.
     """
-    _, height, width = apart.shape
+    channels, height, width = apart.shape
     rows, columns = (np.linspace(0, size, min(GRID, size) + 1).astype(int) for size in (height, width))
-    rms = scale / math.sqrt(apart.size)
-    worst = Region(0, 0, height, width, -1.0)
-    for top, bottom in pairwise(rows):
-        for left, right in pairwise(columns):
-            with np.errstate(invalid="ignore", over="ignore"):
-                value = float(np.sqrt(np.mean(apart[:, top:bottom, left:right] ** 2))) / rms
-            if not value <= worst.rel_l2 and not math.isnan(worst.rel_l2):
-                worst = Region(int(top), int(left), int(bottom - top), int(right - left), value)
-    return worst
+    with np.errstate(invalid="ignore", over="ignore"):
+        squares = np.add.reduceat(np.add.reduceat((apart**2).sum(axis=0), rows[:-1]), columns[:-1], axis=1)
+        heights, widths = np.diff(rows), np.diff(columns)
+        rms = np.sqrt(squares / (channels * np.outer(heights, widths))) / (scale / math.sqrt(apart.size))
+    i, j = np.unravel_index(np.argmax(rms), rms.shape)
+    return Region(int(rows[i]), int(columns[j]), int(heights[i]), int(widths[j]), float(rms[i, j]))
 
 
 def psnr(a: np.ndarray, b: np.ndarray) -> float:
@@ -123,8 +119,7 @@ def _window(x: np.ndarray) -> np.ndarray:
     taps = np.exp(-(at**2) / (2 * SIGMA**2))
     taps /= taps.sum()
     for axis in (1, 2):
-        size = x.shape[axis] - WINDOW + 1
-        x = sum(t * np.take(x, range(i, i + size), axis) for i, t in enumerate(taps))
+        x = np.lib.stride_tricks.sliding_window_view(x, WINDOW, axis) @ taps
     return x
 
 

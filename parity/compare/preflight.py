@@ -366,9 +366,7 @@ def _walkable(side: str, schedule: Schedule) -> Check:
     total, expected = float(dt.sum()), float(schedule.end - sigma[0])
     if abs(total - expected) > 1e-5:
         return Check(name, "fail", f"the steps dt sum to {total:.6f}, not {expected:.6f}")
-    if t.size == 1:
-        return Check(name, "pass", f"1 step, at {t[0]:g}; dt sums to {total:.6f}")
-    return Check(name, "pass", f"{t.size} steps fall from {t[0]:g} to {t[-1]:g}; dt sums to {total:.6f}")
+    return Check(name, "pass", f"{t.size} timesteps, {t[0]:g} to {t[-1]:g}; dt sums to {total:.6f}")
 
 
 def _repeats(t: np.ndarray) -> str:
