@@ -217,7 +217,7 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     result = result if judge.seen.floors else without_floors(result)
     if result.verdict == "pass" and not sides.all_there:
         return result.unjudged("not_comparable", next(f.detail for f in findings if f.check == "steps held"))
-    if result.verdict == "fail" and (coarse := _coarser(a, b)) and _may_be_rounding(result):
+    if result.verdict == "fail" and (coarse := _coarser(a, b, result)):
         return _without(result, Reason(kind="inconclusive", problem="coarser", detail=coarse))
     result = replace(result.resting_on((*a.idle, *b.idle)), stages=recorded_stages(result)).noted(
         *_hidden_by_rounding(result, a)
@@ -304,7 +304,7 @@ def _steps(
             reference, candidate = reference.where(both.__contains__), candidate.where(both.__contains__)
         if reference.step < 0:
             last = [(reference.where(_after), candidate.where(_after))]
-            reference, candidate = reference.where(_not_after), candidate.where(_not_after)
+            reference, candidate = (side.where(lambda key: not _after(key)) for side in (reference, candidate))
         yield reference, candidate
         del reference, candidate
     yield from last
@@ -314,20 +314,18 @@ def _after(key: Key) -> bool:
     return key.stage == AFTER
 
 
-def _not_after(key: Key) -> bool:
-    return key.stage != AFTER
-
-
 def _round(a: Provenance, b: Provenance) -> Failed:
     """Which check these settings are of: with every setting neutral that only rounds, only wrong logic is left."""
     exact = all(side.settings.get(name, least) == least for side in (a, b) for name, least in NEUTRAL.items())
     return "logic" if exact else "precision"
 
 
-def _coarser(a: Provenance, b: Provenance) -> str:
-    """The candidate's dtype, where the reference was recorded in one with more bits; else empty."""
+def _coarser(a: Provenance, b: Provenance, result: Result) -> str:
+    """The candidate's dtype, where the reference was recorded in one with more bits, and nothing differs by more than
+    that dtype may move a whole model; else empty."""
     ours, theirs = (side.settings.get("dtype", "") for side in (a, b))
-    return theirs if BITS.get(theirs, 24) < BITS.get(ours, 0) else ""
+    near = all(d.distance.rel_l2 <= WIDEST_ROUNDED for d in result.sites if d.verdict == "fail")
+    return theirs if near and BITS.get(theirs, 24) < BITS.get(ours, 0) else ""
 
 
 def _hidden_by_rounding(result: Result, reference: Provenance) -> Iterator[str]:
@@ -336,11 +334,6 @@ def _hidden_by_rounding(result: Result, reference: Provenance) -> Iterator[str]:
     floors = [step.noise_pred.floor for step in result.steps if step.noise_pred.floor > 0]
     if result.verdict == "pass" and floors and BITS.get(dtype, 24) < BITS["float32"]:
         yield f"{dtype} alone moves noise_pred by up to {max(floors):.1e}: recordings in float32 show smaller faults"
-
-
-def _may_be_rounding(result: Result) -> bool:
-    """Whether nothing differs by more than the dtype of a whole model may move it."""
-    return all(d.distance.rel_l2 <= WIDEST_ROUNDED for d in result.sites if d.verdict == "fail")
 
 
 def without_floors(result: Result) -> Result:
