@@ -140,7 +140,7 @@ class Known:
 
 
 WITHIN = Note("unknown: the outputs in which known faults show are, together, within what rounding gives")
-"""What is said where there is no error to look for."""
+"""The note where there is no error to look for."""
 
 
 @dataclass(frozen=True, slots=True)
