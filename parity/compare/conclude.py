@@ -243,22 +243,21 @@ def _behind_arguments(sites: list[SiteDiff]) -> list[SiteDiff]:
     """Sites of a comparison whose outputs differ: where an argument of the model has another shape, as a prompt of
     another length has, the divergence begins with it and not in the calls whose inputs it leaves without a match."""
 
-    def of_call(d: SiteDiff) -> tuple[int, object]:
-        return d.key.step, call_of(d.key)
-
-    unlike = [d for d in sites if d.verdict == "not compared" and d.key.is_input]
-    arguments = {(d.key.step, d.key.branch) for d in unlike if is_argument(d)}
-    calls = {of_call(d) for d in unlike if (d.key.step, d.key.branch) in arguments}
-    behind = {d.key for d in sites if d.introduced and d.verdict == "fail" and of_call(d) in calls}
+    unlike = [d.key for d in sites if d.verdict == "not compared" and d.key.is_input]
+    arguments = [d.key for d in sites if d.verdict == "not compared" and is_argument(d)]
+    places = {(key.step, key.branch) for key in arguments}
+    calls = {(key.step, call_of(key)) for key in unlike if (key.step, key.branch) in places}
+    births = (d.key for d in sites if d.introduced and d.verdict == "fail")
+    behind = {key for key in births if (key.step, call_of(key)) in calls}
     led = {(key.step, key.branch) for key in behind}
+    leading = {key for key in arguments if (key.step, key.branch) in led}
 
     def placed(d: SiteDiff) -> SiteDiff:
-        if d.key in behind:
-            return replace(d, birth="propagated")
-        leads = d.verdict == "not compared" and is_argument(d) and (d.key.step, d.key.branch) in led
-        return replace(d, verdict="fail", birth="input") if leads else d
+        if d.key in leading:
+            return replace(d, verdict="fail", birth="input")
+        return replace(d, birth="propagated") if d.key in behind else d
 
-    return [placed(d) for d in sites] if behind else sites
+    return [placed(d) for d in sites]
 
 
 def _beside_the_schedule(sites: Sequence[SiteDiff], schedule: SiteDiff) -> SiteDiff:

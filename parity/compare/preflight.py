@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from parity.compare.metrics import compare_values
 from parity.compare.result import Check
 from parity.errors import shown
 from parity.golden.fingerprint import WeightPrint
@@ -398,10 +399,7 @@ def relative(a: np.ndarray, b: np.ndarray) -> float:
     and NaNs included)."""
     if a.shape != b.shape:
         return float("inf")
-    x, y = a.astype(np.float64), b.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        apart = float(np.linalg.norm(np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, y - x)))
-    if apart == 0:
+    far, scale, *_ = compare_values(a, b)
+    if far == 0.0:
         return 0.0
-    scale = float(np.linalg.norm(x))
-    return apart / scale if scale > 0 and np.isfinite(apart) else float("inf")
+    return far / scale if scale > 0 and math.isfinite(far) else math.inf
