@@ -234,7 +234,9 @@ def _how(name: str, x: Known, y: Known, apart: float) -> str:
     if isinstance(x, str) and isinstance(y, str):
         return f"({x} against {y})"
     if "mask" in name and not isinstance(x, str) and not isinstance(y, str):
-        return f"({int((x > 0).sum())} of {x.size} valid tokens against {int((y > 0).sum())} of {y.size})"
+        valid = [f"{int((mask > 0).sum())} of {mask.size}" for mask in (x, y)]
+        if valid[0] != valid[1]:
+            return f"({valid[0]} valid tokens against {valid[1]})"
     return f"by {apart:.2e} relative L2"
 
 

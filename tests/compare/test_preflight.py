@@ -133,7 +133,8 @@ ROWS: list[tuple[str, Facts, str, str, str]] = [
     ("prompt embeddings", with_input(STATES, BASE.inputs[STATES][:, :-1]), "", "", ""),
     ("prompt embeddings", with_input(STATES, np.full_like(BASE.inputs[STATES], NAN)), "", "", ""),
     # Ones and zeros are exact in every dtype: a mask that differs is another mask.
-    ("prompt masks", with_input(MASK, other_mask()), "", "", "dtype text.byt5_dtype"),
+    ("prompt masks", with_input(MASK, other_mask()), "5 of 8 valid tokens against 6 of 8", "", "dtype text.byt5_dtype"),
+    ("prompt masks", with_input(MASK, BASE.inputs[MASK][..., ::-1]), "by 1.10e+00 relative L2", "", "dtype"),
     ("prompt masks", with_input(MASK, None), "", "", "dtype"),
     ("initial noise", facts(noise=FLIPPED), "", "", "dtype latents_dtype"),
     ("initial noise", ROUNDED_NOISE, "", "dtype", "rope"),
