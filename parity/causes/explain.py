@@ -180,10 +180,8 @@ def _values_of_call(evidence: Evidence, machine: Machine, module: str) -> tuple[
     if evidence.request.spec is None or settings is None:
         raise InconclusiveError(f"the goldens do not hold the values of {module}: record both with --values '{module}'")
     machine.say(f"both sides again, with the values of {module}")
-    plan, steps = (
-        Plan(sites=plan_sites(["", *modules_of(machine.facts)], module, (module,))),
-        (0, evidence.ours.step + 1),
-    )
+    plan = Plan(sites=plan_sites(["", *modules_of(machine.facts)], module, (module,)))
+    steps = (0, evidence.ours.step + 1)
     *_, ours = machine.reference.observe(plan, steps=steps)
     with contextlib.closing(machine.candidate_side(settings)) as side:
         *_, theirs = side.observe(plan, steps=steps)
