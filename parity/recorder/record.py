@@ -22,7 +22,7 @@ from parity.hooks.torchtools import is_compiled as is_torch_compiled
 from parity.port import Layout
 from parity.recorder.loop import NOT_CALLED, Loop
 from parity.recorder.parts import Parts, one_of, provenance_of
-from parity.recorder.rerun import RUNS, Draws, Memory, calls_of, measured, modules_of, write_floors
+from parity.recorder.rerun import RUNS, Memory, calls_of, measured, modules_of, write_floors
 from parity.recorder.steps import Branches, Steps
 from parity.recorder.torch_calls import Calls, Kind, TorchCompiledCalls
 from parity.recorder.wrong import Wrong
@@ -218,19 +218,14 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
 
     def _body(self) -> Iterator[Recording]:
         asked, again = self._asked, self._runs_again()
-        draws, begin = Draws.now(), Memory.of(modules_of(asked.parts) if again else ())
+        begin = Memory.of(modules_of(asked.parts) if again else ())
         with _recording(self._where, asked) as recording:
             yield recording
         if recording.whole and not again and asked.like is None and asked.runs:
             say("without floors: they are measured where torch computes, in one process")
         if not (recording.whole and again):
             return
-
-        def anew() -> None:
-            draws.put()
-            begin.put()
-
-        yield from self._runs(anew)
+        yield from self._runs(begin.put)
         say("what the body made last is of such a run: keep what the first makes (`for run in ...: if run.first`)")
 
     def _runs_again(self) -> bool:
@@ -264,7 +259,7 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
             anew()
             return _recording(folder, asked, quiet=True, wrong=wrong)
 
-        draws, end = Draws.now(), Memory.of(modules_of(asked.parts))
+        end = Memory.of(modules_of(asked.parts))
         _REPEATED.append(self._where)
         try:
             if self._made:
@@ -284,7 +279,6 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
             self._failed(error)
         finally:
             _REPEATED.pop()
-            draws.put()
             try:
                 end.put()
             except Exception as error:

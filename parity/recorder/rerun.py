@@ -71,12 +71,14 @@ MOST = 2**20
 
 @dataclass(frozen=True)
 class Memory:
-    """What modules remember of their calls in attributes of their own and in buffers: counters, caches, tables.
+    """What modules remember of their calls in attributes of their own and in buffers: counters, caches, tables; and
+    where the generators stand that they draw from.
 
     Attributes:
         held: for each module its attributes, and what was in those that can be written to.
     """
 
+    draws: Draws
     held: tuple[tuple[torch.nn.Module, Mapping[str, tuple[Any, Any]], tuple[tuple[Any, Any], ...]], ...]
 
     @classmethod
@@ -84,6 +86,7 @@ class Memory:
         """What they remember now."""
         every = {id(m): m for module in modules for m in module.modules()}
         return cls(
+            Draws.now(),
             tuple(
                 (
                     module,
@@ -91,11 +94,12 @@ class Memory:
                     tuple((x, _content(x)) for x in module._buffers.values()),
                 )
                 for module in every.values()
-            )
+            ),
         )
 
     def put(self) -> None:
         """Have them remember that again."""
+        self.draws.put()
         for module, attributes, buffers in self.held:
             for name in _own(module).keys() - attributes.keys():
                 del vars(module)[name]

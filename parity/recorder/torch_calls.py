@@ -27,9 +27,9 @@ from parity.hooks.rows import MaskedRows, Masks, NoRows, let_through
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.hooks.tap import Reducer, Tap, by_branch, rows_of
 from parity.hooks.torchtools import ORIGINAL, eagerly, entry_of, mapped, module_tree, prediction_of
-from parity.recorder.rerun import Again, Draws, Memory
+from parity.recorder.rerun import Again, Memory
 from parity.recorder.steps import STAGE, Branches, names_of
-from parity.recorder.wrong import STEP, Call, Wrong, copied
+from parity.recorder.wrong import STEP, Wrong, copied
 from parity.records import Key, Record
 
 if TYPE_CHECKING:
@@ -92,8 +92,7 @@ class Calls:
     wrong: Wrong | None
     tell: Callable[[str], None]
     busy: bool = False
-    _call: Call | None = None
-    _before: torch.nn.Module | None = None
+    _call: tuple[tuple[str, ...], Again | None] | None = None
 
     def __post_init__(self) -> None:
         self.kind, self.steps = self.recording.kind, self.recording.steps
@@ -127,10 +126,7 @@ class Calls:
             return None
         with self.recording.guard():
             rows = self.branches.of(args, kwargs)
-            if self._tried():
-                self._before = copied(self.model)
-                args, kwargs = mapped(torch.clone, args), mapped(torch.clone, dict(kwargs))
-            self._call = Call(rows, args, kwargs)
+            self._call = rows, Again.of(copied(self.model), args, kwargs) if self._tried() else None
             return self.tap(rows)
         return None
 
@@ -142,18 +138,22 @@ class Calls:
         with self.recording.guard():
             self.busy = True
             try:
-                self._record(call, tap, output)
+                self._record(*call, tap, output)
             finally:
                 self.busy = False
 
-    def _record(self, call: Call, tap: Tap, output: Any) -> None:
+    def _record(self, rows: tuple[str, ...], again: Again | None, tap: Tap, output: Any) -> None:
+        """Take what a call gave.
+
+        Args:
+            again: the call; None where it is not tried with known faults.
+        """
         step = self.steps.number
         self.steps.part += self.placed(self.kind.records(tap, step))
-        self.steps.part += self.predictions(call.rows, output)
-        if self.wrong is not None and self._tried():
-            again = functools.partial(self.tap, call.rows)
-            for faults, made in self.wrong.call(self._before or copied(self.model), call, again):
-                self.wrong.keep(step, faults, self.predictions(call.rows, made))
+        self.steps.part += self.predictions(rows, output)
+        if self.wrong is not None and again is not None and self._tried():
+            for faults, made in self.wrong.call(again, functools.partial(self.tap, rows)):
+                self.wrong.keep(step, faults, self.predictions(rows, made))
 
     def _tried(self) -> bool:
         """Whether a call is repeated with known faults: those of the first step, of the first transformer."""
@@ -209,7 +209,7 @@ class TorchCompiledCalls(Calls):
             out = own(*args, **kwargs)
             if again is not None:
                 with self.recording.guard():
-                    after, draws = Memory.of([self.model]), Draws.now()
+                    after = Memory.of([self.model])
                     before.put()
                     try:
                         self._beside(
@@ -217,7 +217,6 @@ class TorchCompiledCalls(Calls):
                         )  # CUDA graphs write over what they gave
                     finally:
                         after.put()
-                        draws.put()
             return out
 
         if hasattr(own, ORIGINAL):  # so that `eagerly` finds the function beneath
@@ -229,13 +228,13 @@ class TorchCompiledCalls(Calls):
 
     def _beside(self, again: Again, output: Any) -> None:
         """Call the module itself on what its program was given, as it was then, and record that."""
-        call = Call(self.branches.of(again.args, again.kwargs), again.args, again.kwargs)
+        rows = self.branches.of(again.args, again.kwargs)
         self.busy = True
         try:
             with eagerly(self.model):
-                tap = self.tap(call.rows)
+                tap = self.tap(rows)
                 with attached(self.model, tap):
                     again()
-                self._record(call, tap, output)
+                self._record(rows, again, tap, output)
         finally:
             self.busy = False

@@ -68,30 +68,17 @@ def latents_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, A
     return name, kwargs[name]
 
 
-def copied(model: torch.nn.Module) -> torch.nn.Module:
+def copied(model: Any) -> torch.nn.Module:
     """A copy with the very same parameters, and with what it remembers of its calls as its own.
 
     The caches of diffusers hold that in functions, which no copy has of its own: the copy runs without them.
     """
-    made = copy.deepcopy(model, {id(x): x for x in model.parameters()})
+    made: torch.nn.Module = copy.deepcopy(model, {id(x): x for x in model.parameters()})
     for module in made.modules():
         hooks = getattr(vars(module).get("_diffusers_hook"), "hooks", {})
         if any(hook._is_stateful for hook in hooks.values()):
             vars(module).pop("forward", None)
     return made
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A call of the transformer.
-
-    Attributes:
-        rows: see `parity.hooks.tap.Tap`. args, kwargs: as it was given them.
-    """
-
-    rows: tuple[str, ...]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
 
 
 @dataclass
@@ -107,23 +94,23 @@ class Wrong:
     _lengths: Lengths = field(default_factory=Lengths)
     _faults: tuple[tuple[Fault, ...], ...] | None = None
 
-    def call(self, model: torch.nn.Module, call: Call, tap: Callable[[], Tap]) -> Iterator[tuple[Faults, torch.Tensor]]:
+    def call(self, call: Again, tap: Callable[[], Tap]) -> Iterator[tuple[Faults, torch.Tensor]]:
         """Repeat a call of the first step with each fault: the faults, and the prediction.
 
         Args:
-            model: a copy from before the call.
+            call: of the transformer, or of a copy from before the call.
         """
         if self._faults is None:
             with torch.no_grad(), self._lengths.looking():
-                copied(model)(*call.args, **call.kwargs)
+                replace(call, function=copied(call.function))()
             self._faults = tuple(self._lengths.faults())
             if not self._lengths.keys:
                 self.tell("causes: this transformer calls no attention function of torch's: no fault of it is kept")
         for faults in self._faults if self._lengths.keys else ():
             changed: list[str] = []
-            names, seen, again = frozenset(fault.name for fault in faults), tap(), copied(model)
-            with torch.no_grad(), Faulty(faults, changed.append), attached(again, seen):
-                made = prediction_of(again(*call.args, **call.kwargs))
+            names, seen, model = frozenset(fault.name for fault in faults), tap(), copied(call.function)
+            with torch.no_grad(), Faulty(faults, changed.append), attached(model, seen):
+                made = prediction_of(replace(call, function=model)())
             if changed:
                 self.keep(STEP, names, torch_records(seen.entries, "transformer", STEP))
                 yield names, made
