@@ -36,7 +36,7 @@ from parity.hooks.methods import replaced
 from parity.hooks.rows import JOINT, Part
 from parity.hooks.tap import by_branch, single_output
 from parity.hooks.torchtools import Intercept, callable_modules, leaves, mapped, named_arguments
-from parity.paths.layout import Apart, Layout, Watched, is_mask
+from parity.paths.layout import Apart, Layout, is_mask
 from parity.paths.loaded import tensor
 from parity.paths.loop import Around, Loop, Once, denoise
 from parity.paths.plan import LOOP_STAGE, Plan, module_of, name_of
@@ -46,8 +46,8 @@ from parity.records import Key, Record, StepRecords
 Fate = Literal["followed", "same", "absent", "left"]
 """What becomes of a value: it gives way, it need not, the candidate does not hand it out, or it cannot give way."""
 
-Listen = Callable[[Watched, tuple[str, ...]], contextlib.AbstractContextManager[None]]
-"""The model and the branches of a call of it -> the context in which it is made."""
+Listen = Callable[[TorchBackend, tuple[str, ...]], contextlib.AbstractContextManager[None]]
+"""Who calls the model, and the branches of a call -> the context in which it is made."""
 
 Walk = Callable[[Listen], None]
 """Takes the step, with each call of its model in that context."""
@@ -65,8 +65,7 @@ def in_loop(begin: Callable[[], Loop | Once], step: int, around: Around = contex
         backend = loop.side.backend
         if not isinstance(backend, TorchBackend):
             raise UsageError(f"a reference on '{backend.name}' cannot follow a candidate: it needs torch")
-        model = Watched(backend.model, backend.rules, backend.frames, backend.family.pairs_rows)
-        with around(step), backend.listening(functools.partial(listen, model)):
+        with around(step), backend.listening(functools.partial(listen, backend)):
             for _ in denoise(loop, None, first=step, stop=step + 1):
                 pass
 
@@ -200,11 +199,11 @@ class _Run:
         return {at[1] for at, count in theirs.items() if at in self.counts and self.counts[at] != count}
 
     @contextlib.contextmanager
-    def listen(self, model: Watched, branches: tuple[str, ...]) -> Iterator[None]:
+    def listen(self, side: TorchBackend, branches: tuple[str, ...]) -> Iterator[None]:
         """See `Walk`."""
         calls: Counter[str] = Counter()
         self._branches, self._open = branches, []
-        self._layouts = {branch: Layout(model, branch, self.look.own_order) for branch in branches}
+        self._layouts = {branch: Layout(side, branch, self.look.own_order) for branch in branches}
 
         def before(path: str) -> _Before:
             def hook(module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
@@ -219,7 +218,7 @@ class _Run:
             return lambda module, args, output: self._made(path, output)
 
         with contextlib.ExitStack() as hooks:
-            for path, module in callable_modules(model.model).items():
+            for path, module in callable_modules(side.model).items():
                 own = ((name, x) for name, x in vars(module).items() if name in _CONSTANTS)
                 self.constants[path] = {name: x for name, x in own if isinstance(x, float | str)}
                 if self.constant is not None and self.constant[0] in self.constants[path]:

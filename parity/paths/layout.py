@@ -7,32 +7,17 @@ that stand in one place: how far the candidate's are from the reference's own, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from parity.hooks.rows import JOINT, Masks, NoRows, Part, RowRule, all_through, take, valid_rows
+from parity.hooks.rows import JOINT, Masks, NoRows, Part, all_through, take, valid_rows
 from parity.hooks.torchtools import real
+from parity.paths.reference import TorchBackend
 from parity.records import Floor, Key, Moments, Record
 from parity.sketch import geometry
 from parity.transforms import LEFT, done
-
-
-@dataclass(frozen=True)
-class Watched:
-    """A model of the reference's, in torch, and how its rows lie.
-
-    Attributes:
-        rules: which rows count at each site, by branch. frames: the row frames by branch and name, on its device.
-        pairs_rows: whether the masks that it is given say which rows count.
-    """
-
-    model: torch.nn.Module
-    rules: Mapping[str, RowRule]
-    frames: Mapping[str, Mapping[str, tuple[torch.Tensor, torch.Tensor]]]
-    pairs_rows: bool = False
 
 
 def is_mask(port: str, x: torch.Tensor) -> bool:
@@ -50,11 +35,12 @@ class Layout:
     """Of one branch of one call.
 
     Attributes:
-        model: the reference's. own_order: whether the candidate's masks may say that its rows stand elsewhere.
+        side: the reference's model, and how its rows lie. own_order: whether the candidate's masks may say that its
+            rows stand elsewhere.
         moved: whether they do. _ours, _theirs: the masks so far.
     """
 
-    model: Watched
+    side: TorchBackend
     branch: str
     own_order: bool
     moved: bool = False
@@ -62,7 +48,7 @@ class Layout:
     _theirs: Masks = field(init=False)
 
     def __post_init__(self) -> None:
-        rule = self.model.rules[self.branch] if self.model.pairs_rows else NoRows()
+        rule = self.side.rules[self.branch] if self.side.family.pairs_rows else NoRows()
         self._ours, self._theirs = Masks(rule), Masks(rule)
 
     def see(self, module: str, port: str, x: torch.Tensor, other: torch.Tensor | None) -> None:
@@ -113,7 +99,7 @@ class Layout:
 
     def parts(self, module: str, port: str, x: torch.Tensor) -> tuple[Part, ...]:
         """How the rows of a value of the reference's divide."""
-        rule = self._ours if self.model.pairs_rows else self.model.rules[self.branch]
+        rule = self._ours if self.side.family.pairs_rows else self.side.rules[self.branch]
         parts = rule.parts(module, port, tuple(real(x).shape))
         return tuple(p for p in parts if p.frame == JOINT) or parts  # of a joint sequence, what is read
 
@@ -121,8 +107,8 @@ class Layout:
         """The rows of a part that count, as they are now."""
         rows = real(x)
         rows = rows[:, part.start : part.stop] if part.name else rows
-        frames = self.model.frames[self.branch]
-        if part.frame == JOINT or (part.frame and self.model.pairs_rows):
+        frames = self.side.frames[self.branch]
+        if part.frame == JOINT or (part.frame and self.side.family.pairs_rows):
             rows = take(rows, *self._ours.frame(module, part, int(rows.shape[1]), frames, [0], 1))[0]
         elif part.frame:
             rows = take(rows, *frames[part.frame])[0]
