@@ -6,7 +6,8 @@ import contextlib
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -23,6 +24,8 @@ from multiprocessing.connection import Connection
 import numpy as np
 from parity.records import Key, Record, StepRecords
 from parity.paths.worker import wire
+from parity.paths.worker.extras import end_with_parent
+end_with_parent()
 requests, answers = Connection(int(sys.argv[1]), writable=False), Connection(int(sys.argv[2]), readable=False)
 step = 0
 while True:
@@ -46,14 +49,34 @@ while True:
 
 
 @pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+def started(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Worker]:
     def launch(read: int, write: int, out: int) -> subprocess.Popen[bytes]:
         words = [sys.executable, "-c", CHILD, str(read), str(write)]
         return subprocess.Popen(words, pass_fds=(read, write), stdin=subprocess.DEVNULL, stdout=out, stderr=out)
 
     monkeypatch.setitem(process.LAUNCHERS, "candidate", launch)
-    with contextlib.closing(Worker("candidate")) as started:
-        yield started
+    return lambda: Worker("candidate")
+
+
+@pytest.fixture
+def worker(started: Callable[[], Worker]) -> Iterator[Worker]:
+    with contextlib.closing(started()) as one:
+        yield one
+
+
+def test_a_worker_outlives_the_thread_that_started_it(started: Callable[[], Worker]) -> None:
+    workers: list[Worker] = []
+
+    def start() -> None:
+        workers.append(started())
+        workers[0].ask("ready")
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+    time.sleep(0.2)
+    with contextlib.closing(workers[0]) as worker:
+        assert worker.ask("ready") is None
 
 
 def opened(worker: Worker, model: str = "any") -> ProcessSide:

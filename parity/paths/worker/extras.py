@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import glob
 import importlib.util
 import os
@@ -21,14 +20,11 @@ GPUS = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg")
 """Device files of GPUs: of NVIDIA's, of AMD's, of either under Windows."""
 
 
-_PR_SET_PDEATHSIG = 1
-"""Of prctl(2)."""
-
-
 def end_with_parent() -> None:
-    """End this process when its parent has: by the kernel if it can, else within a second."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    """End this process within a second of its parent.
+
+    The kernel would do so at once, but when the thread ends that started the process, as one of a pool may.
+    """
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 
 
