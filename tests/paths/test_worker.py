@@ -38,8 +38,6 @@ while True:
         value = np.zeros(250_000, np.float32)
         key = Key("transformer", step, "cond", "block:out")
         answer, step = {"ok": StepRecords(step, (Record(key, "tensor", (8,), "float32", value=value),))}, step + 1
-    elif do == "open" and request["args"]["spec"].source.model == "broken":
-        answer = {"error": {"code": 2, "text": "no such model"}}
     elif do == "open" and request["args"]["spec"].source.model == "gone":
         os._exit(3)
     elif do == "facts":
@@ -94,13 +92,6 @@ def test_large_request_while_a_large_answer_waits_is_answered(worker: Worker) ->
     asking.join(30)
     assert len(answers) == 1
     assert next(stream).step == 1
-
-
-def test_error_while_a_side_opens_is_the_one_that_is_reported(worker: Worker) -> None:
-    with pytest.raises(UsageError, match="no such model"):
-        opened(worker, "broken").facts()
-    with pytest.raises(UsageError, match="no such model"):
-        opened(worker, "broken").observe(Plan())
 
 
 def test_worker_that_ends_while_a_side_opens_is_an_error_of_its_side(worker: Worker) -> None:

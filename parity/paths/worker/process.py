@@ -136,9 +136,10 @@ class Worker:
         return info
 
     def open(self, spec: Spec) -> ProcessSide:
-        """A side in this process; it begins to load at once."""
+        """A side in this process, loaded when it is first asked for something."""
         number = self.number()
-        return ProcessSide(self, spec, number, self.send("open", side=number, spec=spec))
+        self.send("open", side=number, spec=spec)
+        return ProcessSide(self, spec, number)
 
     def number(self) -> int:
         """A number that was not given before."""
@@ -284,22 +285,19 @@ class ProcessSide:
         spec: what it is.
     """
 
-    def __init__(self, worker: Worker, spec: Spec, number: int, opened: Future[Any]) -> None:
-        self.worker, self.spec, self._number, self._opened = worker, spec, number, opened
+    def __init__(self, worker: Worker, spec: Spec, number: int) -> None:
+        self.worker, self.spec, self._number = worker, spec, number
         self._facts: Facts | None = None
 
     def facts(self) -> Facts:
         if self._facts is None:
-            asked = self.worker.send("facts", side=self._number)
-            self.worker.reply(self._opened)  # an error there is why what follows fails
-            self._facts = self.worker.reply(asked)
+            self._facts = self.worker.ask("facts", side=self._number)
         return self._facts
 
     def observe(
         self, plan: Plan, *, start: State | Forced | None = None, steps: tuple[int, int] | None = None
     ) -> Iterator[StepRecords]:
         forced = start if callable(start) else None
-        self.worker.reply(self._opened)
         stream = self.worker.number()
         self.worker.ask(
             "observe",
