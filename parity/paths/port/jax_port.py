@@ -117,7 +117,6 @@ class _Heard:
     def __init__(self, backend: JaxPort, tap: TracedTap, arguments: Mapping[str, Any]) -> None:
         self.backend, self.tap = backend, tap
         self.rank = arguments[LATENT].ndim
-        self.trace = getattr(arguments[LATENT], "_trace", None)
         self.state = trace_state()
         self.calls: Counter[tuple[str, str]] = Counter()
         self.count = 0
@@ -128,7 +127,7 @@ class _Heard:
 
     def see(self, module: str, port: str, value: Any) -> None:
         self.count += 1
-        if not self._ours(value):
+        if not self.within(value):
             raise UsageError(
                 f"{self.backend.family.entry.named}: tap('{module}') is inside a jax transformation (vmap, grad, "
                 "cond, or a checkpoint around the function where it is defined); tap its result outside"
@@ -146,26 +145,13 @@ class _Heard:
             self.tap.hold(path, call, port, arrays)
 
     def within(self, value: Any) -> bool:
-        """Whether a module that is given this is called by the call itself, and by no transformation inside it.
-
-        A scan of linen's traces its layer once more, before it runs it: what is given there may be the call's own.
+        """Whether a value is at hand in the call itself, and in no transformation inside it, whatever it was made of: a
+        scan of linen's traces its layer once more, before it runs it.
 
         Raises:
             InsideJitError: it is not, and may be once inner jits are inlined.
         """
-        ours = self._ours(value)
-        return ours and self._known(trace_state() == self.state)
-
-    def _ours(self, value: Any) -> bool:
-        """Whether the arrays in a value belong to the call itself.
-
-        Raises:
-            InsideJitError: they do not, and may once inner jits are inlined.
-        """
-        leaves = [x for x in jax.tree.leaves(value) if isinstance(x, jax.core.Tracer)]
-        return self._known(all(x._trace is self.trace for x in leaves))
-
-    def _known(self, ours: bool) -> bool:
+        ours = trace_state() == self.state
         if not ours and self.tap.may_inline:
             raise InsideJitError
         return ours
