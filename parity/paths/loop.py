@@ -19,7 +19,7 @@ from parity.hooks.sites import SitePlan
 from parity.models.family import Sampler
 from parity.models.feature_cache import Features
 from parity.models.patches import setting_dtype
-from parity.paths.loaded import Loaded, Predicted, StepCalls, array, dtype_name
+from parity.paths.loaded import Arguments, Loaded, Predicted, StepCalls, array, dtype_name
 from parity.paths.plan import LOOP_STAGE, Array, Forced, Outputs, State
 from parity.paths.stage import Stage
 from parity.records import LOOP, Key, Record, Schedule, StepRecords
@@ -93,7 +93,7 @@ class Loop:
         if guidance_dtype is not None:
             side.reached.mark("guidance_dtype")
         records.append(_value(step, "", "noise_pred", backend.host(guided), guided))
-        self.latents = sampler.step(guided, self.latents, step).to(_latents_dtype(side))
+        self.latents = sampler.step(guided, self.latents, step).to(latents_dtype(side))
         if settings.changed("latents_dtype"):
             side.reached.mark("latents_dtype")
         return StepRecords(step, (*records, *_state_records(self, step, "after")))
@@ -145,9 +145,9 @@ def prepare(side: Loaded) -> Loop:
         if dtype is not None:
             side.reached.mark("schedule_dtype")
         if given.start is not None:
-            latents = place(given.start.to(_latents_dtype(side)))
+            latents = place(given.start.to(latents_dtype(side)))
         else:
-            latents = sampler.start(place(given.noise).to(_latents_dtype(side)))
+            latents = sampler.start(place(given.noise).to(latents_dtype(side)))
         # Warm-up calls as ports make them to compile ahead, forgetting that the scheduler counts its steps.
         for i in range(min(int(side.settings["scheduler.warmup_steps"]), given.steps)):
             sampler.step(torch.zeros_like(latents), latents, i)
@@ -167,7 +167,8 @@ def _placed(side: Loaded, state: State) -> dict[str, torch.Tensor]:
     return {name: side.backend.tensor(torch.from_numpy(np.array(x))) for name, x in state.items()}
 
 
-def _latents_dtype(side: Loaded) -> torch.dtype:
+def latents_dtype(side: Loaded) -> torch.dtype:
+    """That its latents have between two steps."""
     return setting_dtype(side.settings, "latents_dtype") or side.backend.dtype
 
 
@@ -191,14 +192,19 @@ def denoise(
 def call_model(loop: Loop, step: int, plan: SitePlan | None) -> Predicted:
     """The transformer's calls of one step for the latents that the loop has, within the backend's scope."""
     side = loop.side
-    latents, timestep = loop.sampler.model_input(loop.latents, step)
+    shared = shared_arguments(side, loop.sampler, loop.latents, step)
+    calls = StepCalls(branches=_conditions(side), shared=shared, step=step, features=loop.features)
+    return side.backend.call(calls, plan)
+
+
+def shared_arguments(side: Loaded, sampler: Sampler, latents: torch.Tensor, step: int) -> Arguments:
+    """What every branch's call of a step is given."""
+    latents, timestep = sampler.model_input(latents, step)
     timestep_dtype = setting_dtype(side.settings, "timestep_dtype")
     if timestep_dtype is not None:
         timestep = timestep.to(timestep_dtype)
         side.reached.mark("timestep_dtype")
-    shared = side.family.model_arguments(side.case, side.settings, latents, timestep, side.backend.dtype)
-    calls = StepCalls(branches=_conditions(side), shared=shared, step=step, features=loop.features)
-    return side.backend.call(calls, plan)
+    return side.family.model_arguments(side.case, side.settings, latents, timestep, side.backend.dtype)
 
 
 def _state_records(loop: Loop, step: int, when: str) -> list[Record]:

@@ -23,8 +23,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import jax
@@ -43,8 +43,8 @@ from parity.paths.families import load, with_names
 from parity.paths.jax.candidate import TorchaxBackend, adapt
 from parity.paths.jax.mesh import Devices, make_mesh, rules_of
 from parity.paths.jax.tracing import scoped, to_jax
-from parity.paths.loaded import Inputs, batched
-from parity.paths.loop import prepare
+from parity.paths.loaded import Inputs, Loaded, batched
+from parity.paths.loop import latents_dtype, prepare, shared_arguments
 from parity.paths.plan import LOOP_STAGE
 from parity.paths.port.load import Entry
 from parity.paths.port.ported import Ported
@@ -64,15 +64,12 @@ class Abstract:
     """A candidate whose calls can be lowered and not run.
 
     Attributes:
-        backend: the candidate's own. arguments: of one call, abstract. frames: by the names of the batch.
-        names: of the branches in the call's batch; `("",)` for one of any. modules: paths of the model's.
+        backend: the candidate's own. arguments: of one call, abstract. modules: paths of the model's.
         scoped: the module whose operations are to say whose they are, if the backend does not see to it.
     """
 
     backend: TorchaxBackend
     arguments: Mapping[str, Any]
-    frames: Mapping[str, Any]
-    names: tuple[str, ...]
     modules: frozenset[str]
     scoped: torch.nn.Module | None = None
 
@@ -83,11 +80,11 @@ class Abstract:
 
     def lowered(self) -> jax.stages.Lowered:
         """The program of a call."""
-        backend = self.backend
-        rule = backend.rules[backend.groups[0][0]]
+        backend, group = self.backend, self.backend.groups[0]
+        names, frames = backend.batch(group)
         with backend.scope(), contextlib.nullcontext() if self.scoped is None else scoped(self.scoped):
-            forward = backend.forward(self.names, rule, None)
-            found, _ = backend.programs.lowered(forward, backend.params, self.arguments, self.frames, None)
+            forward = backend.forward(names, backend.rules[group[0]], None)
+            found, _ = backend.programs.lowered(forward, backend.params, self.arguments, frames, None)
         return found
 
 
@@ -111,7 +108,8 @@ def abstract_candidate(family: Family, case: Case, settings: Settings, devices: 
     # The settings' patches ask where the weights are and of which dtype: one stands for all of them.
     first = next(iter(backend.params))
     adapt(backend, family, case, inputs, {first: jnp.zeros((), dtype=jnp.dtype(settings.text("dtype")))})
-    return abstract(backend, family, case, inputs, callable_modules(model))
+    side = Loaded(family, case, inputs, backend, {})
+    return Abstract(backend, _arguments(side, backend), frozenset(callable_modules(model)))
 
 
 def abstract_devices(settings: Settings, devices: Sequence[jax.Device]) -> AbstractDevices:
@@ -140,25 +138,13 @@ def abstract_inputs(family: Family, case: Case, settings: Settings) -> Inputs:
     return Inputs({branch: dict(one) for group in family.batches for branch in group}, noise, 1, 0)
 
 
-def abstract(backend: TorchaxBackend, family: Family, case: Case, inputs: Inputs, modules: Iterable[str]) -> Abstract:
-    """A candidate whose backend is on devices that are not here."""
-    group = backend.groups[0]
-    names = group if len(group) > 1 else ("",)
-    frames = dict(zip(names, (backend.frames[b] for b in group), strict=True))
-    return Abstract(backend, _arguments(backend, family, case, inputs), frames, names, frozenset(modules))
-
-
-def _arguments(backend: TorchaxBackend, family: Family, case: Case, inputs: Inputs) -> dict[str, Any]:
-    """What the loop gives the transformer at its first step, placed; `parity.paths.loop` in torch alone."""
-    settings = backend.reached.settings
-    sampler = family.sampler(case, inputs.seed)
-    sampler.set_schedule(inputs.steps, "cpu", lambda x: x, setting_dtype(settings, "schedule_dtype"))
-    noise = inputs.noise.to(setting_dtype(settings, "latents_dtype") or backend.dtype)
-    latents, timestep = sampler.model_input(sampler.start(noise), 0)
-    narrow = setting_dtype(settings, "timestep_dtype")
-    shared = family.model_arguments(
-        case, settings, latents, timestep if narrow is None else timestep.to(narrow), backend.dtype
-    )
+def _arguments(side: Loaded, backend: TorchaxBackend) -> dict[str, Any]:
+    """What the loop gives the transformer at its first step, placed on devices that are not here."""
+    inputs = side.inputs
+    sampler = side.family.sampler(side.case, inputs.seed)
+    sampler.set_schedule(inputs.steps, "cpu", lambda x: x, setting_dtype(side.settings, "schedule_dtype"))
+    latents = sampler.start(inputs.noise.to(latents_dtype(side)))
+    shared = shared_arguments(side, sampler, latents, 0)
     given = batched([inputs.conditions[branch] for branch in backend.groups[0]], shared)
     placed = backend.devices
     return {k: None if x is None else placed.put(to_jax(x), placed.batch(tuple(x.shape))) for k, x in given.items()}
@@ -209,7 +195,7 @@ def abstract_port(
     moved = [elsewhere.put(x, sharding or whole) for x, sharding in zip(weights, there, strict=True)]
     backend.params = jax.tree.unflatten(structure, moved)
     backend.frames = jax.tree.map(lambda x: elsewhere.put(x, whole), backend.frames)
-    return replace(abstract(backend, ported, case, inputs, ("", *modules)), scoped=backend.model)
+    return Abstract(backend, _arguments(loaded, backend), frozenset(("", *modules)), scoped=backend.model)
 
 
 def _on(sharding: Any, devices: Sequence[jax.Device]) -> NamedSharding | None:

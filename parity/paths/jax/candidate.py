@@ -123,8 +123,7 @@ class TorchaxBackend(Base):
         if not self.jit:
             self.reached.mark("jit")
         for group in self.groups:
-            names = group if len(group) > 1 else ("",)
-            rows = {name: self.frames[b] for name, b in zip(names, group, strict=True)}
+            names, rows = self.batch(group)
             kept = given_at(self.reached.settings, calls.step, calls.features, group)
             forward = self.forward(names, self.rules[group[0]], plan)
             (out, after, reduced), entries = self.programs.run(
@@ -138,11 +137,16 @@ class TorchaxBackend(Base):
             records += jax_records(entries, reduced, calls.step)
         return predictions, records
 
+    def batch(self, group: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """The names of the branches in a call, `("",)` for one of any, and their row frames."""
+        names = group if len(group) > 1 else ("",)
+        return names, {name: self.frames[b] for name, b in zip(names, group, strict=True)}
+
     def forward(self, names: tuple[str, ...], rule: RowRule, plan: SitePlan | None) -> Forward:
         """One call of the model on jax arrays, traced or not; they may be abstract.
 
         Args:
-            names: of the branches in its batch, `("",)` for one of any; row frames go by these names.
+            names: of the branches in its batch (`batch`).
             plan: what to observe; None for nothing.
         """
 

@@ -56,8 +56,8 @@ class JaxPort(TorchaxBackend):
     def _traced(self, calls: StepCalls, plan: object) -> Predicted:
         """Hears the names of a call, which computes nothing."""
         group = self.groups[0]
-        frames = {b: self.frames[b] for b in group}
-        forward = self.forward(group, self.rules[group[0]], SitePlan("none", (), frozenset()))
+        names, frames = self.batch(group)
+        forward = self.forward(names, self.rules[group[0]], SitePlan("none", (), frozenset()))
         jax.eval_shape(lambda *given: forward(*given)[0][0], self.params, self.placed(calls.of(group)), frames, None)
         return {}, []
 
