@@ -32,9 +32,9 @@ from parity.golden.faults import Faults
 from parity.hooks.sites import SitePlan
 from parity.models.registry import opened
 from parity.models.text import TEXT
-from parity.paths.plan import DEFAULT_KINDS, STAGES_STEP, VAE_INPUT, VAE_STAGE, Given, Openers, Plan, Role, Spec, Start
+from parity.paths.plan import DEFAULT_KINDS, STAGES_STEP, VAE_STAGE, Given, Openers, Plan, Role, Spec, Start
 from parity.records import LOOP, Floor, Key, Record, StepRecords
-from parity.runs.chain import reference_latents
+from parity.runs.chain import latents_of
 from parity.runs.checks import coarse_settings
 from parity.runs.compare import run
 from parity.runs.request import Request, RunSpec, Say
@@ -150,7 +150,5 @@ class _Again:
 
     @functools.cached_property
     def _latents(self) -> Given | None:
-        """What both sides decode: the reference's own latents where no file has them."""
-        if self.request.stage != VAE_STAGE or self.request.stage2 is not None:
-            return None
-        return {VAE_INPUT: reference_latents(self.request, self.openers, self.say)["latents"]}
+        """What both sides decode."""
+        return latents_of(self.request, self.openers, self.say) if self.request.stage == VAE_STAGE else None

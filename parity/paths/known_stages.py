@@ -24,8 +24,8 @@ from parity.models.stage_files import read_stage1, read_stage2
 from parity.models.text import TEXT, Encoder, divided, load_encoder
 from parity.models.text import skeleton as encoder_skeleton
 from parity.models.vae import CacheRows, LatentDecoder, load_decoder
-from parity.paths.loaded import Conditions, tensor
-from parity.paths.plan import VAE_INPUT, VAE_STAGE, Spec
+from parity.paths.loaded import Conditions, array, tensor
+from parity.paths.plan import VAE_INPUT, VAE_STAGE, Array, Spec
 from parity.paths.stage import Stage
 from parity.reached import Reached
 from parity.settings import parse
@@ -74,18 +74,14 @@ def _file_rows(encoder: Encoder, given: Conditions, branch: str, x: np.ndarray) 
 
 def _vae(spec: Spec, case: Case, family: Family) -> Stage:
     vae_config(case.folder)  # refuses a class that is not known
-    if spec.start.inputs:
-        latents: torch.Tensor = tensor(spec.start.inputs[VAE_INPUT])
-    else:
-        assert spec.source.stage2 is not None
-        latents = _stage2(case, Path(spec.source.stage2))
+    assert spec.start.inputs is not None
     return Stage(
         stage=VAE_STAGE,
         case=case,
         output="frames",
         trunk="decoder",
         make=partial(load_decoder, case),
-        inputs={"": {"latents": latents}},
+        inputs={"": {"latents": tensor(spec.start.inputs[VAE_INPUT])}},
         place=VAE_STAGE,
         rule=CacheRows(),
         pictures=True,
@@ -95,8 +91,12 @@ def _vae(spec: Spec, case: Case, family: Family) -> Stage:
 _STAGES: Mapping[str, Callable[[Spec, Case, Family], Stage]] = {TEXT: _text, VAE_STAGE: _vae}
 
 
-def _stage2(case: Case, file: Path) -> torch.Tensor:
-    """A port's latents, float32 [B, C, T, H, W]."""
+def file_latents(case: Case, file: Path) -> Array:
+    """A port's latents, float32 [B, C, T, H, W].
+
+    Raises:
+        UsageError: they are not those of the checkpoint's VAE.
+    """
     latents = read_stage2(file)
     channels = int(read_config(case.folder, "vae")["latent_channels"])
     if latents.shape[1] != channels:
@@ -105,7 +105,7 @@ def _stage2(case: Case, file: Path) -> torch.Tensor:
             f"{file}: tensor 'latents': expected [B, {channels}, T, H, W] for the VAE of '{case.name}', "
             f"found {list(latents.shape)}{other}"
         )
-    return latents.to(torch.float32)
+    return array(latents.to(torch.float32))
 
 
 def stage_modules(case: Case, family: Family, stages: tuple[str, ...]) -> dict[str, list[str]]:

@@ -91,7 +91,6 @@ class Source:
         prompt: in place of the model's own. stage1: a port's file of embeddings in place of a prompt.
         inputs: file of tensors by argument name, for a transformer that no family knows.
         alone: whether a reference port brings its own inputs, and no model stands behind it.
-        stage2: a port's file of latents, for the VAE.
         stage, part: which stage of a generation is compared, and which encoder of a text stage.
     """
 
@@ -102,7 +101,6 @@ class Source:
     stage1: str | None = None
     inputs: str | None = None
     alone: bool = False
-    stage2: str | None = None
     stage: str = LOOP_STAGE
     part: str = ""
 

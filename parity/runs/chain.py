@@ -15,10 +15,10 @@ from parity.compare.reason import Note, Reason
 from parity.compare.result import Result
 from parity.hooks.sites import split_sites
 from parity.models.registry import opened
-from parity.paths.plan import VAE_INPUT, Openers, Outputs, Plan
+from parity.paths.plan import VAE_INPUT, Given, Openers, Plan
 from parity.runs.compare import Encodings, compare, merged
 from parity.runs.request import Choice, Request, Say
-from parity.runs.sides import Sink, Steps, counted, given_of, spec_of
+from parity.runs.sides import Sink, Steps, counted, spec_of
 from parity.runs.vae_stage import decode_round
 
 STAGES = ("text", "transformer", "vae")
@@ -89,13 +89,8 @@ def _rounds(request: Request) -> tuple[str, ...]:
 
 def _vae(request: Request, whole: Request, sink: Sink, openers: Openers, say: Say) -> Result:
     """The checks of the VAE stage: the first that fails, else the last."""
-    chained, start = sink.ends, None
-    if request.stage2 is not None:
-        side = openers.of("reference").open(spec_of(request, "reference"))
-        start = given_of(side.facts())
-        side.close()
-    elif not chained:
-        start = {VAE_INPUT: reference_latents(whole, openers, say)["latents"]}
+    chained = sink.ends
+    start = None if chained else latents_of(whole, openers, say)
     names, result = tuple(chained) or _rounds(request), _AGREES
     for name in names:
         last = sink if name == names[-1] else Sink()
@@ -105,8 +100,17 @@ def _vae(request: Request, whole: Request, sink: Sink, openers: Openers, say: Sa
     return result
 
 
-def reference_latents(request: Request, openers: Openers, say: Say) -> Outputs:
-    """The latents of the reference's own loop, in float32."""
+def latents_of(request: Request, openers: Openers, say: Say) -> Given:
+    """What both sides decode where no loops are compared: a port's latents, or those of the reference's own loop, in
+    float32.
+
+    Raises:
+        UsageError: the port's file is not of this model's latents.
+    """
+    if request.stage2 is not None:
+        from parity.paths.known_stages import file_latents  # torch, to read a file of its tensors
+
+        return {VAE_INPUT: file_latents(opened(request.model)[1], request.stage2)}
     stage1 = None if "text" in request.stages else request.stage1  # there it is the candidate's
     alone = dataclasses.replace(request, reference=request.reference.neutral, stages=("transformer",), stage1=stage1)
     say("encoding the prompt" if stage1 is None else "reading the embeddings")
@@ -115,4 +119,4 @@ def reference_latents(request: Request, openers: Openers, say: Say) -> Outputs:
     for _ in counted(steps, "the reference's latents", request.steps, say):
         continue
     side.close()
-    return steps.ends.own
+    return {VAE_INPUT: steps.ends.own["latents"]}
