@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -174,39 +173,34 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
     def __init__(self, where: str, asked: Asked, made: Sequence[str] = (), *, quiet: bool = False) -> None:
         self._where, self._asked, self._made, self._quiet = where, asked, made, quiet
         self._place = absolute(where)
-        self._block = contextlib.ExitStack()
 
     def __enter__(self) -> Recording:
+        self._block = self._once()
+        return self._block.__enter__()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._block.__exit__(*error)
+
+    @contextlib.contextmanager
+    def _once(self) -> Iterator[Recording]:
+        """Record a block; the calls of its pipeline are made again once it has its result."""
         asked, parts = self._asked, self._asked.parts
         pipe = parts.pipe if self._runs_again() else None
         if asked.causes and pipe is None:
             raise UsageError(CAUSES)
-        self._begin = Memory.of(() if pipe is None else modules_of(parts))
-        with contextlib.ExitStack() as stack:
-            self._recording = stack.enter_context(_recording(self._where, asked, quiet=self._quiet))
-            self._calls = stack.enter_context(calls_of(pipe, self._recording.guard))
-            self._block = stack.pop_all()
-        return self._recording
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
-        taken = self._block.__exit__(kind, error, traceback)
-        if self._recording.whole and self._calls:
-            self._made_again()
-        elif self._recording.whole and self._asked.runs and self._asked.like is None:
+        begin = Memory.of(() if pipe is None else modules_of(parts))
+        with _recording(self._where, asked, quiet=self._quiet) as recording, calls_of(pipe, recording.guard) as calls:
+            yield recording
+        if recording.whole and calls:
+            try:
+                for _ in self._runs(begin.put):
+                    for call in calls:
+                        with contextlib.suppress(_StoppedError):
+                            call()
+            except Exception as failed:  # the script has its result, and the golden is written
+                self._failed(failed)
+        elif recording.whole and asked.runs and asked.like is None:
             say(BARE)
-        return taken
-
-    def _made_again(self) -> None:
-        """Make the calls of the block's pipeline again, once it has its result."""
-        try:
-            for _ in self._runs(self._begin.put):
-                for call in self._calls:
-                    with contextlib.suppress(_StoppedError):
-                        call()
-        except Exception as failed:  # the script has its result, and the golden is written
-            self._failed(failed)
 
     def __iter__(self) -> Iterator[Recording]:
         asked = self._asked
