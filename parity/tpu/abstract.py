@@ -73,11 +73,6 @@ class Abstract:
     modules: frozenset[str]
     scoped: torch.nn.Module | None = None
 
-    @property
-    def devices(self) -> int:
-        """How many the program is for."""
-        return self.backend.devices.size
-
     def lowered(self) -> jax.stages.Lowered:
         """The program of a call."""
         backend, group = self.backend, self.backend.groups[0]

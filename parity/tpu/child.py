@@ -62,7 +62,7 @@ def _answered(request: Request) -> Answer:
         refusal="",
         settings={name: text for name, text in settings.as_text().items() if settings.changed(name)},
         versions={name: installed(name) or "" for name in _PACKAGES},
-        devices=candidate.devices,
+        devices=candidate.backend.devices.size,
         kind=str(devices[0].device_kind),
     )
     began = time.perf_counter()
