@@ -319,7 +319,7 @@ class StageSide(LiveSide):
     def _begin(
         self, side: Loaded, step: int, state: State | None, around: Around = nullcontext, forced: bool = True
     ) -> Once:
-        return Once(replace(side, inputs=side.inputs.forced) if forced else side)
+        return Once(replace(side, inputs=self.loaded.inputs) if forced else side)
 
     def _ends(self, plan: Plan, runs: Mapping[str, Loop | Once]) -> Ends:
         beside: dict[str, Loop | Once] = {}

@@ -49,8 +49,7 @@ class Inputs:
         beside: what the runs made that measured the text stage's floors, by name, and `float32`, the truth: the loop's
             runs of the same names go on from them. tokens: what that stage encoded, by name. Both are empty where the
             conditions are not those of the side's own text stage.
-        start: the initial latents as they are, in place of the noise. own: the conditions that these stand in the
-            place of (`of`); None for none.
+        start: the initial latents as they are, in place of the noise.
     """
 
     conditions: Conditions
@@ -60,17 +59,10 @@ class Inputs:
     beside: Mapping[str, Conditions] = field(default_factory=dict)
     tokens: Mapping[str, torch.Tensor] = field(default_factory=dict)
     start: torch.Tensor | None = None
-    own: Conditions | None = None
 
     def of(self, name: str) -> Inputs:
         """Those of a run of the reference that rounds otherwise: what its own stages before gave it, if any."""
-        conditions = self.beside.get(name, self.conditions)
-        return replace(self, conditions=conditions, own=self.own or self.conditions)
-
-    @property
-    def forced(self) -> Inputs:
-        """Those of the side itself, for any of its runs."""
-        return self if self.own is None else replace(self, conditions=self.own)
+        return replace(self, conditions=self.beside.get(name, self.conditions))
 
 
 def require_place(family: Family, case: Case, settings: Settings, steps: int) -> None:
