@@ -17,7 +17,7 @@ from parity.hooks.reduce.on_torch import to_numpy
 from parity.models.stage_files import write_stage2
 from parity.paths.loaded import Loaded, dtype_name
 from parity.paths.loop import Loop
-from parity.paths.plan import Role
+from parity.paths.plan import Role, Spec
 from parity.paths.reference import TorchBackend
 from parity.paths.stage import Stage
 from parity.records import PORT, Facts, Provenance
@@ -152,31 +152,24 @@ def _places(paths: list[str]) -> str:
 
 
 def stage_facts(
-    stage: Stage,
-    role: Role,
-    settings: Settings,
-    seed: int,
-    modules: Mapping[str, str],
-    weights: Mapping[str, str],
-    own: bool,
+    stage: Stage, spec: Spec, settings: Settings, modules: Mapping[str, str], weights: Mapping[str, str], own: bool
 ) -> Facts:
     """What a stage outside the loop is about to run with, of which nothing needs to be loaded.
 
     Args:
-        modules: module path -> parent's path. weights: fingerprints by name. own: whether it is a port's.
+        spec: of its side. modules: module path -> parent's path. weights: fingerprints by name. own: whether it is a
+            port's.
     """
     inputs = {f"{branch}.{name}": x for branch, given in stage.inputs.items() for name, x in given.items()}
     origin = Provenance(
-        side=role,
+        side=spec.role,
         backend=settings.backend,
         model=stage.case.name,
         settings=settings.as_text(),
-        seed=seed,
+        seed=spec.source.seed,
         steps=0,
         weights=weights,
-        inputs={},
         versions=versions(),
-        devices=(),
         modules=modules,
     )
     return Facts(

@@ -310,7 +310,7 @@ class StageSide(LiveSide):
             each = self.loaded.backend.weights()
             weights = weight_prints((f"{spec.source.stage}.{name}", x) for name, _, x in each)
         modules = self.loaded.modules if stage.modules is None else stage.modules
-        return stage_facts(stage, self.role, self.settings, spec.source.seed, modules, weights, self._own is not None)
+        return stage_facts(stage, spec, self.settings, modules, weights, self._own is not None)
 
     @property
     def _span(self) -> tuple[int, int]:
