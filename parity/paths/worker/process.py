@@ -308,33 +308,24 @@ class ProcessSide:
             steps=steps,
             forced=forced is not None,
         )
-        return _Stream(self.worker, stream, forced, 0 if steps is None else steps[0])
+
+        def ask(step: int) -> Future[Any]:
+            state = None if forced is None else forced(step)
+            return self.worker.send("next", stream=stream, state=None if state is None else (step, state))
+
+        first = 0 if steps is None else steps[0]
+        return self._steps(ask, first, ask(first) if forced is None else None)
+
+    def _steps(self, ask: Callable[[int], Future[Any]], step: int, asked: Future[Any] | None) -> Iterator[StepRecords]:
+        """The steps of a stream; unless they are forced, the next is asked for before the last one is looked at."""
+        ahead = asked is not None
+        while (found := self.worker.reply(asked or ask(step))) is not None:
+            step += 1
+            asked = ask(step) if ahead else None
+            yield found
 
     def close(self) -> None:
         self.worker.send("close", side=self._number)
-
-
-class _Stream(Iterator[StepRecords]):
-    """A stream of a worker: the next step is asked for before the last one is looked at."""
-
-    def __init__(self, worker: Worker, stream: int, forced: Forced | None, step: int) -> None:
-        self.worker, self.stream, self.forced, self.step = worker, stream, forced, step
-        self.asked = None if forced is not None else self._ask()
-
-    def _ask(self) -> Future[Any]:
-        state = None if self.forced is None else self.forced(self.step)
-        given = None if state is None else (self.step, state)
-        self.step += 1
-        return self.worker.send("next", stream=self.stream, state=given)
-
-    def __next__(self) -> StepRecords:
-        asked, self.asked = self.asked or self._ask(), None
-        found: StepRecords | None = self.worker.reply(asked)
-        if found is None:
-            raise StopIteration
-        if self.forced is None:
-            self.asked = self._ask()
-        return found
 
 
 class Workers(contextlib.ExitStack):
