@@ -53,23 +53,17 @@ Walk = Callable[[Listen], None]
 """Takes the step, with each call of its model in that context."""
 
 
-def in_loop(begin: Callable[[], Loop | Once], step: int, around: Around = contextlib.nullcontext) -> Walk:
-    """A step of the denoising loop, or of a stage outside it.
+def take(loop: Loop | Once, step: int, around: Around, listen: Listen) -> None:
+    """Take a step of the denoising loop, or of a stage outside it, with each call of its model in a context.
 
     Args:
-        begin: a loop before it, or the stage. around: context of a step's calls.
+        loop: before it. around: context of a step's calls.
     """
-
-    def walk(listen: Listen) -> None:
-        loop = begin()
-        backend = loop.side.backend
-        if not isinstance(backend, TorchBackend):
-            raise UsageError(f"a reference on '{backend.name}' cannot follow a candidate: it needs torch")
-        with around(step), backend.listening(functools.partial(listen, backend)):
-            for _ in denoise(loop, None, first=step, stop=step + 1):
-                pass
-
-    return walk
+    backend = loop.side.backend
+    if not isinstance(backend, TorchBackend):
+        raise UsageError(f"a reference on '{backend.name}' cannot follow a candidate: it needs torch")
+    with around(step), backend.listening(functools.partial(listen, backend)):
+        next(denoise(loop, None, first=step, stop=step + 1))
 
 
 _Before = Callable[[torch.nn.Module, Any, Any], tuple[Any, Any] | None]
@@ -87,16 +81,17 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
         not the output but the norm of what the candidate's is apart, by row bin; floors likewise. Behind it a text of
         the same key that says what was done to it, where that is known; of modules that are alike of the first alone.
     """
-    look = Look({name: tensor(x) for name, x in plan.follow.items()}, plan.far, plan.own_order)
-    own = _Run(look)
+    held = {name: tensor(x) for name, x in plan.follow.items()}
+    own = _Run(plan, held)
     truth(own.listen)
     if other := own.miscounted:
-        own = _Run(replace(look, held={name: x for name, x in look.held.items() if module_of(name) not in other}))
+        own = _Run(plan, {name: x for name, x in held.items() if module_of(name) not in other})
         truth(own.listen)
     for variant in variants:
-        variant(_Run(own.look, own).listen)
+        variant(_Run(plan, own.held, own).listen)
     for constant, words in _constants(own):
-        truth(_Run(own.look, own, constant, functools.partial(Apart.explain, words=words)).listen)
+        explain = functools.partial(Apart.explain, words=words)
+        truth(_Run(plan, own.held, own, constant, explain).listen)
     records, floors, named = [], {}, set[str]()
     for one in own.sites.values():
         record = replace(one.record, key=replace(one.key, stage=stage, step=step))
@@ -107,22 +102,6 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
             named.add(kind)
             records.append(Record(record.key, "scalar", dtype="str", value=words))
     return StepRecords(step, tuple(records), floors)
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What is followed, and how.
-
-    Attributes:
-        held: the candidate's values by `name_of`. An empty one of bools stands for None, any other empty one for what
-            could not be handed out.
-        far: whether a value gives way however far it is: something failed, and what comes behind is looked for.
-        own_order: whether the candidate's masks may say that its rows stand in another order.
-    """
-
-    held: Mapping[str, torch.Tensor]
-    far: bool = False
-    own_order: bool = False
 
 
 _EPSILONS = (1e-6, 1e-5, 1e-8, 1e-3, 1e-12)
@@ -169,6 +148,8 @@ class _Run:
     """A step of which each value gives way to the one that is followed.
 
     Attributes:
+        plan: how values are followed. held: the candidate's by `name_of`. An empty one of bools stands for None, any
+            other empty one for what could not be handed out.
         like: the reference's own run, for one that measures floors; None for that run itself.
         constant: another that modules have in it. take: what becomes of rows that stand beside the reference's own.
         constants: of each module, by attribute.
@@ -176,7 +157,8 @@ class _Run:
         _branches: of the call of the model. _layouts: where rows lie, by branch. _open: calls, innermost last.
     """
 
-    look: Look
+    plan: Plan
+    held: Mapping[str, torch.Tensor]
     like: _Run | None = None
     constant: _Constant | None = None
     take: Callable[[Apart, torch.Tensor], None] = Apart.widen
@@ -192,7 +174,7 @@ class _Run:
     def miscounted(self) -> set[str]:
         """Modules that the candidate calls another number of times: nobody knows which call is which."""
         theirs: dict[tuple[str, str], int] = {}
-        for name in self.look.held:
+        for name in self.held:
             branch, site, call = name.rsplit(" ", 2)
             at = branch, site.partition(":")[0]
             theirs[at] = max(theirs.get(at, 0), int(call) + 1)
@@ -203,7 +185,7 @@ class _Run:
         """See `Walk`."""
         calls: Counter[str] = Counter()
         self._branches, self._open = branches, []
-        self._layouts = {branch: Layout(side, branch, self.look.own_order) for branch in branches}
+        self._layouts = {branch: Layout(side, branch, self.plan.own_order) for branch in branches}
 
         def before(path: str) -> _Before:
             def hook(module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
@@ -251,13 +233,13 @@ class _Run:
                 elif any(isinstance(held, torch.Tensor) for held in getattr(x, "__dict__", {}).values()):
                     fates |= {"absent"}  # an object that only its module can read
         inherited = caller is None or caller.known
-        known = not self.look.far or ("left" not in fates and (inherited or "absent" not in fates))
+        known = not self.plan.far or ("left" not in fates and (inherited or "absent" not in fates))
         self._open.append(_Call(number, known))
         return (_swapped(args, changed), _swapped(kwargs, changed)) if changed else None
 
     def _other(self, branch: str, site: str, number: int) -> torch.Tensor | None:
         """The candidate's value."""
-        return self.look.held.get(name_of(Key(LOOP_STAGE, 0, branch, site, number)))
+        return self.held.get(name_of(Key(LOOP_STAGE, 0, branch, site, number)))
 
     def _made(self, path: str, output: Any) -> Any:
         """A call has ended: its output, as far as it gives way; None to keep it."""
@@ -268,7 +250,7 @@ class _Run:
                 continue
             fate, new = self._value(f"{path}:{port}", call.number, x, call.known)
             changed |= {} if new is x else {id(x): new}
-            if self.look.far and self._open and fate != "followed":
+            if self.plan.far and self._open and fate != "followed":
                 caller = self._open[-1]
                 caller.known = caller.known and call.known and fate != "left"
         return _swapped(output, changed) if changed else None
@@ -322,7 +304,7 @@ class _Run:
                 ours, theirs = (layout.rows(key.module, part, value) for value in (x, placed))
                 site = key.site + (f"@{part.name}" if part.name and part.frame != JOINT else "")
                 found[_part_name(name_of(key), part)] = Apart.of(replace(key, site=site), ours, theirs)
-            if not self.look.far and not all(one.near for one in found.values()):
+            if not self.plan.far and not all(one.near for one in found.values()):
                 return "left"
         if judged:
             self.sites |= found

@@ -27,7 +27,7 @@ from parity.models.spec import Case
 from parity.paths.facts import facts_of, leave, stage_facts
 from parity.paths.families import from_tensors, load, reference_case, with_names
 from parity.paths.floors import Variant, make_variants, with_floors
-from parity.paths.follow import Walk, follow, in_loop, stepwise
+from parity.paths.follow import Walk, follow, stepwise, take
 from parity.paths.known_stages import known
 from parity.paths.loaded import Conditions, Inputs, Loaded, draw_noise, require_fit, require_place, tensor
 from parity.paths.loop import Around, Loop, Once, denoise, prepare
@@ -214,7 +214,7 @@ class LiveSide:
 
     def _follow(self, plan: Plan, state: State | None, step: int) -> Iterator[StepRecords]:
         def walk(side: Loaded, around: Around = nullcontext) -> Walk:
-            return in_loop(functools.partial(self._begin, side, step, state, around), step, around)
+            return lambda listen: take(self._begin(side, step, state, around), step, around, listen)
 
         variants = self._variants(plan.floors)
         truth = next((v.side for v in variants if v.is_truth), self.loaded)

@@ -162,7 +162,9 @@ class Plan:
         leave: folder in which the side leaves its embeddings and final latents in the ports' conventions; None for not.
         follow: values of the other side by `name_of` their keys: those of this side, a reference, give way to the
             other's, in its step and in those that measure its floors, and what is handed out is how far each was from
-            it (`parity.paths.follow`), in place of the step. far, own_order: see `Look` there.
+            it (`parity.paths.follow`), in place of the step. far: whether a value gives way however far it is:
+            something failed, and what comes behind is looked for. own_order: whether the candidate's masks may say that
+            its rows stand in another order.
     """
 
     sites: SitePlan | None = None

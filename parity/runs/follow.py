@@ -90,7 +90,7 @@ class At:
         return without_held(next(steps))[1]
 
     def followed(self, side: Side, held: Mapping[str, Array], *, far: bool, own_order: bool) -> dict[Key, Local]:
-        """The local errors of a reference that follows these values; see `parity.paths.follow.Look`."""
+        """The local errors of a reference that follows these values; see `parity.paths.plan.Plan`."""
         plan = Plan(follow=held, far=far, own_order=own_order, floors=DEFAULT_KINDS)
         return followed_errors(next(side.observe(plan, start=self.state, steps=(self.step, self.step + 1))))
 
