@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from parity.errors import UsageError
@@ -19,7 +18,7 @@ from parity.models.family import Family
 from parity.models.generic.family import Generic
 from parity.models.generic.inputs import LATENT, TIMESTEP, Made, Signature, read_inputs
 from parity.models.spec import Case, GenerationSpec
-from parity.paths.loaded import Inputs, Loaded
+from parity.paths.loaded import Inputs, Loaded, on_host
 from parity.paths.loop import Loop, call_model
 from parity.paths.port.load import Entry
 from parity.paths.port.ported import Ported, built
@@ -102,7 +101,10 @@ def reference_case(entry: Entry, settings: Settings, file: Path | None) -> tuple
     """
     nothing = Case(entry.text, entry.path.parent, {}, GenerationSpec(), ())
     port, _ = built(entry, "reference", nothing, settings, {})
-    given = {name: _tensor(entry, name, value) for name, value in port.inputs.items()}
+    for name, x in port.inputs.items():
+        if not hasattr(x, "__array__"):
+            raise UsageError(f"{entry.named}: the input '{name}' is of type {type(x).__name__}, not an array")
+    given = {name: on_host(x) for name, x in port.inputs.items()}
     names = tuple(given)
     if file is not None:
         given |= read_inputs(file, None)
@@ -129,11 +131,3 @@ def from_tensors(text: str, file: Path, given: Mapping[str, torch.Tensor]) -> tu
     scale = float(timesteps[0]) if timesteps is not None and timesteps.ndim == 1 and timesteps[0] > 0 else 1000.0
     family = PortInputs(Signature(file.name, {}, (), tuple(given), scale), given, Made(given, {}))
     return Case(text, file.resolve().parent, {}, spec, family.latent_shape(file, spec)), family
-
-
-def _tensor(entry: Entry, name: str, value: Any) -> torch.Tensor:
-    if isinstance(value, torch.Tensor):
-        return value.detach().cpu()
-    if isinstance(value, np.ndarray) or hasattr(value, "__array__"):
-        return torch.from_numpy(np.array(value))
-    raise UsageError(f"{entry.named}: the input '{name}' is of type {type(value).__name__}, not an array")

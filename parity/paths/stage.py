@@ -22,14 +22,13 @@ import numpy as np
 import torch
 
 from parity.errors import UsageError
-from parity.hooks.reduce.on_torch import widen16
 from parity.hooks.rows import NoRows, RowFrame, RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.torchtools import module_tree
 from parity.models.family import Condition, Family
 from parity.models.patches import DTYPES, device_named
 from parity.models.spec import Case
-from parity.paths.loaded import Arguments, Inputs, Loaded, Predicted, StepCalls, dtype_name, tensor
+from parity.paths.loaded import Arguments, Inputs, Loaded, Predicted, StepCalls, dtype_name, on_host
 from parity.paths.plan import STAGES_STEP, VAE_STAGE, Array
 from parity.paths.port.load import Entry
 from parity.paths.port.ported import built, guarded, moved
@@ -172,7 +171,7 @@ def _decoded(entry: Entry, port: Port, inputs: Arguments) -> torch.Tensor:
 
         latents = to_jax(latents)
     with guarded(entry, "vae"):
-        frames = _host(port.vae(moved(latents, port, _RANK, 1, -1)))
+        frames = on_host(port.vae(moved(latents, port, _RANK, 1, -1)))
     frames = frames.movedim(-1, 1) if port.layout == "channels_last" and frames.ndim == _RANK else frames
     if frames.ndim != _RANK or frames.shape[1] != 3:
         raise UsageError(
@@ -180,11 +179,3 @@ def _decoded(entry: Entry, port: Port, inputs: Arguments) -> torch.Tensor:
             "[B, 3, T, H, W], some -1 to 1 (channels last where the port's layout says so)"
         )
     return frames
-
-
-def _host(x: Any) -> torch.Tensor:
-    """A tensor's or array's values on the CPU."""
-    if isinstance(x, torch.Tensor) and not hasattr(x, "jax"):
-        return x.cpu()
-    values = np.asarray(x.jax() if hasattr(x, "jax") else x)
-    return tensor(Array(widen16(values), str(values.dtype)))

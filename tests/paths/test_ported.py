@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from parity.errors import UsageError
 from parity.models.family import Family
+from parity.models.generic.inputs import LATENT
+from parity.paths.families import reference_case
+from parity.paths.port.load import Entry
 from parity.paths.port.ported import Ported
+from parity.port import Port
+from parity.settings import parse
 
 DEFAULTS = {"of", "recipe", "pipeline_arguments", "static_arguments"}
 
@@ -36,3 +44,15 @@ def test_a_table_that_a_trace_made_and_kept_is_said() -> None:
     assert programs.run("first", call, ones, ones)[0].shape == (4,)
     with pytest.raises(UsageError, match="an array that an earlier trace of it made and kept"):
         programs.run("second", call, ones, ones)
+
+
+def test_a_reference_port_may_give_inputs_of_jax_in_bfloat16(tmp_path: Path) -> None:
+    jnp = pytest.importorskip("jax.numpy")
+    given = {LATENT: jnp.ones((1, 2, 3), jnp.bfloat16), "other": np.ones(2)}
+    port = Port(module=torch.nn.Linear(1, 1), inputs=given)
+    file = str(tmp_path / "port.py")
+    entry = Entry(
+        option="--reference-port", text=f"{file}:build", file=file, settings={}, digest="", function=lambda case: port
+    )
+    _, family = reference_case(entry, parse("torch"), None)
+    assert [x.dtype for x in family.given.values()] == [torch.bfloat16, torch.float64]
