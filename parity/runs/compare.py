@@ -82,16 +82,51 @@ def compare(
     Args:
         past_preflight: whether a failing check, which decides, does not end the comparison: its numbers are wanted too.
     """
-    result, problem = _compared(request, openers, say, sink, own, past_preflight)
-    if result.failed == "preflight":
-        return result
-    if problem is None:
-        return _with_its_weights(result)
-    return replace(result, verdict="fail", failed="preflight", why=_of_check(problem))
+    exact = request.of("logic")
+    with ready(request, openers, say, own.get("precision") or own.get("logic")) as pair:
+        checks, differing = pair.checks, pair.differing
+        problem = failed([c for c in checks if c.check != WEIGHTS] if pair.port else checks)
+        if problem is not None and not past_preflight:
+            return Result("fail", "preflight", _of_check(problem), request.model, differing, checks)
+        pair.plan()  # refuses before anything runs
+        if exact == request:
+            result, truth = logic(pair, sink)
+            result = unobserved(result, pair, truth.steps[0])
+            if request.checks == "precision":
+                result = replace(result, failed="precision" if result.failed else None)
+            return _decided(_with_both(result, checks, request.checks), problem)
+        if request.checks == "precision":
+            result = precision(pair, truth_alone(pair), sink)
+            return _decided(_with_both(result, checks, "precision"), problem)
+    # The pair as given makes room for the exact one, and is loaded again: weights can be large.
+    with ready(exact, openers, say, own.get("logic")) as pair:
+        stays_narrow = _stays_narrow(pair, request)
+        if not stays_narrow:
+            first, truth = logic(pair, sink)
+            if request.checks == "logic":
+                first = unobserved(first, pair, truth.steps[0])
+    if stays_narrow:
+        if request.checks == "logic":
+            raise InconclusiveError(NARROW)
+        given = replace(request, checks="precision")
+        return compare(given, openers, say, sink, own, past_preflight=past_preflight).noted(NARROW)
+    first = replace(first, differing_settings=differing)
+    if request.checks == "logic" or first.verdict != "pass":
+        return _decided(_with_both(first, checks, "logic"), problem)
+    with ready(request, openers, say, own.get("precision")) as pair:
+        second = precision(pair, truth, sink)
+    return _decided(_with_both(second, checks, "precision", first), problem)
 
 
-def _with_its_weights(result: Result) -> Result:
-    """A port may permute or transpose what it names as the reference does: that is no fault where all sites agree."""
+def _decided(result: Result, problem: Check | None) -> Result:
+    """A result that a failing preflight check decides.
+
+    Args:
+        problem: one that failed before anything ran. Weights of a port fail only where a site does: it may permute or
+            transpose what it names as the reference does.
+    """
+    if problem is not None:
+        return replace(result, verdict="fail", failed="preflight", why=_of_check(problem))
     other = failed(result.preflight)
     if other is None:
         return result
@@ -103,47 +138,6 @@ def _with_its_weights(result: Result) -> Result:
 
 def _of_check(problem: Check, stage: str = "") -> Reason:
     return Reason(kind="preflight", check=problem.check, detail=problem.detail, stage=stage)
-
-
-def _compared(
-    request: Request, openers: Openers, say: Say, sink: Sink, own: Encodings, past_preflight: bool
-) -> tuple[Result, Check | None]:
-    """The result, and the check that failed before anything ran."""
-    exact = request.of("logic")
-    given = own.get("precision") or own.get("logic")
-    with ready(request, openers, say, given) as pair:
-        checks, differing = pair.checks, pair.differing
-        problem = failed([c for c in checks if c.check != WEIGHTS] if pair.port else checks)
-        if problem is not None and not past_preflight:
-            return Result("fail", "preflight", _of_check(problem), request.model, differing, checks), problem
-        pair.plan()  # refuses before anything runs
-        if exact == request:
-            result, truth = logic(pair, sink)
-            result = unobserved(result, pair, truth.steps[0])
-            if request.checks == "precision":
-                result = replace(result, failed="precision" if result.failed else None)
-            return _with_both(result, checks, request.checks), problem
-        if request.checks == "precision":
-            result = precision(pair, truth_alone(pair), sink)
-            return _with_both(result, checks, "precision"), problem
-    # The pair as given makes room for the exact one, and is loaded again: weights can be large.
-    with ready(exact, openers, say, own.get("logic")) as pair:
-        stays_narrow = _stays_narrow(pair, request)
-        if not stays_narrow:
-            first, truth = logic(pair, sink)
-            if request.checks == "logic":
-                first = unobserved(first, pair, truth.steps[0])
-    if stays_narrow:
-        if request.checks == "logic":
-            raise InconclusiveError(NARROW)
-        result, problem = _compared(replace(request, checks="precision"), openers, say, sink, own, past_preflight)
-        return result.noted(NARROW), problem
-    first = replace(first, differing_settings=differing)
-    if request.checks == "logic" or first.verdict != "pass":
-        return _with_both(first, checks, "logic"), problem
-    with ready(request, openers, say, own.get("precision")) as pair:
-        second = precision(pair, truth, sink)
-    return _with_both(second, checks, "precision", first), problem
 
 
 NARROW = (
