@@ -20,8 +20,8 @@ import numpy as np
 from parity.causes.evidence import Evidence
 from parity.compare.metrics import keys_through, one_shape, sketch_distance
 from parity.compare.reason import Note
-from parity.compare.result import Cause, measured
 from parity.compare.relations import ROUNDING
+from parity.compare.result import Cause, measured
 from parity.records import LOOP, PORT, Key, Record
 from parity.settings import BITS
 from parity.sketch import TOTAL, Geometry
