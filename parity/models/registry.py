@@ -6,7 +6,6 @@ To add a family: a folder `parity/models/<name>/`, and an entry in `FAMILIES`. W
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import pkgutil
 import re
@@ -14,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from parity.errors import UsageError
 from parity.models.folder import place_of, read_config
@@ -112,7 +113,7 @@ def opened(
     """
     folder = resolve_model(name)
     given = {field: value for field, value in {"prompt": prompt, **sizes}.items() if value is not None}
-    spec = dataclasses.replace(GenerationSpec.load(folder), **given)  # type: ignore[arg-type]
+    spec = msgspec.structs.replace(GenerationSpec.load(folder), **given)
     family = family_of(folder, inputs)
     return family, Case(name, folder, read_config(folder, "transformer"), spec, family.latent_shape(folder, spec))
 

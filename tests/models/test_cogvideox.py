@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import diffusers
+import msgspec
 import pytest
 import torch
 
@@ -62,7 +62,7 @@ def test_frames_are_filled_up_to_whole_patches_and_dropped_again(case: Case) -> 
 @pytest.mark.parametrize("change", [{"width": 104}, {"num_frames": 8}])
 def test_a_video_that_does_not_fit_is_refused(change: dict[str, int], case: Case) -> None:
     with pytest.raises(UsageError, match=r"multiples of 16, frames one more than a multiple of 4"):
-        FAMILY.latent_shape(case.folder, replace(case.spec, **change))
+        FAMILY.latent_shape(case.folder, msgspec.structs.replace(case.spec, **change))
 
 
 def sampler(steps: int, spacing: str = "trailing", kind: str = "CogVideoXDDIMScheduler") -> CogVideoXSampler:
