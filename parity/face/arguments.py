@@ -7,11 +7,12 @@ any library's arrays.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 
 from parity.errors import UsageError
 from parity.hooks import torchtools
@@ -30,15 +31,16 @@ class Nest:
     """Arguments without their tensors.
 
     Attributes:
-        args, kwargs: nests of tuples, lists and dicts, a place where each tensor was.
+        spec: of positional arguments and keyword arguments. items: what is in it, a place where each tensor was.
     """
 
-    args: tuple[object, ...]
-    kwargs: Mapping[str, object]
+    spec: pytree.TreeSpec
+    items: tuple[object, ...]
 
     def fill(self, tensors: Mapping[str, object]) -> tuple[tuple[object, ...], dict[str, object]]:
         """Positional and keyword arguments with these tensors in their places."""
-        return tuple(_filled(x, tensors) for x in self.args), {n: _filled(x, tensors) for n, x in self.kwargs.items()}
+        args, kwargs = pytree.tree_unflatten([_filled(item, tensors) for item in self.items], self.spec)
+        return args, kwargs
 
 
 def split(inputs: object) -> tuple[Nest, dict[str, torch.Tensor]]:
@@ -51,19 +53,29 @@ def split(inputs: object) -> tuple[Nest, dict[str, torch.Tensor]]:
     Raises:
         UsageError: no array among them.
     """
+    args = tuple(inputs) if isinstance(inputs, (tuple, list)) else () if isinstance(inputs, Mapping) else (inputs,)
+    kwargs = {str(name): x for name, x in inputs.items()} if isinstance(inputs, Mapping) else {}
+    found, spec = pytree.tree_flatten_with_path((args, kwargs))
     tensors: dict[str, torch.Tensor] = {}
-    if isinstance(inputs, Mapping):
-        nest = Nest((), {str(name): _split(str(name), x, tensors) for name, x in inputs.items()})
-    elif isinstance(inputs, (tuple, list)):
-        nest = Nest(tuple(_split(str(i), x, tensors) for i, x in enumerate(inputs)), {})
-    else:
-        nest = Nest((_split("0", inputs, tensors),), {})
+    items: list[object] = []
+    for path, x in found:
+        place: object = x
+        if is_array(x):
+            name, tensor = ".".join(map(_named, path[1:])), to_torch(x)
+            place = _Place(name, tensor.is_complex())
+            tensors[name] = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+        items.append(place)
     if not tensors:
         raise UsageError(
             f"the inputs hold no array (found {type(inputs).__name__}); give a dict of arguments by name, a tuple of "
             "positional ones, or one array"
         )
-    return nest, tensors
+    return Nest(spec, tuple(items)), tensors
+
+
+def _named(key: pytree.KeyEntry) -> str:
+    """An entry of a path: the place in a tuple or list, the key of a dict, the field of a named tuple."""
+    return str(next(getattr(key, kind) for kind in ("idx", "key", "name") if hasattr(key, kind)))
 
 
 def leaves(output: object, path: str = "") -> Iterator[tuple[str, object]]:
@@ -88,33 +100,10 @@ def is_array(x: object) -> bool:
     return isinstance(x, (torch.Tensor, np.ndarray)) or (hasattr(x, "dtype") and hasattr(x, "shape"))
 
 
-def _split(path: str, x: object, tensors: dict[str, torch.Tensor]) -> object:
-    if isinstance(x, Mapping):
-        return {name: _split(f"{path}.{name}", item, tensors) for name, item in x.items()}
-    if isinstance(x, (tuple, list)):
-        return _like(x, [_split(f"{path}.{i}", item, tensors) for i, item in enumerate(x)])
-    if not is_array(x):
-        return x
-    tensor = to_torch(x)
-    place = _Place(path, tensor.is_complex())
-    tensors[path] = torch.view_as_real(tensor.resolve_conj()) if place.is_complex else tensor
-    return place
-
-
-def _filled(x: object, tensors: Mapping[str, object]) -> object:
-    if isinstance(x, _Place):
-        return _complex(tensors[x.name]) if x.is_complex else tensors[x.name]
-    if isinstance(x, Mapping):
-        return {name: _filled(item, tensors) for name, item in x.items()}
-    if isinstance(x, (tuple, list)):
-        return _like(x, [_filled(item, tensors) for item in x])
-    return x
-
-
-def _like(x: Sequence[object], items: list[object]) -> object:
-    if isinstance(x, list):
-        return items
-    return type(x)(*items) if hasattr(x, "_fields") else tuple(items)
+def _filled(item: object, tensors: Mapping[str, object]) -> object:
+    if not isinstance(item, _Place):
+        return item
+    return _complex(tensors[item.name]) if item.is_complex else tensors[item.name]
 
 
 def _complex(x: object) -> object:
