@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
 
@@ -25,7 +26,6 @@ from parity.redact import printable, without_secrets
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.text import Text
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -36,53 +36,40 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
 
 
-BLOCK = 1 << 18
-"""Characters of a result that are written at a time."""
-
-
 def show(text: str | Iterable[str]) -> None:
     """Write a result, whole or in pieces, to stdout, with a newline at its end.
 
     The text is a rendered document: its own format has escaped what names hold.
     """
-    held: list[str] = []
-    size, last = 0, ""
-    for piece in (text,) if isinstance(text, str) else text:
-        held.append(piece)
-        size, last = size + len(piece), piece or last
-        if size >= BLOCK:
-            if not _write(sys.stdout, "".join(held)):
-                return
-            held, size = [], 0
-    _write(sys.stdout, "".join(held) + ("" if last.endswith("\n") else "\n"))
+    _write(sys.stdout, (text,) if isinstance(text, str) else text)
 
 
 def tell(text: str) -> None:
     """Write one line to stderr, without the secrets of URLs; where there is no stderr, or no space for it, nothing."""
     if sys.stderr is not None:
         with contextlib.suppress(UsageError):
-            _write(sys.stderr, printable(without_secrets(text), sys.stderr.encoding) + "\n")
+            _write(sys.stderr, (printable(without_secrets(text), sys.stderr.encoding),))
 
 
-def _write(stream: TextIO | None, text: str) -> bool:
-    """Write and flush; returns whether somebody reads on.
+def _write(stream: TextIO | None, pieces: Iterable[str]) -> None:
+    """Write text, with a newline at its end, and flush it, as far as somebody reads it.
 
     Raises:
         UsageError: the stream is closed, or takes no more.
     """
     if stream is None:
         raise UsageError("the result cannot be written: stdout is closed")
-    encoding = stream.encoding or "ascii"
+    encoding, piece = stream.encoding or "ascii", ""
     try:
-        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        for piece in filter(None, pieces):
+            stream.write(piece.encode(encoding, "backslashreplace").decode(encoding))
+        stream.write("" if piece.endswith("\n") else "\n")
         stream.flush()
     except BrokenPipeError:
         _discard(stream)
-        return False
     except OSError as error:
         _discard(stream)
         raise UsageError(f"the result cannot be written to stdout: {error.strerror}") from error
-    return True
 
 
 def _discard(stream: TextIO) -> None:
@@ -137,24 +124,13 @@ def progress(console: Console, quiet: bool = False) -> Iterator[Say]:
         return
     began = time.monotonic()
     if console.is_terminal and not console.is_dumb_terminal:
-        from rich.live import Live
-
-        moving = _Moving(began)
-        # stdout is left alone: rich would otherwise send what is printed there to this console, and the JSON with it.
-        with Live(get_renderable=moving.line, console=console, transient=True, redirect_stdout=False):
-            yield moving
+        with _moving(console) as say:
+            yield say
     else:
         yield _Lines()
     taken = time.monotonic() - began
     if taken >= WORTH_SAYING:
-        tell(f"finished in {clock(taken)}")
-
-
-def clock(seconds: float) -> str:
-    """`0:07`, `12:30`, `1:02:03`."""
-    minutes, rest = divmod(int(seconds + 0.5), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+        tell(f"finished in {timedelta(seconds=round(taken))}")
 
 
 def silent(text: str, done: int | None = None, total: int | None = None) -> None:
@@ -174,19 +150,18 @@ class _Lines:
             tell(text)
 
 
-class _Moving:
-    """One line that is redrawn: the stage, how far it is, and the time since the start."""
+@contextlib.contextmanager
+def _moving(console: Console) -> Iterator[Say]:
+    """One line that is redrawn, cut where the terminal ends: the time since the start, how far it is, and the stage."""
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-    def __init__(self, began: float) -> None:
-        self._began, self._text, self._count = began, "", ""
+    texts = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("fields[count]", "description"))
+    # stdout is left alone: rich would otherwise send what is printed there to this console, and the JSON with it.
+    with Progress(TimeElapsedColumn(), *texts, console=console, transient=True, redirect_stdout=False) as line:
+        task = line.add_task("", count="")
 
-    def __call__(self, text: str, done: int | None = None, total: int | None = None) -> None:
-        self._text = printable(text, "utf-8")
-        self._count = "" if total is None else f"  {done or 0}/{total}"
+        def say(text: str, done: int | None = None, total: int | None = None) -> None:
+            count = "" if total is None else f"{done or 0}/{total}"
+            line.update(task, description=printable(text, "utf-8"), count=count)
 
-    def line(self) -> Text:
-        """The line as it is now; cut where the terminal ends, because a line that wraps is not redrawn but added."""
-        from rich.text import Text
-
-        told = f"{clock(time.monotonic() - self._began)}{self._count}  {self._text}"
-        return Text(told, no_wrap=True, overflow="ellipsis")
+        yield say
