@@ -21,7 +21,7 @@ from parity.errors import ParityError, UsageError
 from parity.files import read_bytes, read_text
 from parity.golden import Golden
 from parity.records import Provenance
-from parity.report.formats.html import DocumentError, Picture, Shown, Side, build
+from parity.report.formats.html import Picture, Shown, Side, build
 from parity.report.output import show, write
 from parity.runs.request import RESULT, no_run
 from parity.versions import installed
@@ -60,7 +60,7 @@ def report(
         where = html or (run / "report.html" if run.is_dir() else run.with_suffix(".html"))
     try:
         page = build(_shown(run), installed("tpu-parity") or "")
-    except (DocumentError, LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise UsageError(f"'{run}' cannot be shown, its documents are damaged: {error}") from None
     write(where, page, "--html")
     show(str(where))

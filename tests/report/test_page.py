@@ -21,13 +21,13 @@ from hypothesis import strategies as st
 from parity.compare.metrics import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Distance, Result, SiteDiff, Witness
+from parity.errors import MalformedError
 from parity.records import Key
 from parity.report.formats.html import (
     HERE,
     INTRODUCED,
     LIMIT,
     VERDICTS,
-    DocumentError,
     Picture,
     Shown,
     Side,
@@ -161,7 +161,7 @@ def test_a_foreign_document_cannot_put_anything_on_the_page_that_runs(hostile: s
 def test_a_document_that_lacks_something(key: str) -> None:
     document = to_json(RESULT)
     for broken in ({k: v for k, v in document.items() if k != key}, {**document, key: 7}):
-        with pytest.raises(DocumentError, match="not a document of --format json"):
+        with pytest.raises(MalformedError, match="not a document of --format json"):
             build(Shown(document=broken))
 
 

@@ -26,7 +26,7 @@ from markupsafe import Markup
 
 from parity.compare.independent import within
 from parity.compare.result import EVIDENCE
-from parity.errors import UsageError
+from parity.errors import MalformedError, UsageError
 from parity.report.comparison import Comparison
 from parity.report.document import LARGEST, Document, Json, small, times
 from parity.report.formats.json import to_json
@@ -63,10 +63,6 @@ def html(document: Document) -> str:
         raise UsageError("--format html shows a comparison; --format markdown shows any document")
     found = to_json(document.result)
     return build(Shown(document=found, causes=found["causes"] if document.explained else found["causes"] or None))
-
-
-class DocumentError(ValueError):
-    """A document that is not what `--format json` writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +117,7 @@ def build(shown: Shown, version: str = "") -> str:
         version: of parity.
 
     Raises:
-        DocumentError: something the page shows is missing or is no such thing.
+        MalformedError: something the page shows is missing or is no such thing.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE), autoescape=True, undefined=jinja2.StrictUndefined,
@@ -137,7 +133,7 @@ def build(shown: Shown, version: str = "") -> str:
             script=Markup(script), script_hash=f"'{_hash(script)}'",
         )  # fmt: skip
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, jinja2.UndefinedError) as error:
-        raise DocumentError(f"not a document of --format json: {error}") from None
+        raise MalformedError(f"not a document of --format json: {error}") from None
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
 

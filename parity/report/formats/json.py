@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json as library
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from parity.compare import result as results
@@ -29,11 +29,14 @@ def json(document: Document) -> Iterator[str]:
     for key, value in document.json().items():
         yield f"{between}\n {_compact(key)}: "
         between = ","
-        if isinstance(value, Sequence) and not isinstance(value, str):
-            yield from (f"{',' if i else '['}\n  {_compact(item)}" for i, item in enumerate(value))
-            yield "\n ]" if len(value) else "[]"
-        else:
+        if isinstance(value, (str, Mapping)) or not isinstance(value, Iterable):
             yield _compact(value)
+            continue
+        before = "["
+        for item in value:
+            yield f"{before}\n  {_compact(item)}"
+            before = ","
+        yield "[]" if before == "[" else "\n ]"
     yield "\n}\n"
 
 
@@ -60,26 +63,9 @@ def to_json(result: results.Result) -> dict[str, Any]:
     return {**document, "sites": [*document["sites"]]}
 
 
-@dataclass(frozen=True, slots=True)
-class Lines(Sequence[Any]):
-    """Sites in JSON's types, each made when it is read: a result may hold more than memory does."""
-
-    sites: Sequence[results.SiteDiff]
-
-    def __len__(self) -> int:
-        return len(self.sites)
-
-    def __iter__(self) -> Iterator[Any]:
-        return map(_site, self.sites)
-
-    def __getitem__(self, index: Any) -> Any:
-        found = self.sites[index]
-        return list(map(_site, found)) if isinstance(index, slice) else _site(found)
-
-
 def written(result: results.Result) -> dict[str, Any]:
-    """`to_json`, its `sites` a sequence that is made as it is read."""
-    found = {key: Lines(result.sites) if key == "sites" else plain(getattr(result, key)) for key in KEYS}
+    """`to_json`, its `sites` made as they are read, once: a result may hold more than memory does."""
+    found = {key: map(_site, result.sites) if key == "sites" else plain(getattr(result, key)) for key in KEYS}
     return {"format": FORMAT, **found, "differences": plain(differences(result))}
 
 
