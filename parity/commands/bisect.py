@@ -13,12 +13,11 @@ from typing import Annotated
 import typer
 
 from parity.commands import command
-from parity.commands.options import Generation, Output, Sides, Start, one_of
+from parity.commands.options import Checks, Generation, Isolation, Output, Sides, Start
 from parity.errors import UsageError
 from parity.paths.worker.extras import check_extras, quieten, require_one_process
 from parity.report.document import Facts, Listing
 from parity.report.output import console, progress, tell
-from parity.runs.request import CHECKS, ISOLATIONS
 
 CANNOT_BE_TOLD = 125
 
@@ -37,8 +36,8 @@ def bisect(
     ] = False,
     generation: Generation,
     sides: Sides,
-    checks: Annotated[str, one_of(CHECKS, "As for `parity run`.")] = "both",
-    isolate: Annotated[str, one_of(ISOLATIONS, "As for `parity run`.")] = "none",
+    checks: Annotated[Checks, typer.Option(help="As for `parity run`.")] = "both",
+    isolate: Annotated[Isolation, typer.Option(help="As for `parity run`.")] = "none",
     output: Output,
 ) -> int:
     """Find the commit, or the settings, that make a comparison fail.
@@ -57,7 +56,7 @@ def bisect(
     return _commits(good, bad, words, output)
 
 
-def _settings(start: Start, sides: Sides, checks: str, isolate: str, output: Output) -> int:
+def _settings(start: Start, sides: Sides, checks: Checks, isolate: Isolation, output: Output) -> int:
     """The fewest settings of the candidate that make the run fail."""
     from parity.bisect.settings import OUTCOMES, Probe, by_run, fewest, plan
 

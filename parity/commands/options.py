@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import typer
 from typer.models import OptionInfo
@@ -37,8 +37,10 @@ MOST_STEPS = 100_000
 """Denoising steps, at most: schedules are made whole."""
 
 STAGES = ("text", "transformer", "vae")
-SIDES = ("reference", "candidate")
 SITES = ("blocks", "all")
+
+Checks = Literal["both", "logic", "precision"]
+Isolation = Literal["none", "steps"]
 
 
 def completing(values: tuple[str, ...], *, several: bool = False) -> Callable[[str], list[str]]:
@@ -59,23 +61,6 @@ def complete_settings(incomplete: str) -> list[str]:
         return [f"{setting.name}=" for setting in SETTINGS if setting.name.startswith(name)]
     found = (setting for setting in SETTINGS if setting.name == name)
     return [f"{name}={value}" for setting in found for value in setting.kind.values if value.startswith(typed)]
-
-
-def one_of(values: tuple[str, ...], help: str, panel: str | None = None) -> OptionInfo:
-    """An option that takes one of the values, and refuses another; panel: of the help."""
-
-    def checked(option: typer.CallbackParam, value: str) -> str:
-        if value not in values:
-            raise UsageError(f"{option.opts[0]} takes {', '.join(values)}, found '{value}'")
-        return value
-
-    return typer.Option(
-        metavar="|".join(values),
-        autocompletion=completing(values),
-        callback=checked,
-        help=help,
-        rich_help_panel=panel,
-    )
 
 
 def some_of(values: tuple[str, ...], help: str, panel: str | None = None) -> OptionInfo:
@@ -335,12 +320,14 @@ class Output:
     """How a result is printed.
 
     Attributes:
-        format: one of `parity.report.formats.NAMES`.
+        format: of what is printed.
     """
 
     panel: ClassVar[str] = "Output"
 
-    format: Annotated[str, one_of(formats.NAMES, "Format on stdout; json is one document and nothing else.")] = "text"
+    format: Annotated[formats.Name, typer.Option(help="Format on stdout; json is one document and nothing else.")] = (
+        "text"
+    )
 
     @property
     def quiet(self) -> bool:

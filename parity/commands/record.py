@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from parity.commands import command
-from parity.commands.options import SIDES, STAGES, Generation, Observed, Output, Sides, Start, one_of, some_of
+from parity.commands.options import STAGES, Generation, Observed, Output, Sides, Start, some_of
 from parity.errors import UsageError
 from parity.paths.plan import Role
 from parity.redact import typed_command
@@ -34,7 +34,7 @@ def record(
     generation: Generation,
     sides: Sides,
     observed: Observed,
-    side: Annotated[str, one_of(SIDES, "Which side: reference is torch, candidate torchax.")] = "reference",
+    side: Annotated[Role, typer.Option(help="Which side: reference is torch, candidate torchax.")] = "reference",
     floors: Annotated[
         str,
         typer.Option(
@@ -96,7 +96,7 @@ def recorded(
     where: str,
     start: Start,
     sides: Sides,
-    side: str,
+    side: Role,
     observed: Observed,
     *,
     floors: str = "default",
@@ -114,20 +114,19 @@ def recorded(
         UsageError: options of the side that is not recorded.
         ParityError: see `Sides.load` and `parity.runs.record.record`.
     """
-    role = cast(Role, side)
-    if role == "reference" and (sides.candidate or sides.port is not None):
+    if side == "reference" and (sides.candidate or sides.port is not None):
         raise UsageError("--candidate and --port are of the candidate: --side candidate records it")
-    if role == "candidate" and sides.reference:
+    if side == "candidate" and sides.reference:
         raise UsageError("--reference is of the reference, and the candidate is recorded: leave it out")
-    with Output().sides(torchax=role == "candidate" and sides.torchax) as say:
+    with Output().sides(torchax=side == "candidate" and sides.torchax) as say:
         from parity.runs.record import RecordRequest, check_floors
         from parity.runs.record import record as record_side
 
         request = RecordRequest(
             where=where,
-            side=role,
+            side=side,
             run=start.request(sides.load(start.model), sites=observed.sites_of(golden), values=tuple(observed.values)),
-            floors=check_floors(floors, role),
+            floors=check_floors(floors, side),
             resume=resume,
             overwrite=overwrite,
             command=command_line(),

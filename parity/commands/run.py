@@ -12,17 +12,18 @@ from msgspec.structs import replace
 from parity.commands import command
 from parity.commands.options import (
     STAGES,
+    Checks,
     Generation,
+    Isolation,
     Judgement,
     Observed,
     Sides,
-    one_of,
     some_of,
 )
 from parity.compare.result import Result
 from parity.redact import typed_command
 from parity.report.comparison import Comparison
-from parity.runs.request import CHECKS, ISOLATIONS, Request, RunSpec
+from parity.runs.request import Request, RunSpec
 
 
 @command
@@ -32,16 +33,15 @@ def run(
     observed: Observed,
     output: Judgement,
     checks: Annotated[
-        str,
-        one_of(CHECKS, "logic: float32, dtype settings neutral; precision: as given, against float32.", "Comparison"),
+        Checks,
+        typer.Option(
+            help="logic: float32, dtype settings neutral; precision: as given, against float32.",
+            rich_help_panel="Comparison",
+        ),
     ] = "both",
     isolate: Annotated[
-        str,
-        one_of(
-            ISOLATIONS,
-            "steps: start each step from the reference's latents.",
-            "Comparison",
-        ),
+        Isolation,
+        typer.Option(help="steps: start each step from the reference's latents.", rich_help_panel="Comparison"),
     ] = "none",
     stages: Annotated[
         str | None,
