@@ -155,17 +155,9 @@ class Family(Protocol):
         """Setting -> why it has no meaning for a transformer with this config."""
         return meaningless(self.lacks(config))
 
-    def knows(self, setting: str) -> bool:
-        """Whether a setting can reach the model, its meaning aside."""
-        return True
-
     def declares(self, setting: str) -> bool:
         """Whether the model's own code applies a setting, so that parity must not."""
         return False
-
-    def remarks(self, case: Case) -> str:
-        """What a reader must know of how this was run; empty for nothing."""
-        return ""
 
     def checks(self, case: Case, role: str) -> tuple[Said, ...]:
         """What preflight says of this side before anything is compared."""
@@ -232,15 +224,14 @@ class Family(Protocol):
         """
         ...
 
-    def write_stage1(self, path: Path, conditions: Mapping[str, Condition]) -> bool:
-        """Write embeddings and masks as a port's first stage does; False where ports of this model have no such file.
+    def write_stage1(self, path: Path, conditions: Mapping[str, Condition]) -> None:
+        """Write embeddings and masks as a port's first stage does, if ports of this model have one.
 
         Raises:
             UsageError: the file cannot be written.
         """
         if self.streams:
             write_stage1(path, self.streams, conditions)
-        return bool(self.streams)
 
     def reached(self, settings: Settings) -> Reached:
         """What takes the marks of a side's settings."""

@@ -162,7 +162,7 @@ def test_bad_checkpoint_is_one_clear_line(made: Callable[[Path], Path], said: st
 @pytest.mark.slow
 def test_embeddings_from_a_stage1_file_are_the_prompts(tmp_path: Path) -> None:
     """A port's embeddings: those of the tiny model's own prompt."""
-    assert HunyuanVideo15().write_stage1(tmp_path / "stage1", inputs("torch").conditions)
+    HunyuanVideo15().write_stage1(tmp_path / "stage1", inputs("torch").conditions)
     lab = Lab(checkpoint(NANO))
     plain, given = lab.judge(), lab.judge(stage1=tmp_path / "stage1")
     assert plain.verdict == given.verdict == "pass"

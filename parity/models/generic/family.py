@@ -101,16 +101,15 @@ class Generic(Family):
     def static_arguments(self, case: Case) -> Mapping[str, Any]:
         return self.made.static
 
-    def remarks(self, case: Case) -> str:
+    def checks(self, case: Case, role: str) -> tuple[Said, ...]:
+        if role != "reference":
+            return ()
         names = [n for n in (LATENT, TIMESTEP, *self.made.tensors, *self.made.static) if n not in self.given]
         said = [f"made for {self.signature.name}: {', '.join(names)}"] if names else []
         said += [f"from --inputs: {', '.join(self.given)}"] if self.given else []
         said += [f"left out, as it cannot be called with it: {n}" for n in self.made.left_out]
         said += ["weights drawn by parameter name: the folder holds a config alone"] if is_drawn(case.folder) else []
-        return "; ".join(said)
-
-    def checks(self, case: Case, role: str) -> tuple[Said, ...]:
-        return (("inputs", "pass", self.remarks(case)),) if role == "reference" else ()
+        return (("inputs", "pass", "; ".join(said)),)
 
     def tensors(self) -> Mapping[str, torch.Tensor]:
         return self.given

@@ -129,7 +129,7 @@ class Ported(Family):
 
     # What does not concern the transformer's own code. A member of `Family` that is neither here nor below is its
     # default there.
-    title, stage, streams, lacks, remarks = map(_of_base, ("title", "stage", "streams", "lacks", "remarks"))
+    title, stage, streams, lacks = map(_of_base, ("title", "stage", "streams", "lacks"))
     tensors, output_shape, latent_shape = map(_of_base, ("tensors", "output_shape", "latent_shape"))
     token_grid, conditions, text, write_stage1 = map(_of_base, ("token_grid", "conditions", "text", "write_stage1"))
     stage2, model_arguments, row_rule, frames = map(_of_base, ("stage2", "model_arguments", "row_rule", "frames"))
@@ -168,10 +168,6 @@ class Ported(Family):
 
     def named_port(self, module: str, port: str) -> str:
         return self.names.port(module, port)
-
-    def knows(self, setting: str) -> bool:
-        """See `parity.paths.port.load.Entry`."""
-        return self.entry.knows(setting)
 
     def declares(self, setting: str) -> bool:
         """Whether the port implements the setting itself; parity then leaves it to it."""
