@@ -6,8 +6,10 @@ and exits with `exit_code`; anything else that escapes is an internal error and 
 
 from __future__ import annotations
 
+import difflib
 import signal
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -42,6 +44,12 @@ def shown(value: object) -> str:
         return f"an integer of {value.bit_length()} bits"
     text = ascii(value[:80] if isinstance(value, str) else value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def did_you_mean(text: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` of the name that is nearest; empty where none is near."""
+    near = difflib.get_close_matches(text, list(known), n=1)
+    return f"; did you mean '{near[0]}'?" if near else ""
 
 
 class ParityError(Exception):

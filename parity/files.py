@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+from parity.errors import UsageError
 
 
 def read_bytes(path: str | os.PathLike[str], most: int) -> bytes:
@@ -54,6 +58,25 @@ def read_text(path: Path, most: int) -> str:
         OSError: see `read_bytes`. UnicodeDecodeError: it is no UTF-8.
     """
     return read_bytes(path, most).decode("utf-8")
+
+
+def read_object(path: Path, most: int) -> dict[str, Any] | None:
+    """The object in a JSON file; None where there is no file.
+
+    Raises:
+        UsageError: it cannot be read, or is no JSON object.
+    """
+    try:
+        content = json.loads(read_text(path, most))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise UsageError(f"cannot read '{path}': {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: cannot be read as JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise UsageError(f"{path}: expected a JSON object, found {type(content).__name__}")
+    return content
 
 
 @contextlib.contextmanager

@@ -35,7 +35,7 @@ BELOW: dict[str, set[str]] = {
     "cache": {"errors"},
     "redact": set(),
     "signals": {"errors"},
-    "files": set(),
+    "files": {"errors"},
     "settings": {"errors"},
     "reached": {"errors", "settings"},
     "port": set(),

@@ -8,7 +8,6 @@ the candidate's own (`candidate_in_chain`). What a viewer of the candidate sees 
 from __future__ import annotations
 
 import base64
-import json
 import math
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +17,7 @@ import typer
 from parity.commands import command
 from parity.commands.keep import last_run
 from parity.errors import ParityError, UsageError
-from parity.files import read_bytes, read_text
+from parity.files import read_bytes, read_object
 from parity.golden import Golden
 from parity.records import Provenance
 from parity.report.formats.html import Picture, Shown, Side, build
@@ -69,35 +68,16 @@ def report(
 def _shown(run: Path) -> Shown:
     """A kept run, or a document alone."""
     alone = run.is_file()
-    document = read_document(run if alone else run / RESULT)
+    document = read_object(run if alone else run / RESULT, MOST_BYTES)
     if document is None:
         raise no_run(run, "a file that `parity diff --format json` wrote")
     if "verdict" not in document:
         raise UsageError(f"'{run}' cannot be shown: it is no comparison; --format markdown writes others")
     if alone:
         return Shown(document=document, causes=document["causes"] or None)
-    explained = read_document(run / "explain.json")
+    explained = read_object(run / "explain.json", MOST_BYTES)
     causes = document["causes"] or None if explained is None else explained["causes"]
     return Shown(document=document, causes=causes, sides=_sides(run), **pictures(run, document))
-
-
-def read_document(where: Path) -> dict[str, Any] | None:
-    """A kept JSON document; None where there is no file.
-
-    Raises:
-        UsageError: it cannot be read or is no JSON document.
-    """
-    try:
-        document = json.loads(read_text(where, MOST_BYTES))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise UsageError(f"cannot read '{where}': {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"'{where}' is no JSON document: {error}") from None
-    if not isinstance(document, dict):
-        raise UsageError(f"'{where}' is no JSON document of parity's: not an object")
-    return document
 
 
 def _sides(run: Path) -> list[Side]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from parity.errors import UsageError, shown
-from parity.files import read_text
+from parity.errors import UsageError, shown, summary
+from parity.files import read_object
 
 MOST_BYTES = 1 << 24
 """Of a config."""
@@ -40,28 +39,13 @@ def read_config(folder: Path, part: str) -> dict[str, Any]:
     """
     names = {"scheduler": "scheduler_config.json", "guider": "guider_config.json"}
     path = place_of(folder, part) / names.get(part, "config.json")
-    try:
-        return read_json(path)
-    except OSError:
+    config = read_object(path, MOST_BYTES)
+    if config is None:
         raise UsageError(
             f"'{folder}' has no {part}/{path.name}: not a complete checkpoint; save all of it with "
             "pipeline.save_pretrained"
-        ) from None
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file.
-
-    Raises:
-        OSError: it cannot be read. UsageError: it is no JSON object.
-    """
-    try:
-        content = json.loads(read_text(path, MOST_BYTES))
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: cannot be read as JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise UsageError(f"{path}: expected a JSON object, found {type(content).__name__}")
-    return content
+        )
+    return config
 
 
 def class_of(folder: Path, part: str) -> Any:
@@ -153,9 +137,8 @@ def _explained(what: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         needed = "; diffusers needs another package for that: pip install accelerate"
-        raise UsageError(f"{what}: {reason}{needed if 'low_cpu_mem_usage' in reason else ''}") from error
+        raise UsageError(f"{what}: {summary(error)}{needed if 'low_cpu_mem_usage' in str(error) else ''}") from error
 
 
 def load_component(kind: Any, folder: Path, subfolder: str, **options: Any) -> Any:

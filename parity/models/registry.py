@@ -6,7 +6,6 @@ To add a family: a folder `parity/models/<name>/`, and an entry in `FAMILIES`. W
 
 from __future__ import annotations
 
-import difflib
 import pkgutil
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from parity.errors import UsageError
+from parity.errors import UsageError, did_you_mean, summary
 from parity.models.folder import place_of, read_config
 from parity.models.spec import Case, GenerationSpec
 
@@ -157,14 +156,11 @@ def _unknown(name: str, known: list[str]) -> str:
     """What a name that is no model most likely was meant to be."""
     if _PATH.match(name):
         there = next(folder for folder in (*Path(name).parents, Path()) if folder.exists())
-        near = difflib.get_close_matches(Path(name).name, [f.name for f in there.iterdir() if f.is_dir()], n=1)
-        hint = f"; did you mean '{there / near[0]}'?" if near else f"; '{there}' is there: check the path from there on"
-        return f"model '{name}': there is no such folder{hint}"
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"; did you mean '{close[0]}'?" if close else ""
+        hint = did_you_mean(Path(name).name, (folder.name for folder in there.iterdir() if folder.is_dir()))
+        return f"model '{name}': there is no such folder beyond '{there}'{hint}"
     return (
         f"unknown model '{name}': neither a built-in model ({', '.join(known)}), nor an existing folder, nor "
-        f"a hub name (owner/name or owner/name@revision){hint}"
+        f"a hub name (owner/name or owner/name@revision){did_you_mean(name, known)}"
     )
 
 
@@ -215,9 +211,8 @@ def _fetched(name: str, revision: str | None, wanted: Sequence[str], unread: Seq
     try:
         found = snapshot_download(name, revision=revision, allow_patterns=list(wanted), ignore_patterns=list(unread))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(
-            f"cannot get model '{name}'{at} from the hub: {reason}; {here or 'give a local folder instead'}"
+            f"cannot get model '{name}'{at} from the hub: {summary(error)}; {here or 'give a local folder instead'}"
         ) from None
     if not Path(found).is_dir():  # the client makes no folder where there is no such file
         raise UsageError(

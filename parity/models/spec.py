@@ -20,7 +20,8 @@ from typing import Annotated, Any
 import msgspec
 
 from parity.errors import UsageError
-from parity.models.folder import read_json
+from parity.files import read_object
+from parity.models.folder import MOST_BYTES
 
 SPEC_FILE = "parity.json"
 
@@ -68,7 +69,7 @@ class GenerationSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             UsageError: a file that is not JSON, an unknown key, a value of the wrong type or out of range.
         """
         path = folder / SPEC_FILE
-        given = _read_json(path)
+        given = read_object(path, MOST_BYTES) or {}
         own = _cogvideox_defaults(folder)
         if not own and not {"height", "width"} <= given.keys():
             own = _default_size(folder)
@@ -113,22 +114,22 @@ def frames_of(spec: GenerationSpec, model: str, size: int, time: int) -> int:
 
 def _default_size(folder: pathlib.Path) -> dict[str, int]:
     """Return the `height` and `width`, pixels, that the pipeline would choose; empty where the folder does not say."""
-    target = _read_json(folder / "transformer" / "config.json").get("target_size")
+    target = _config(folder, "transformer").get("target_size")
     if not isinstance(target, int):
         return {}
     from diffusers.pipelines.hunyuan_video1_5.image_processor import HunyuanVideo15ImageProcessor
 
-    factor = _read_json(folder / "vae" / "config.json").get("spatial_compression_ratio", 16)
+    factor = _config(folder, "vae").get("spatial_compression_ratio", 16)
     height, width = HunyuanVideo15ImageProcessor(vae_scale_factor=factor).calculate_default_height_width(9, 16, target)
     return {"height": int(height), "width": int(width)}
 
 
 def _cogvideox_defaults(folder: pathlib.Path) -> dict[str, int]:
     """Return what CogVideoXPipeline takes from the transformer's config; empty for another transformer."""
-    config = _read_json(folder / "transformer" / "config.json")
+    config = _config(folder, "transformer")
     if config.get("_class_name") != "CogVideoXTransformer3DModel":
         return {}
-    levels = _read_json(folder / "vae" / "config.json").get("block_out_channels", [0] * 4)
+    levels = _config(folder, "vae").get("block_out_channels", [0] * 4)
     space = 2 ** (len(levels) - 1)
     return {
         "tokenizer_max_length": config.get("max_text_seq_length", 226),
@@ -138,11 +139,6 @@ def _cogvideox_defaults(folder: pathlib.Path) -> dict[str, int]:
     }
 
 
-def _read_json(path: pathlib.Path) -> dict[str, Any]:
-    """Return the object in a JSON file, empty where there is no file."""
-    try:
-        return read_json(path)
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+def _config(folder: pathlib.Path, part: str) -> dict[str, Any]:
+    """A part's config; empty where there is none."""
+    return read_object(folder / part / "config.json", MOST_BYTES) or {}

@@ -6,11 +6,10 @@ has one entry for each setting, with all that is known of it; the rest of the pa
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from parity.errors import UsageError
+from parity.errors import UsageError, did_you_mean
 from parity.settings.catalogue import (
     AUTO,
     BITS,
@@ -203,8 +202,7 @@ def parse(backend: Backend, assignments: Iterable[str] = ()) -> Settings:
         if not equals:
             raise UsageError(f"'{text}' is not of the form SETTING=VALUE")
         if name not in BY_NAME:
-            near = difflib.get_close_matches(name, list(BY_NAME), n=1)
-            hint = f"; did you mean '{near[0]}'?" if near else ""
+            hint = did_you_mean(name, BY_NAME)
             raise UsageError(f"unknown setting '{name}'{hint} (`parity info settings` lists them)")
         if name in seen:
             raise UsageError(f"setting '{name}' is given twice")

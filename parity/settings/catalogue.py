@@ -10,7 +10,6 @@ nothing.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import math
 import re
@@ -18,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from parity.errors import UsageError
+from parity.errors import UsageError, did_you_mean
 from parity.settings.chips import CHIPS, NO_CHIP
 
 Backend = Literal["torch", "torchax"]
@@ -161,9 +160,8 @@ class Setting:
         """
         value = self.kind.read(text)
         if value is None:
-            hint = difflib.get_close_matches(text, self.kind.values, n=1)
-            also = f"; did you mean '{hint[0]}'?" if hint else ""
-            raise UsageError(f"setting '{self.name}' has no value '{text}'{also} (values: {self.kind.form})")
+            hint = did_you_mean(text, self.kind.values)
+            raise UsageError(f"setting '{self.name}' has no value '{text}'{hint} (values: {self.kind.form})")
         return value
 
     def parse(self, text: str, backend: Backend) -> Value:

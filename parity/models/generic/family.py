@@ -19,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from parity.errors import InconclusiveError, ParityError, UsageError
+from parity.errors import InconclusiveError, ParityError, UsageError, summary
 from parity.hooks.rows import SEQUENCE, WHOLE, NoRows, Part, RowFrame, RowRule
 from parity.models.family import Condition, Family, Place, Said, Sampler
 from parity.models.folder import class_of, is_drawn, read_config, skeleton
@@ -287,7 +287,7 @@ def _guarded(forward: Any, family: Generic, traced: bool) -> Any:
             raise
         except Exception as error:
             where = _where(error)
-            said = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+            said = summary(error)
             if traced:
                 raise InconclusiveError(
                     f"{name} does not trace under jax.jit: {where}: {said}; run it with --candidate jit=false, or "
