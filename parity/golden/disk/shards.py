@@ -123,34 +123,22 @@ def merge_records(records: Sequence[Record], names: Sequence[str]) -> Record:
         UsageError: as `merge_step`.
     """
     first = records[0]
-    for other, name in zip(records[1:], names[1:], strict=True):
-        for field in ("kind", "dtype", "shape", "rows", "frame"):
-            ours, theirs = getattr(first, field), getattr(other, field)
-            if ours != theirs:
-                raise _unlike(
-                    first.key, (names[0], name), f"the {field} is {ours!r} in one and {theirs!r} in the other"
-                )
-    if not any(_partial(record) for record in records):
-        for other, name in zip(records[1:], names[1:], strict=True):
-            if _bits(first.moments, first.sketch, first.value) != _bits(other.moments, other.sketch, other.value):
-                raise _unlike(first.key, (names[0], name), _NO_SHARE)
+    for field in ("kind", "dtype", "shape", "rows", "frame"):
+        one, *others = dict.fromkeys(getattr(record, field) for record in records)
+        if others:
+            raise _unlike(first.key, names, f"the {field} is {one!r} in one and {others[0]!r} in the other")
+    if not any(map(_partial, records)):
+        if len({_bits(record.moments, record.sketch, record.value) for record in records}) > 1:
+            raise _unlike(first.key, names, _NO_SHARE)
         return first
-    return _added(records, names)
-
-
-def _added(records: Sequence[Record], names: Sequence[str]) -> Record:
-    first = records[0]
-    if any(record.moments is None for record in records):
-        raise _unlike(first.key, names, "a shard has no moments, so that its share is not known")
-    if any(record.value is not None for record in records):
-        raise _unlike(first.key, names, "values of shards do not add up; record them without --values, or unsharded")
-    if len({record.sketch is None for record in records}) == 2:
-        raise _unlike(first.key, names, "some shards have a sketch and some have none")
-    moments = add_moments([record.moments for record in records if record.moments is not None])
+    sketches = [record.sketch for record in records if record.sketch is not None]
+    parts = [record.moments for record in records if record.moments is not None]
+    if len(parts) < len(records) or len(sketches) not in (0, len(records)) or any(r.value is not None for r in records):
+        raise _unlike(first.key, names, "shares add up by moments and sketches; record without --values, or unsharded")
+    moments = add_moments(parts)
     if moments.count != (whole := _elements(first)):
         what = "overlap: is it recorded twice?" if moments.count > whole else "leave a gap: is a shard missing?"
         raise _unlike(first.key, names, f"the shards' {moments.count} of {whole} elements {what}")
-    sketches = [record.sketch for record in records if record.sketch is not None]
     return replace(first, moments=moments, sketch=add_sketches(sketches) if sketches else None)
 
 
@@ -177,14 +165,12 @@ def add_moments(parts: Sequence[Moments]) -> Moments:
 
 
 def _merge_floors(key: Key, floors: Sequence[Floor], added: bool, names: Sequence[str]) -> Floor:
-    first = floors[0]
-    shapes = {None if floor.bins is None else floor.bins.shape for floor in floors}
-    if len(shapes) > 1:
+    if len({None if floor.bins is None else floor.bins.shape for floor in floors}) > 1:
         raise _unlike(key, names, "their floors have different row bins")
     if not added:
         if len({_bits(floor.l2, floor.local_l2, floor.linf, floor.bins) for floor in floors}) > 1:
             raise _unlike(key, names, "both hold the whole of it, and their floors differ")
-        return first
+        return floors[0]
     # Rounding errors of different elements: their squares add, as those of any L2 norm do.
     squares = [np.square(floor.bins.astype(np.float64)) for floor in floors if floor.bins is not None]
     return Floor(
