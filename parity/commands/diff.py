@@ -120,16 +120,6 @@ class Ported(Observed):
         if self.overwrite and self.out is None:
             raise UsageError("--overwrite replaces what --out holds: give both")
 
-    def words(self) -> list[str]:
-        """Its options as they are typed, without the folder."""
-        given = [
-            ("-m", self.model),
-            *(("-c", text) for text in self.settings),
-            ("--reference-port", self.reference_port),
-        ]
-        given += [("--sites", self.sites), *(("--values", x) for x in self.values)]
-        return [word for option, value in given if value is not None for word in (option, value)]
-
     @contextlib.contextmanager
     def recorded(self, port: str, golden: str) -> Iterator[str]:
         """The folder of the port's golden, without `--out` there until the block ends.
@@ -208,7 +198,7 @@ def diff(
         if result.verdict != "pass":
             failed = f" ({result.failed})" if result.failed else ""
             annotate(candidate, f"parity: {result.verdict}{failed}", f"{result.reason} (golden: {reference})")
-        following = _following(reference, candidate, ported)
+        following = _following(reference, ported.out)
     elif candidate.endswith(".py"):
         raise UsageError(f"'{candidate}' is a file; name its function that makes the port, as in {candidate}:build")
     elif ported != Ported():
@@ -259,13 +249,12 @@ def compared(
     return result, ""
 
 
-def _following(golden: str, port: str, ported: Ported) -> tuple[str, ...]:
+def _following(golden: str, kept: str | None) -> tuple[str, ...]:
     """What to type after a divergence of a port; its causes are looked for in what was kept."""
-    kept = ported.out or "candidate"
-    explain = typed_command("parity", "explain", golden, kept)
-    if ported.out is not None:
+    explain = typed_command("parity", "explain", golden, kept or "candidate")
+    if kept is not None:
         return (explain,)
-    return (f"{typed_command('parity', 'diff', golden, port, *ported.words(), '--out', kept)}; {explain}",)
+    return (f"{typed_command('parity', *sys.argv[1:], '--out', 'candidate')}; {explain}",)
 
 
 _IN_MESSAGES = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})

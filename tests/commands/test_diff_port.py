@@ -131,6 +131,8 @@ def test_json_stays_one_document_beside_an_annotation(repository: Path, monkeypa
     ran = cli("diff", "golden", "broken.py:build", *REFERENCE, "--format", "json", cwd=repository, code=1)
     assert ran.json["origin"]["site"] == "blocks.0:out"
     assert "::error file=broken.py," in ran.err
+    again = f"parity diff golden broken.py:build {' '.join(REFERENCE)} --format json --out candidate"
+    assert ran.json["next"] == [f"{again}; parity explain golden candidate"]
     (repository / "raises.py").write_text("\n\ndef build(case):\n    raise ValueError('50%')\n")
     ran = cli("diff", "golden", "raises.py:build", *REFERENCE, cwd=repository, code=2)
     assert "::error file=raises.py,line=3,title=parity%3A inconclusive::" in ran.err
