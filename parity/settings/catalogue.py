@@ -84,22 +84,6 @@ def render(value: Value) -> str:
 # --- what is known of a setting
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """What a setting's fault is in words, and what to change.
-
-    Attributes:
-        sentence: with `{value}` for the candidate's value. remedy: an imperative.
-    """
-
-    sentence: str
-    remedy: str
-
-
-PLAIN = Advice("{setting} is {value}", "give it the reference's value")
-"""For a setting that changes nothing in exact arithmetic: nobody needs advice about it."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """One setting.
@@ -109,7 +93,8 @@ class Setting:
         meaning: one line for the help.
         kind: what its values look like.
         default: the model's own meaning; by backend where the two run different programs by nature.
-        advice: for who finds it at fault.
+        fault: what it is in words where it is at fault, with `{value}` for the candidate's value and `{setting}` for its
+            name. remedy: what to change then, an imperative.
         takes: by backend, the values that it can take today; a missing backend takes all of them.
         neutral: of a setting that only rounds, the value that rounds least: both sides have it in the logic check.
         places: where it applies. requires: what a model must have for it to mean anything.
@@ -127,7 +112,8 @@ class Setting:
     meaning: str
     kind: Kind
     default: Value | Mapping[Backend, Value]
-    advice: Advice = PLAIN
+    fault: str = "{setting} is {value}"
+    remedy: str = "give it the reference's value"
     takes: Mapping[Backend, tuple[str, ...]] = field(default_factory=dict)
     neutral: Value | None = None
     places: tuple[Place, ...] = ("transformer",)
@@ -220,7 +206,7 @@ SETTINGS: tuple[Setting, ...] = (
         name="dtype", meaning="parameters and activations", kind=one_of("float32", "bfloat16", "float16"),
         default="float32", neutral="float32", places=_EVERYWHERE,
         changes=("weights", "embeddings", "masks", "image embeddings", "noise"),
-        advice=Advice("parameters and activations are {value}", "run the transformer in the reference's dtype"),
+        fault="parameters and activations are {value}", remedy="run the transformer in the reference's dtype",
         around_ports=True,
     ),
     Setting(
@@ -234,17 +220,15 @@ SETTINGS: tuple[Setting, ...] = (
         name="matmul_precision",
         meaning="float32 matrix products (JAX's default on TPU rounds the operands to bfloat16)",
         kind=one_of("highest", "high", "default"), default="highest", neutral="highest", places=_EVERYWHERE,
-        advice=Advice(
-            "float32 products round their operands (precision {value})",
-            "set jax_default_matmul_precision to highest",
-        ),
+        fault="float32 products round their operands (precision {value})",
+        remedy="set jax_default_matmul_precision to highest",
         around_ports=True,
     ),
     Setting(
         name="tpu",
         meaning="TPU whose elementary functions the candidate's err as (on a CPU) and the reference's floors allow for",
         kind=one_of(*CHIPS), default=NO_CHIP, places=_EVERYWHERE,
-        advice=Advice("exp, tanh, division and the like err as a TPU {value}'s do", "it is the chip's own error"),
+        fault="exp, tanh, division and the like err as a TPU {value}'s do", remedy="it is the chip's own error",
         innocent=True, around_ports=True,
     ),
     Setting(
@@ -256,18 +240,14 @@ SETTINGS: tuple[Setting, ...] = (
         name="attention.mask", meaning="how padded text is kept out of the joint attention",
         kind=one_of("exact", "none", "zero_kv", "zero_kv_rescaled", "segment_ids", "segment_ids_first_row"),
         default="exact", requires=("attention", "text mask"), expected_at=("*.attention",), expected_within=SUMS,
-        advice=Advice(
-            "padded text is kept out of the joint attention by '{value}', not by the exact mask",
-            "mask the logits (segment ids or an additive mask), or rescale zeroed keys by their log-sum-exp",
-        ),
+        fault="padded text is kept out of the joint attention by '{value}', not by the exact mask",
+        remedy="mask the logits (segment ids or an additive mask), or rescale zeroed keys by their log-sum-exp",
     ),
     Setting(
         name="refiner.mask", meaning="the text refiner's own attention and its pooled mean",
         kind=one_of("exact", "none"), default="exact", requires=("text refiner",),
-        advice=Advice(
-            "the text refiner attends to padding (its mask is {value})",
-            "hand the prompt mask to the refiner and its pooled mean",
-        ),
+        fault="the text refiner attends to padding (its mask is {value})",
+        remedy="hand the prompt mask to the refiner and its pooled mean",
     ),
     Setting(
         name="attention.block_q", meaning="query block of a blocked kernel (0: the kernel's own)", kind=integer(),
@@ -280,28 +260,24 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="attention.block_padding", meaning="whether keys added to fill a block are masked",
         kind=one_of("masked", "unmasked"), default="masked", requires=("attention",), needs=(SPLASH,),
-        advice=Advice(
-            "keys that fill the last block are {value}",
-            "mask the keys beyond the sequence, or choose a block size that divides it",
-        ),
+        fault="keys that fill the last block are {value}",
+        remedy="mask the keys beyond the sequence, or choose a block size that divides it",
     ),
     Setting(
         name="attention.k_smooth", meaning="subtract the mean key", kind=FLAG, default=False,
         requires=("attention",),
-        advice=Advice("the mean key is subtracted", "it changes nothing in exact arithmetic"), innocent=True,
+        fault="the mean key is subtracted", remedy="it changes nothing in exact arithmetic", innocent=True,
     ),
     Setting(
         name="attention.softmax_dtype", meaning="dtype of the softmax", kind=one_of(*_FLOATS), default="float32",
         neutral="float32", requires=("attention",), expected_at=("*.attention",), expected_within=ROUNDS,
-        advice=Advice("the softmax is in {value}", "compute the softmax in float32"),
+        fault="the softmax is in {value}", remedy="compute the softmax in float32",
     ),
     Setting(
         name="text.reorder", meaning="order of the text tokens", kind=one_of("valid_first", "concatenate"),
         default="valid_first", requires=("text mask",), layout=True,
-        advice=Advice(
-            "text tokens stand in the order '{value}'",
-            "put the valid tokens first, and their mask with them",
-        ),
+        fault="text tokens stand in the order '{value}'",
+        remedy="put the valid tokens first, and their mask with them",
     ),
     Setting(
         name="text.byt5_dtype", meaning="dtype the ByT5 encoder runs in", kind=one_of("same", *_FLOATS),
@@ -309,36 +285,36 @@ SETTINGS: tuple[Setting, ...] = (
         changes=("embeddings",),
         # ByT5's embeddings enter through their own projection.
         expected_at=(":in.encoder_hidden_states_2", "context_embedder_2", "context_embedder_2.*"),
-        advice=Advice("the ByT5 encoder runs in {value}", "run it in the reference's dtype"),
+        fault="the ByT5 encoder runs in {value}", remedy="run it in the reference's dtype",
     ),
     Setting(
         name="vision_states", meaning="image embeddings of text-to-video", kind=one_of("zeros", "none"),
         default="zeros", requires=("vision states",), changes=("image embeddings",),
         # No vision tokens: their projection is not called, their type embedding neither.
         expected_at=(":in.image_embeds", "image_embedder", "image_embedder.*", "cond_type_embed"), layout=True,
-        advice=Advice("the vision states are '{value}'", "pass what the reference passes"),
+        fault="the vision states are '{value}'", remedy="pass what the reference passes",
     ),
     _kept_in(
         name="timestep_dtype", meaning="timesteps as the transformer is given them",
         expected_at=(":in.timestep", "time_embed", "time_embed.*", "*time_text_embed*"),
-        advice=Advice("timesteps are rounded to {value}", "pass them in float32"), around_ports=True,
+        fault="timesteps are rounded to {value}", remedy="pass them in float32", around_ports=True,
     ),
     _kept_in(
         name="latents_dtype", meaning="latents between steps", changes=("noise",),
-        advice=Advice("latents are kept in {value} between steps", "keep them in float32"), around_ports=True,
+        fault="latents are kept in {value} between steps", remedy="keep them in float32", around_ports=True,
     ),
     _kept_in(
         name="schedule_dtype", meaning="sigmas and timesteps of the scheduler", changes=("schedule",),
-        advice=Advice("sigmas and timesteps are in {value}", "keep the schedule in float32"), around_ports=True,
+        fault="sigmas and timesteps are in {value}", remedy="keep the schedule in float32", around_ports=True,
     ),
     _kept_in(
         name="guidance_dtype", meaning="combination of the guidance branches", requires=("guidance",),
-        advice=Advice("the branches are combined in {value}", "combine them in float32"), around_ports=True,
+        fault="the branches are combined in {value}", remedy="combine them in float32", around_ports=True,
     ),
     _kept_in(
         name="norm_dtype", meaning="arithmetic of the normalisation layers", expected_at=("*norm*",),
         expected_within=ROUNDS,
-        advice=Advice("norms compute in {value}", "compute statistics in float32"),
+        fault="norms compute in {value}", remedy="compute statistics in float32",
     ),
     Setting(
         name="rope", meaning="rotary tables: computed per call or once", kind=one_of("per_call", "cached"),
@@ -348,13 +324,13 @@ SETTINGS: tuple[Setting, ...] = (
         name="rope_dtype", meaning="dtype of the rotary tables", kind=one_of(*_FLOATS), default="float32",
         neutral="float32", requires=("rotary tables",), changes=("rotary tables",), expected_at=("rope", "rope.*"),
         expected_within=ROUNDS,
-        advice=Advice("the rotary tables are in {value}", "keep them in float32"),
+        fault="the rotary tables are in {value}", remedy="keep them in float32",
     ),
     Setting(
         name="scheduler.warmup_steps", meaning="warm-up calls that share the scheduler's state",
         kind=integer(most=10_000),
         default=0, requires=("step counter",), examples=("1",),
-        advice=Advice("warm-up calls moved the scheduler", "reset the scheduler after warming up"),
+        fault="warm-up calls moved the scheduler", remedy="reset the scheduler after warming up",
         around_ports=True,
     ),
     Setting(
@@ -372,42 +348,37 @@ SETTINGS: tuple[Setting, ...] = (
         name="cache", meaning="feature cache: blocks START to before END run at every INTERVAL-th step alone",
         kind=written(CACHE, "off or deepcache:start,end,interval"), default="off",
         requires=("blocks",), examples=("deepcache:1,{last},2",),
-        advice=Advice("features are cached ({value})", "switch the cache off, or accept its price"), innocent=True,
+        fault="features are cached ({value})", remedy="switch the cache off, or accept its price", innocent=True,
     ),
     Setting(
         name="vae.tiling", meaning="decode in overlapping tiles, of the class's own size", kind=FLAG,
         default=False, places=("vae",),
-        advice=Advice("the video is decoded in tiles that are blended ({value})", "decode it whole on both sides"),
+        fault="the video is decoded in tiles that are blended ({value})", remedy="decode it whole on both sides",
     ),
     Setting(
         name="vae.scaling", meaning="whether latents are divided by the VAE's scaling factor",
         kind=one_of(MODEL, "none"), default=MODEL, places=("vae",),
-        advice=Advice("the latents are not divided by scaling_factor ({value})", "divide them before the VAE"),
+        fault="the latents are not divided by scaling_factor ({value})", remedy="divide them before the VAE",
     ),
     Setting(
         name="vae.attention", meaning="which frames the decoder's attention sees",
         kind=one_of(MODEL, "by_frame", "causal", "full"), default=MODEL, places=("vae",),
-        advice=Advice(
-            "the VAE's attention has the mask '{value}' (by_frame: one frame at a time; causal: none that is later; "
-            "full: all)",
-            "let each frame attend to those that the original's attends to",
-        ),
+        fault="the VAE's attention has the mask '{value}' (by_frame: one frame at a time; causal: none that is later; "
+        "full: all)",
+        remedy="let each frame attend to those that the original's attends to",
     ),
     Setting(
         name="vae.norm", meaning="of which frames the decoder's group norms take their statistics",
         kind=one_of(MODEL, "by_frame"), default=MODEL, places=("vae",),
-        advice=Advice(
-            "the VAE's group norms take the statistics of each frame ({value})", "take them over all frames together"
-        ),
+        fault="the VAE's group norms take the statistics of each frame ({value})",
+        remedy="take them over all frames together",
     ),
     Setting(
         name="vae.padding", meaning="how the decoder's convolutions pad a video",
         kind=one_of(MODEL, "zeros", "both_ends"), default=MODEL, places=("vae",),
-        advice=Advice(
-            "the VAE's convolutions pad otherwise: '{value}' (zeros: in place of repeated edges; both_ends: in time "
-            "before and behind)",
-            "pad as the original does: causally in time, with what it repeats",
-        ),
+        fault="the VAE's convolutions pad otherwise: '{value}' (zeros: in place of repeated edges; both_ends: in time "
+        "before and behind)",
+        remedy="pad as the original does: causally in time, with what it repeats",
     ),
     Setting(
         name="jit", meaning="compile the transformer with jax.jit", kind=FLAG,
@@ -418,6 +389,9 @@ SETTINGS: tuple[Setting, ...] = (
 # fmt: on
 
 BY_NAME: Mapping[str, Setting] = {setting.name: setting for setting in SETTINGS}
+
+UNKNOWN = Setting(name="", meaning="", kind=FLAG, default=False)
+"""In the place of one that is not in the catalogue, as of a golden that a later version recorded."""
 
 NEUTRAL = {s.name: s.neutral for s in SETTINGS if s.neutral is not None}
 """The settings that only round, each at the value that rounds least: what the logic check gives both sides."""
@@ -443,13 +417,9 @@ def meaningless(lacks: Mapping[Capability, str]) -> dict[str, str]:
 
 def sentence(name: str, value: str) -> str:
     """What a setting's fault is, in words."""
-    return _advice(name).sentence.format(setting=name, value=value)
+    return BY_NAME.get(name, UNKNOWN).fault.format(setting=name, value=value)
 
 
 def remedy(name: str) -> str:
     """What to change about a setting's fault."""
-    return _advice(name).remedy
-
-
-def _advice(name: str) -> Advice:
-    return BY_NAME[name].advice if name in BY_NAME else PLAIN
+    return BY_NAME.get(name, UNKNOWN).remedy
