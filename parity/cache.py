@@ -13,29 +13,20 @@ from parity.errors import UsageError
 
 
 def cache_dir() -> pathlib.Path:
-    """Return the cache folder: `$PARITY_CACHE` where that is set and not empty, else `parity` in the user's own.
-
-    The user's own is `$XDG_CACHE_HOME` where that is an absolute path, as the XDG base directory specification has it,
-    else that of the system: `~/.cache`, on macOS `~/Library/Caches` (`platformdirs`).
+    """Return the cache folder: `$PARITY_CACHE` where that is set and not empty, else `parity` in the user's own, as
+    `platformdirs` knows it: in `$XDG_CACHE_HOME`, or `~/.cache`, on macOS `~/Library/Caches`.
 
     The folder may not exist yet; who writes into it creates what it needs.
 
     Raises:
         UsageError: the path names a home folder that nobody has.
     """
-    chosen = os.environ.get("PARITY_CACHE") or _users()
+    chosen = os.environ.get("PARITY_CACHE")
+    if not chosen:
+        import platformdirs
+
+        chosen = platformdirs.user_cache_dir("parity", appauthor=False)
     try:
         return pathlib.Path(chosen).expanduser()
     except RuntimeError as error:
         raise UsageError(f"PARITY_CACHE: '{chosen}': {error} Set PARITY_CACHE to a folder that exists") from None
-
-
-def _users() -> str:
-    """`parity` in the user's own cache folder."""
-    users = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(users):
-        return f"{users}/parity"
-    import platformdirs
-
-    found = platformdirs.user_cache_dir("parity", appauthor=False)
-    return found if os.path.isabs(found) else "~/.cache/parity"  # a relative XDG_CACHE_HOME is none

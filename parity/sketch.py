@@ -150,8 +150,6 @@ def sketch(x: np.ndarray, *, shape: tuple[int, ...] | None = None, start: tuple[
     """
     whole = x.shape if shape is None else tuple(shape)
     first = (0,) * len(whole) if start is None else tuple(start)
-    if len(first) != len(whole) or x.ndim != len(whole):
-        raise ValueError(f"a block of shape {x.shape} at {first} does not fit a tensor of shape {whole}")
     if any(a < 0 or a + n > m for a, n, m in zip(first, x.shape, whole, strict=True)):
         raise ValueError(f"the block of shape {x.shape} at {first} leaves the tensor of shape {whole}")
     g = geometry(whole)

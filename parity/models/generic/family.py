@@ -286,28 +286,23 @@ def _guarded(forward: Any, family: Generic, traced: bool) -> Any:
         except ParityError:
             raise
         except Exception as error:
-            where = _where(error)
-            said = summary(error)
+            kind: type[ParityError] = InconclusiveError
             if traced:
-                raise InconclusiveError(
-                    f"{name} does not trace under jax.jit: {where}: {said}; run it with --candidate jit=false, or "
-                    "give a port that traces with --port"
-                ) from error
-            if "torchax" in Path(traceback.extract_tb(error.__traceback__)[-1].filename).parts:  # not the model's own
-                raise InconclusiveError(
-                    f"{name} does not run through torchax: {where}: {said}; give a port with --port"
-                ) from error
-            if isinstance(error, NameError):  # diffusers imports what is optional only where it is installed
-                raise UsageError(
-                    f"{name} cannot run here: {where}: {said}; its code uses a package that is not installed"
-                ) from error
-            source = "the inputs of --inputs and those made for it" if family.given else "the inputs made for it"
-            shapes = ", ".join(f"{n} {list(x.shape)}" for n, x in kwargs.items() if isinstance(x, torch.Tensor))
-            raise UsageError(
-                f"{name} cannot be called with {source} ({shapes}): {where}: {said}; give "
-                "with --inputs FILE.safetensors what it takes, tensors by argument name, a number as one without axes, "
-                "a list of numbers as one with as many"
-            ) from error
+                what = "does not trace under jax.jit"
+                advice = "run it with --candidate jit=false, or give a port that traces with --port"
+            elif "torchax" in Path(traceback.extract_tb(error.__traceback__)[-1].filename).parts:  # not the model's own
+                what, advice = "does not run through torchax", "give a port with --port"
+            elif isinstance(error, NameError):  # diffusers imports what is optional only where it is installed
+                kind, what, advice = UsageError, "cannot run here", "its code uses a package that is not installed"
+            else:
+                source = "the inputs of --inputs and those made for it" if family.given else "the inputs made for it"
+                shapes = ", ".join(f"{n} {list(x.shape)}" for n, x in kwargs.items() if isinstance(x, torch.Tensor))
+                kind, what = UsageError, f"cannot be called with {source} ({shapes})"
+                advice = (
+                    "give with --inputs FILE.safetensors what it takes, tensors by argument name, a number as one "
+                    "without axes, a list of numbers as one with as many"
+                )
+            raise kind(f"{name} {what}: {_where(error)}: {summary(error)}; {advice}") from error
 
     return guarded
 
