@@ -56,22 +56,15 @@ class Reducer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Reduced:
-    """What was taken of one tensor, on the device or as tracers.
-
-    Attributes:
-        stats: the backend's moments and sketch; None of an output that is only held.
-        value: the tensor, where its value is kept.
-    """
-
-    stats: Any
-    value: Any = None
-
-
 @dataclass(slots=True)
 class Entry:
-    """One observation before it reaches the host; the fields are those of `Record`."""
+    """One observation before it reaches the host.
+
+    Attributes:
+        scalar: the value of what is no tensor. stats, value: of a tensor, on the device or as tracers: the backend's
+            moments and sketch, None where it is only held; the tensor itself, where its value is kept. The others are
+            those of `Record`.
+    """
 
     branch: str
     site: str
@@ -82,7 +75,8 @@ class Entry:
     rows: str = ""
     frame: tuple[int, int] = (0, 0)
     scalar: Scalar | None = None
-    reduced: Reduced | None = None
+    stats: Any = None
+    value: Any = None
 
 
 @dataclass
@@ -175,8 +169,8 @@ class Tap:
                 memo[WHOLE] = f"{module}:{name} {call}"
                 dtype = str(x.dtype).removeprefix("torch.")
                 for branch, piece in by_branch(self.branches, x, self.rows):
-                    held = Reduced(None, self.reducer.value(piece))
-                    self.entries.append(Entry(branch, site, call, "tensor", tuple(piece.shape), dtype, reduced=held))
+                    held = self.reducer.value(piece)
+                    self.entries.append(Entry(branch, site, call, "tensor", tuple(piece.shape), dtype, value=held))
 
     def _tensor(self, module: str, call: int, port: str, x: torch.Tensor) -> None:
         memo = self._memo(x)
@@ -222,15 +216,15 @@ class Tap:
             elif done is None:
                 done = {f: (self.reducer.reduce(p), tuple(p.shape)) for f, p in pieces.items()}
             memo[key] = done
-        for frame, (reduced, shape) in done.items():
+        for frame, (stats, shape) in done.items():
             padding = frame == PADDING
             g = geometry(shape)
             # Padded rows of an input are kept too: to run the module again, all of what it was given is needed.
             whole = keep and (not padding or entry.site.partition(":")[2].startswith("in."))
             value = self.reducer.value(pieces[frame]) if whole else None
-            site = f"{entry.site}@{PADDING}" if padding else entry.site
-            rows_of, held = "" if padding else frame, Reduced(reduced, value)
-            self.entries.append(replace(entry, site=site, rows=rows_of, frame=(g.rows, g.channels), reduced=held))
+            site, rows_of = (f"{entry.site}@{PADDING}", "") if padding else (entry.site, frame)
+            seen = replace(entry, site=site, rows=rows_of, frame=(g.rows, g.channels), stats=stats, value=value)
+            self.entries.append(seen)
 
     def _memo(self, x: torch.Tensor) -> dict[Any, Any]:
         """What was already reduced of this very tensor, forgotten when it dies or is written to."""

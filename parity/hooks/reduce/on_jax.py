@@ -40,7 +40,7 @@ from jax.experimental import multihost_utils
 
 from parity.hooks.reduce.on_torch import to_records, widen16
 from parity.hooks.sites import WHOLE
-from parity.hooks.tap import EVERY, Entry, Item, Reduced, Tap
+from parity.hooks.tap import EVERY, Entry, Item, Tap
 from parity.records import Moments, Record
 from parity.sketch import BINS, PER_BIN, TILE, TOTAL, Geometry, geometry
 
@@ -352,10 +352,9 @@ def array_of(x: Any) -> jax.Array:
 
 def split(tap: Tap, reducer: BatchingReducer) -> tuple[tuple[Entry, ...], Any]:
     """What a tap saw inside a trace: the entries, which stay outside it, and the reductions that it returns."""
-    values = [e.reduced.value for e in tap.entries if e.reduced is not None]
+    values = [e.value for e in tap.entries if e.kind == "tensor"]
     # What stays of an entry outside the trace is where its reductions will be found.
-    static = tuple(replace(e, reduced=None if e.reduced is None else Reduced(e.reduced.stats)) for e in tap.entries)
-    return static, (reducer.finish(), values)
+    return tuple(replace(e, value=None) for e in tap.entries), (reducer.finish(), values)
 
 
 def whole(tree: Any) -> Any:
@@ -376,7 +375,7 @@ def jax_records(entries: tuple[Entry, ...], reduced: Any, step: int, stage: str 
     """Records of what a tap saw, its reductions brought to the host in one transfer."""
     if not entries:
         return []
-    slots: list[Slot | None] = [e.reduced.stats for e in entries if e.reduced is not None]
+    slots: list[Slot | None] = [e.stats for e in entries if e.kind == "tensor"]
     # Outputs that are held as they are stay on the device after the first step, the one in which they are looked at;
     # inputs are held in a step alone that is.
     looked_at = step <= 0 or any(f":{WHOLE}.in." in e.site for e in entries)

@@ -323,12 +323,12 @@ def _tile(channels: int, rows: int, device: torch.device, dtype: torch.dtype) ->
 
 def torch_records(entries: Sequence[Entry], stage: str, step: int) -> list[Record]:
     """Records of entries that were reduced by `reduce_torch`, with one transfer for all their reductions."""
-    tensors = [e.reduced for e in entries if e.reduced is not None]
-    numbers = iter(to_host_many([r.stats for r in tensors if r.stats is not None]))
-    reduced = [None if r.stats is None else next(numbers) for r in tensors]
+    tensors = [e for e in entries if e.kind == "tensor"]
+    numbers = iter(to_host_many([e.stats for e in tensors if e.stats is not None]))
+    reduced = [None if e.stats is None else next(numbers) for e in tensors]
     # What is held as it is stays on the device after the first step, the one in which it is looked at.
-    stays = [r.value is None or (r.stats is None and step != 0) for r in tensors]
-    values = [None if left else to_numpy(r.value) for r, left in zip(tensors, stays, strict=True)]
+    stays = [e.value is None or (e.stats is None and step != 0) for e in tensors]
+    values = [None if left else to_numpy(e.value) for e, left in zip(tensors, stays, strict=True)]
     return to_records(entries, reduced, values, stage, step)
 
 
