@@ -41,6 +41,7 @@ from parity.commands.options import (
 from parity.commands.record import recorded
 from parity.errors import ParityError, UsageError
 from parity.golden import Golden
+from parity.golden.rename import NONE, Rename, load_rename
 from parity.redact import typed_command
 from parity.report.comparison import Comparison
 from parity.report.formats import render
@@ -50,50 +51,6 @@ if TYPE_CHECKING:
     from parity.compare.result import Result
 
 AUTO = "auto"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Renames:
-    """How the candidate's sites are called on the reference.
-
-    Attributes:
-        rules: file of rename rules, or `auto`. map_out: where proposed rules are saved.
-
-    Raises:
-        UsageError: rules are to be saved, and none are proposed.
-    """
-
-    panel: ClassVar[str] = "Comparison"
-
-    rules: Annotated[
-        str | None,
-        typer.Option("--map", metavar="RENAMES", help="File of rename rules, or auto to propose them."),
-    ] = None
-    map_out: Annotated[
-        Path | None, typer.Option("--map-out", metavar="FILE", help="Save the rules that --map auto proposes.")
-    ] = None
-
-    def __post_init__(self) -> None:
-        if self.map_out is not None and self.rules != AUTO:
-            raise UsageError("--map-out saves what --map auto proposes: give both")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reports:
-    """Files that a CI machine shows.
-
-    Attributes:
-        junit: one case a block and step. markdown: the summary.
-    """
-
-    panel: ClassVar[str] = "Output"
-
-    junit: Annotated[
-        Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML, one case a block and step.")
-    ] = None
-    markdown: Annotated[
-        Path | None, typer.Option("--markdown", metavar="FILE", help="Write a summary for a pull request.")
-    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,25 +130,45 @@ def diff(
     ],
     *,
     output: Judgement,
-    renames: Renames,
-    reports: Reports,
-    ported: Ported,
+    rules: Annotated[
+        str | None,
+        typer.Option(
+            "--map",
+            metavar="RENAMES",
+            help="File of rename rules, or auto to propose them.",
+            rich_help_panel="Comparison",
+        ),
+    ] = None,
+    map_out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Save the rules that --map auto proposes.", rich_help_panel="Comparison"),
+    ] = None,
     steps: Annotated[
         int | None,
         typer.Option(
             min=1, help="Compare the first steps alone, as of an unfinished golden.", rich_help_panel="Comparison"
         ),
     ] = None,
+    junit: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write JUnit XML, one case a block and step.", rich_help_panel="Output"),
+    ] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a summary for a pull request.", rich_help_panel="Output")
+    ] = None,
+    ported: Ported,
 ) -> int:
     """Compare a golden with another golden or with a port.
 
     Two goldens need no model, torch or jax. A port is recorded first: model, steps, seed, embeddings and noise are
     the golden's. Exit code 0: same, 1: diverged, 2: bad input, 125: inconclusive.
     """
+    if map_out is not None and rules != AUTO:
+        raise UsageError("--map-out saves what --map auto proposes: give both")
     if is_port(candidate):
         try:
             with ported.recorded(candidate, reference) as recorded:
-                result, proposed = compared(reference, recorded, renames, output, steps)
+                result, proposed = compared(reference, recorded, rules, output, steps)
         except ParityError as error:
             annotate(candidate, "parity: inconclusive", str(error))
             raise
@@ -204,34 +181,34 @@ def diff(
     elif ported != Ported():
         raise UsageError("a golden is compared as it was recorded: the options of a port are for FILE.py:FUNCTION")
     else:
-        result, proposed = compared(reference, candidate, renames, output, steps)
+        result, proposed = compared(reference, candidate, rules, output, steps)
         following = (
             f"{typed_command('parity', 'explain', reference, candidate)}   # why",
             f"{typed_command('parity', 'diff', reference, candidate)} --format html > diff.html   # the page",
         )
+    for line in proposed.dumps().splitlines() if proposed and map_out is None else ():
+        tell(line)
     following = following if result.has_causes_to_find else ()
     document = Comparison(result, following=following, details=output.details)
     files = unwritten(
-        ("--junit", reports.junit, lambda: render(document, "junit")),
-        ("--markdown", reports.markdown, lambda: render(document, "markdown")),
-        ("--map-out", renames.map_out if proposed else None, lambda: proposed),
+        ("--junit", junit, lambda: render(document, "junit")),
+        ("--markdown", markdown, lambda: render(document, "markdown")),
+        ("--map-out", map_out, proposed.dumps),
     )
     return output.judged(document, files)
 
 
 def compared(
-    reference: str, candidate: str, renames: Renames, output: Output, steps: int | None = None
-) -> tuple[Result, str]:
-    """Compare two goldens; returns also the rules that were proposed, as a file's text, where they are to be saved.
+    reference: str, candidate: str, rules: str | None, output: Output, steps: int | None
+) -> tuple[Result, Rename]:
+    """Compare two goldens; returns also the rules that were proposed.
 
     Raises:
         ParityError: see `parity.compare.diff.diff` and `parity.golden.rename.load_rename`.
     """
     from parity.compare.diff import Auto
     from parity.compare.diff import diff as diff_goldens
-    from parity.golden.rename import NONE, load_rename
 
-    rules = renames.rules
     rename = Auto() if rules == AUTO else NONE if rules is None else load_rename(rules)
     gc.disable()  # hundreds of thousands of sites stay to the end, and nothing of them is a cycle
     try:
@@ -239,14 +216,7 @@ def compared(
             result = diff_goldens(reference, candidate, rename=rename, steps=steps, say=say)
     finally:
         gc.enable()
-    if not isinstance(rename, Auto) or rename.proposal is None:
-        return result, ""
-    proposed = rename.proposal.rename
-    if renames.map_out is not None:
-        return result, proposed.dumps()
-    for line in proposed.dumps().splitlines() if proposed else ():
-        tell(line)
-    return result, ""
+    return result, rename.proposal.rename if isinstance(rename, Auto) and rename.proposal is not None else NONE
 
 
 def _following(golden: str, kept: str | None) -> tuple[str, ...]:
