@@ -30,9 +30,9 @@ from parity.errors import UsageError
 from parity.hooks.rows import WHOLE, Part, RowRule
 from parity.models import feature_cache
 from parity.models.attention import AttentionSettings, attend
-from parity.models.family import Condition, Constrain, Family, Place, Sampler, sigmas_of
+from parity.models.family import Condition, Constrain, Family, Place, Sampler
 from parity.models.folder import load_component, load_part, read_config
-from parity.models.patches import patch_norms, patch_rope
+from parity.models.patches import patch_norms, patch_rope, place_outputs
 from parity.models.spec import Case, GenerationSpec, frames_of
 from parity.models.stage_files import Stream
 from parity.models.text import Listener, TextStage, encoder_of
@@ -114,7 +114,7 @@ class CogVideoX(Family):
         feature_cache.install(model, settings, reached)
 
     def constrain(self, model: Any, place: Constrain) -> None:
-        constrain_outputs(model, place)
+        place_outputs((model.patch_embed, *model.transformer_blocks), place)
 
     def sampler(self, case: Case, seed: int) -> CogVideoXSampler:
         return CogVideoXSampler.load(case.folder, case.spec, seed)
@@ -200,10 +200,6 @@ class CogVideoXSampler(Sampler):
                 "compare; give one above 1"
             )
         return CogVideoXSampler(load_part(folder, "scheduler"), scale, spec.dynamic_guidance, seed)
-
-    @property
-    def sigmas(self) -> torch.Tensor:
-        return sigmas_of(self.scheduler, self.timesteps)
 
     @property
     def end(self) -> float:
@@ -400,13 +396,3 @@ class JointAttention:
         out = attend(query, key, value, valid, self.how, self.reached.mark)
         out = attn.to_out[1](attn.to_out[0](out.flatten(2, 3).to(query.dtype)))
         return out[:, text:], out[:, :text]
-
-
-def constrain_outputs(model: Any, place: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Have the tokens that the patch embedding and each block give placed on a mesh."""
-
-    def hook(module: Any, args: Any, output: Any) -> Any:
-        return tuple(place(x) for x in output) if isinstance(output, tuple) else place(output)
-
-    for module in (model.patch_embed, *model.transformer_blocks):
-        module.register_forward_hook(hook)

@@ -51,7 +51,7 @@ class Sampler(Protocol):
     """One side's schedule, guidance and scheduler.
 
     Attributes:
-        guidance_scale: in use. timesteps: [steps], once the schedule is set.
+        guidance_scale: in use. scheduler: diffusers', where there is one. timesteps: [steps], once the schedule is set.
         sigmas: [steps + 1], the standard deviation of the noise in the latents before each step and after the last.
         end: what the last sigma should be. step_index: the scheduler's own counter; None where it has none or has not
             stepped.
@@ -59,11 +59,13 @@ class Sampler(Protocol):
     """
 
     guidance_scale: float
+    scheduler: Any = None
     timesteps: torch.Tensor
     state: dict[str, torch.Tensor]
 
     @property
-    def sigmas(self) -> torch.Tensor: ...
+    def sigmas(self) -> torch.Tensor:
+        return sigmas_of(self.scheduler, self.timesteps)
 
     @property
     def end(self) -> float:

@@ -6,7 +6,7 @@ patch which the model never reaches is found out. They are written in torch's fu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -147,3 +147,13 @@ def patch_timestep_embedding(model: torch.nn.Module, settings: Settings, reached
 
 def _cast_first(module: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return (args[0].to(module.linear_1.weight.dtype), *args[1:])
+
+
+def place_outputs(modules: Iterable[torch.nn.Module], place: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Have the tokens [B, tokens, channels] that modules give placed on a mesh."""
+
+    def hook(module: Any, args: Any, output: Any) -> Any:
+        return tuple(place(x) for x in output) if isinstance(output, tuple) else place(output)
+
+    for module in modules:
+        module.register_forward_hook(hook)

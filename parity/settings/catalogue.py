@@ -93,8 +93,8 @@ class Setting:
         meaning: one line for the help.
         kind: what its values look like.
         default: the model's own meaning; by backend where the two run different programs by nature.
-        fault: what it is in words where it is at fault, with `{value}` for the candidate's value and `{setting}` for its
-            name. remedy: what to change then, an imperative.
+        fault: what is wrong where it is at fault, with `{value}` for the candidate's value, `{setting}` for its name.
+        remedy: what to change then, an imperative.
         takes: by backend, the values that it can take today; a missing backend takes all of them.
         neutral: of a setting that only rounds, the value that rounds least: both sides have it in the logic check.
         places: where it applies. requires: what a model must have for it to mean anything.

@@ -21,7 +21,7 @@ from parity.models.attention import AttentionSettings
 from parity.models.family import Condition, Constrain, Family, Place, Sampler
 from parity.models.folder import load_component, load_part, read_config
 from parity.models.hunyuan_video_15 import transformer as hunyuan
-from parity.models.patches import patch_norms, patch_rope, patch_timestep_embedding
+from parity.models.patches import patch_norms, patch_rope, patch_timestep_embedding, place_outputs
 from parity.models.spec import Case, GenerationSpec, frames_of
 from parity.models.stage_files import Stream
 from parity.models.text import Listener, TextStage, encoder_of
@@ -94,11 +94,8 @@ class HunyuanVideo15(Family):
 
     def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
         settings = reached.settings
-        own = traced or any(settings.changed(name) for name in _OWN_FORWARD)
-        if own:
-            place = hunyuan.Placement()
-            model.parity_placement = place
-            hunyuan.bind_forward(model, hunyuan.traceable_forward(settings, reached, place))
+        if traced or any(settings.changed(name) for name in _OWN_FORWARD):
+            hunyuan.bind_forward(model, hunyuan.traceable_forward(settings, reached))
         how = AttentionSettings.of(settings)
         if traced or how != AttentionSettings("sdpa"):
             ids = None
@@ -119,7 +116,9 @@ class HunyuanVideo15(Family):
         feature_cache.install(model, settings, reached)
 
     def constrain(self, model: Any, place: Constrain) -> None:
-        model.parity_placement.place = place
+        place_outputs((model.x_embedder, *model.transformer_blocks), place)
+        first = next(iter(model.transformer_blocks))
+        first.register_forward_pre_hook(lambda module, args: (args[0], place(args[1]), *args[2:]))  # the joint text
 
     def sampler(self, case: Case, seed: int) -> FlowMatchSampler:
         return FlowMatchSampler.load(case.folder, case.spec)
@@ -143,7 +142,7 @@ class HunyuanVideo15(Family):
         return {"cos": cos, "sin": sin}
 
     def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
-        return hunyuan.HunyuanRows(self._lengths(case, settings, condition))
+        return self._lengths(case, settings, condition)
 
     def frames(self, case: Case, settings: Settings, condition: Condition) -> dict[str, RowFrame]:
         return hunyuan.text_frames(condition, self._lengths(case, settings, condition), settings)
@@ -158,12 +157,12 @@ class HunyuanVideo15(Family):
         _, _, frames, height, width = case.latent_shape
         return frames // p_t, height // p, width // p
 
-    def _lengths(self, case: Case, settings: Settings, condition: Condition) -> hunyuan.TextLengths:
+    def _lengths(self, case: Case, settings: Settings, condition: Condition) -> hunyuan.HunyuanRows:
         qwen = condition["encoder_attention_mask"].shape[1]
         byt5 = condition["encoder_attention_mask_2"].shape[1]
         vision = case.spec.vision_num_semantic_tokens
         given = vision if settings.text("vision_states") == "zeros" else 0
-        return hunyuan.TextLengths(math.prod(self.token_grid(case)), given, byt5, qwen, vision + byt5 + qwen)
+        return hunyuan.HunyuanRows(math.prod(self.token_grid(case)), given, byt5, qwen, vision + byt5 + qwen)
 
 
 class FlowMatchSampler(Sampler):
@@ -182,11 +181,6 @@ class FlowMatchSampler(Sampler):
         if spec.guidance_scale is not None:
             guider = type(guider).from_config({**guider.config, "guidance_scale": spec.guidance_scale})
         return FlowMatchSampler(load_part(folder, "scheduler"), guider)
-
-    @property
-    def sigmas(self) -> torch.Tensor:
-        sigmas: torch.Tensor = self.scheduler.sigmas
-        return sigmas
 
     @property
     def step_index(self) -> int | None:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from parity.models.attention import AttentionSettings
-from parity.models.hunyuan_video_15.transformer import JointAttention, Placement, bind_forward, traceable_forward
+from parity.models.hunyuan_video_15.transformer import JointAttention, bind_forward, traceable_forward
 from parity.reached import Reached
 from parity.settings import parse
 
@@ -32,7 +32,7 @@ def traceable(model: torch.nn.Module) -> torch.nn.Module:
     """
     reached = Reached(parse("torchax", []))
     changed: Any = model
-    bind_forward(model, traceable_forward(reached.settings, reached, Placement()))
+    bind_forward(model, traceable_forward(reached.settings, reached))
     for block in changed.transformer_blocks:
         block.attn.set_processor(JointAttention(AttentionSettings("sdpa"), reached))
     for block in changed.context_embedder.token_refiner.refiner_blocks:

@@ -29,19 +29,9 @@ Condition = Mapping[str, torch.Tensor]
 """The text of one guidance branch by the transformer's keyword names."""
 
 
-class Placement:
-    """Places [B, tokens, channels] activations on a mesh; the identity until `place` is set."""
-
-    def __init__(self) -> None:
-        self.place: Callable[[torch.Tensor], torch.Tensor] | None = None
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return x if self.place is None else self.place(x)
-
-
 @dataclass(frozen=True, slots=True)
-class TextLengths:
-    """Lengths of the token sequences.
+class HunyuanRows:
+    """Which rows of which tensors are text tokens, told by module and length (see `parity.hooks.rows`).
 
     Attributes:
         image: tokens of the latent. vision, byt5, qwen: tokens of the three text streams, as one side has them
@@ -58,17 +48,6 @@ class TextLengths:
     def text(self) -> int:
         return self.vision + self.byt5 + self.qwen
 
-
-@dataclass(frozen=True, slots=True)
-class HunyuanRows:
-    """Which rows of which tensors are text tokens, told by module and length (see `parity.hooks.rows`).
-
-    Attributes:
-        lengths: of the side's sequences.
-    """
-
-    lengths: TextLengths
-
     def parts(self, module: str, port: str, shape: Sequence[int], masked: Collection[int] = ()) -> tuple[Part, ...]:
         """See `parity.hooks.rows`; the text of a port may be shorter, and without the vision tokens, which are padding
         throughout."""
@@ -76,22 +55,22 @@ class HunyuanRows:
             return WHOLE
         if module == "":
             return (Part(frame=_STREAMS[port]),) if port in _STREAMS else WHOLE
-        n, rows, head = self.lengths, shape[1], module.split(".")[0]
-        texts = {n.text, n.byt5 + n.qwen, *masked}
+        rows, head = shape[1], module.split(".")[0]
+        texts = {self.text, self.byt5 + self.qwen, *masked}
         if len(shape) == 2 and "mask" not in port:  # [B, channels], as a time embedding: as many as a mask has, perhaps
-            masked, texts = (), {n.text}
+            masked, texts = (), {self.text}
         if head == "context_embedder" and "mask" not in port:
-            return (Part(frame="qwen"),) if (rows == n.qwen and len(shape) <= 4) or rows in masked else WHOLE
+            return (Part(frame="qwen"),) if (rows == self.qwen and len(shape) <= 4) or rows in masked else WHOLE
         if head in ("context_embedder_2", "image_embedder"):
             return (Part(frame="byt5" if head == "context_embedder_2" else "vision"),)
         if head != "transformer_blocks":
             return WHOLE
-        joint = (Part("image", 0, n.image), Part("text", n.image, None, "text"))
-        if rows == n.image + n.text:
+        joint = (Part("image", 0, self.image), Part("text", self.image, None, "text"))
+        if rows == self.image + self.text:
             return joint
-        if rows in texts and (rows != n.image or _is_text_site(module, port)):
+        if rows in texts and (rows != self.image or _is_text_site(module, port)):
             return (Part(frame="text"),)
-        return joint if rows > n.image and (rows - n.image in texts or rows in masked) else WHOLE
+        return joint if rows > self.image and (rows - self.image in texts or rows in masked) else WHOLE
 
 
 _STREAMS = {"in.encoder_hidden_states": "qwen", "in.encoder_hidden_states_2": "byt5", "in.image_embeds": "vision"}
@@ -106,7 +85,7 @@ def _is_text_site(module: str, port: str) -> bool:
     )
 
 
-def text_frames(condition: Condition, lengths: TextLengths, settings: Settings) -> dict[str, RowFrame]:
+def text_frames(condition: Condition, lengths: HunyuanRows, settings: Settings) -> dict[str, RowFrame]:
     """The row frames of one branch: valid tokens first, in the order vision, ByT5, Qwen, whatever the side's order.
 
     Args:
@@ -129,7 +108,7 @@ def text_frames(condition: Condition, lengths: TextLengths, settings: Settings) 
     }
 
 
-def joint_mask(condition: Condition, lengths: TextLengths) -> np.ndarray:
+def joint_mask(condition: Condition, lengths: HunyuanRows) -> np.ndarray:
     """bool [text tokens], True where valid, in the order vision (all padding in text-to-video), ByT5, Qwen."""
     streams = (condition["encoder_attention_mask_2"], condition["encoder_attention_mask"])
     return np.concatenate([np.zeros(lengths.vision, bool), *(_mask(x) for x in streams)])
@@ -191,9 +170,7 @@ class JointAttention:
         return attn.to_out[1](attn.to_out[0](image_out)), attn.to_add_out(text_out)
 
 
-def traceable_forward(
-    settings: Settings, reached: Reached, constrain: Placement
-) -> Callable[..., tuple[torch.Tensor] | Any]:
+def traceable_forward(settings: Settings, reached: Reached) -> Callable[..., tuple[torch.Tensor] | Any]:
     """A forward for HunyuanVideo15Transformer3DModel that traces and follows the settings; bind it to the model."""
 
     def forward(
@@ -213,7 +190,7 @@ def traceable_forward(
         p_t, p = self.config.patch_size_t, self.config.patch_size
         rotary = self.rope(hidden_states)
         temb = self.time_embed(timestep, timestep_r=timestep_r)
-        x = constrain(self.x_embedder(hidden_states))
+        x = self.x_embedder(hidden_states)
         refiner_mask = None if settings.text("refiner.mask") == "none" else encoder_attention_mask
         reached.mark("refiner.mask")
         qwen = self.context_embedder(encoder_hidden_states, timestep, refiner_mask)
@@ -227,10 +204,8 @@ def traceable_forward(
             streams.insert(0, _vision_stream(self, image_embeds))
         text, mask = _joint_text(streams, settings.text("text.reorder") == "valid_first")
         reached.mark("text.reorder")
-        text = constrain(text)
         for block in self.transformer_blocks:
             x, text = block(x, text, temb, mask, rotary)
-            x, text = constrain(x), constrain(text)
         x = self.proj_out(self.norm_out(x, temb))
         x = x.reshape(batch, frames // p_t, height // p, width // p, -1, p_t, p, p)
         x = x.permute(0, 4, 1, 5, 2, 6, 3, 7)

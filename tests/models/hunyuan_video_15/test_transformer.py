@@ -48,7 +48,7 @@ def called(model: Any, given: Mapping[str, Any], settings: Settings | None) -> t
     handle = model.transformer_blocks[0].register_forward_pre_hook(see, with_kwargs=True)
     try:
         if settings is not None:
-            forward = hunyuan.traceable_forward(settings, Reached(settings), hunyuan.Placement())
+            forward = hunyuan.traceable_forward(settings, Reached(settings))
             hunyuan.bind_forward(model, forward)
         with torch.no_grad():
             return model(**given, return_dict=False)[0], seen
@@ -154,7 +154,7 @@ BLOCK = "transformer_blocks.0"
     ],
 )
 def test_rows_are_known_by_length_and_name(image: int, site: str, shape: tuple[int, ...], frames: list[str]) -> None:
-    rule = hunyuan.HunyuanRows(hunyuan.TextLengths(image=image, vision=16, byt5=32, qwen=64, frame=112))
+    rule = hunyuan.HunyuanRows(image=image, vision=16, byt5=32, qwen=64, frame=112)
     module, _, port = site.partition(":")
     parts = rule.parts(module, port, shape)
     assert [part.frame for part in parts] == frames
