@@ -3,14 +3,14 @@
 Problem. Observing a run means reducing the input and output of every module. Done as one would write it down, each
 sketch needs sign and index tables as large as the tensor, and each moment one more pass over it.
 
-How. The tensor is walked in runs of rows, so that casts and signed values need scratch of one run only, which is kept:
+How. The tensor is walked in runs of rows, so that casts and signed values need scratch of one run only:
 the rows of a slot are multiplied by their signs and added up. What is left, [<= 2048 slots, channels] times the sign
 tile, is laid out with the sketch's stride between slots, so that every counter becomes a plain sum over a reshape: each
 bin folds to 1,536 sums, from which come both its own counters and, skewed by where the bin starts, those of the whole
 tensor. Only elementwise products and sums are used: a matrix product would round its operands under
 `torch.set_float32_matmul_precision` or TF32.
 
-Cost. On a CPU four to eight norms of the tensor in float32, and up to four times 16 MB of scratch a thread. On CUDA
+Cost. On a CPU four to eight norms of the tensor in float32, and up to four times 16 MB of scratch. On CUDA
 some forty kernels, no host sync, scratch of a few times the tensor or of 2^26 elements, whichever is less, and one
 transfer for any number of reductions (`to_host_many`).
 
@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import functools
 import math
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,15 +40,13 @@ from parity.sketch import BINS, PER_BIN, TILE, TOTAL, Geometry, geometry, row_si
 _CPU_RUN = 1 << 19
 """Elements of a run for each CPU thread: smaller ones are no faster, and each costs some ten parallel regions."""
 _CPU_RUN_MOST = 1 << 22
-"""Elements of a run on a CPU of many threads, so that scratch stays small enough to be kept."""
+"""Elements of a run on a CPU of many threads, so that scratch stays small."""
 _CUDA_RUN = 1 << 26
 """Elements of a run on an accelerator, where launches cost more than bytes."""
 _WHOLE = 1 << 22
 """Elements up to which a tensor whose rows are no view is copied as a whole, which is faster."""
 _SIGN_ROWS = 1 << 22
 """Row signs kept for each device, 16 MB of float32; those of later rows are computed when they are needed."""
-_SCRATCH_BYTES = 1 << 25
-"""Largest piece of scratch that a thread keeps from one reduction to the next."""
 _PARTS = 6
 """Columns of `Reduced.moments`."""
 
@@ -153,9 +150,7 @@ def _walk(x: torch.Tensor, g: Geometry, dtype: torch.dtype) -> tuple[torch.Tenso
     folded = []
     for first in range(0, g.slots, each):
         start, stop = first * run, min((first + each) * run, g.rows)
-        values = _rows(x, start, stop)
-        if values.dtype is not dtype or not values.is_contiguous():
-            values = _scratch("values", values.shape, dtype, x.device).copy_(values)
+        values = _rows(x, start, stop).to(dtype).contiguous()
         moments.append(_moments(values))
         folded.append(_folded(values, _signs_of(start, stop, x.device, dtype), g))
     bins = torch.cat(folded)
@@ -184,19 +179,19 @@ def _rows(x: torch.Tensor, start: int, stop: int) -> torch.Tensor:
 
 def _folded(values: torch.Tensor, signs: torch.Tensor, g: Geometry) -> torch.Tensor:
     """What rows [rows, channels] that begin a bin give: each bin's signed slots, a `width` apart, modulo TOTAL."""
-    run, dtype, device = g.rows_per_slot, values.dtype, values.device
+    run = g.rows_per_slot
     full, rest = divmod(len(values), run)
     count = full + (rest > 0)
     bins = -(-count // g.slots_per_bin)
-    slots = _scratch("slots", (-(-bins * g.slots_per_bin // TILE) * TILE, g.channels), dtype, device)
-    signed = slots[:full] if run == 1 else _scratch("signed", values.shape, dtype, device)
+    slots = values.new_empty((-(-bins * g.slots_per_bin // TILE) * TILE, g.channels))
+    signed = slots[:full] if run == 1 else torch.empty_like(values)
     torch.mul(values, signs[:, None], out=signed)
     if run > 1:
         torch.sum(signed[: full * run].view(full, run, g.channels), 1, out=slots[:full])
     if rest:
         torch.sum(signed[full * run :], 0, out=slots[full])
-    tile = _tile(g.channels, min(g.slots, TILE), device, dtype)
-    laid = _scratch("laid", (len(slots), g.width), dtype, device)
+    tile = _tile(g.channels, min(g.slots, TILE), values.device, values.dtype)
+    laid = values.new_empty((len(slots), g.width))
     laid[:, g.channels :].zero_()
     tiled, places = (x.view(-1, TILE, x.shape[1])[:, : len(tile), : g.channels] for x in (slots, laid))
     torch.mul(tiled, tile, out=places)
@@ -220,8 +215,7 @@ def _moments(values: torch.Tensor) -> torch.Tensor:
 def _cpu_moments(flat: torch.Tensor) -> list[float]:
     low, high = float(flat.amin()), float(flat.amax())  # two passes, and less than `aminmax` takes for its one
     # Neither `torch.dot`, which changes with the matmul precision, nor `vector_norm`, whose float32 sums drift by 1e-4.
-    squared = torch.mul(flat, flat, out=_scratch("signed", (flat.numel(),), flat.dtype, flat.device))
-    total, squares = float(flat.sum()), float(squared.sum())
+    total, squares = float(flat.sum()), float((flat * flat).sum())
     # NaN fails every comparison; sums that left float32's range are done again in float64, below.
     usual = -math.inf < low and high < math.inf and abs(total) < math.inf and 1e-30 < squares < math.inf
     if usual or (low == 0.0 == high):
@@ -280,25 +274,6 @@ def _combine(count: int, parts: np.ndarray) -> Moments:
         return Moments(count, nan, inf, 0.0, 0.0, 0.0, 0.0)
     low, high = float(parts[:, 2].min()), float(parts[:, 3].max())
     return Moments(count, nan, inf, low, high, float(parts[:, 4].sum()) / finite, math.sqrt(parts[:, 5].sum()))
-
-
-_held = threading.local()
-
-
-def _scratch(name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Uninitialised memory, the same for the same name and thread as long as it suffices.
-
-    On a CPU a fresh megabyte costs more in page faults than the arithmetic in it; CUDA's allocator already reuses.
-    """
-    n = math.prod(shape)
-    if device.type != "cpu":
-        return torch.empty(shape, dtype=dtype, device=device)
-    held: torch.Tensor | None = getattr(_held, name, None)
-    if held is None or held.numel() < n * dtype.itemsize:
-        held = torch.empty(n * dtype.itemsize, dtype=torch.uint8, device=device)
-        if held.numel() <= _SCRATCH_BYTES:
-            setattr(_held, name, held)
-    return held[: n * dtype.itemsize].view(dtype).view(shape)
 
 
 def _signs_of(start: int, stop: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
