@@ -148,7 +148,7 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     for wrong, why in (
         (["HEAD"], "--settings searches the settings of a run: it takes no commits"),
         (["--steps", "0"], "--steps"),
-        (["--checks", "three"], "--checks takes both, logic, precision"),
+        (["--checks", "three"], "'three' is not one of 'both', 'logic', 'precision'"),
         (["--inputs", "nowhere"], "no such file or golden"),
     ):
         code, out, err = call(*wrong)
