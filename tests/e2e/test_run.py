@@ -101,8 +101,8 @@ def refused(*words: object) -> str:
     [
         (("--reference", "nonsense=1"), "unknown setting 'nonsense'"),
         (("--candidate", "attention.kernel=flex"), "it takes: sdpa"),
-        (("--checks", "three"), "--checks takes both, logic, precision"),
-        (("--isolate", "block"), "--isolate takes none, steps"),
+        (("--checks", "three"), "'three' is not one of 'both', 'logic', 'precision'"),
+        (("--isolate", "block"), "'block' is not one of 'none', 'steps'"),
         (("--model", "no-such-model"), "unknown model 'no-such-model'"),
         (("--steps", "0"), "--steps must be at least 1, found 0"),
         (("--seed", "-1"), "--seed"),

@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Annotated, Any
 
 import msgspec
@@ -35,8 +35,7 @@ def part_name(step: int) -> str:
     return "before.safetensors" if step < 0 else f"step-{step:04d}.safetensors"
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One part as `golden.json` lists it.
 
     Attributes:
@@ -54,17 +53,18 @@ class Part:
         return part_name(self.step)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The content of `golden.json`.
 
     Attributes:
         complete: whether the recording ended by itself. parts: by rising step. sha256: of all but itself.
     """
 
-    provenance: Provenance
-    parts: Annotated[tuple[Part, ...], msgspec.Meta(max_length=100_000)] = ()
+    kind: str = KIND
+    format: int = FORMAT
     complete: bool = False
+    parts: Annotated[tuple[Part, ...], msgspec.Meta(max_length=100_000)] = ()
+    provenance: Provenance
     sha256: str = ""
 
 
@@ -79,18 +79,16 @@ def encode_manifest(manifest: Manifest) -> bytes:
     Raises:
         MalformedError: the provenance does not fit the format.
     """
-    told = {f.name: getattr(manifest.provenance, f.name) for f in fields(Provenance)}
-    told["model"] = without_secrets(told["model"])
-    for name in ("idle", "sites"):  # added within the version: what does not need it is written as before
-        if not told[name]:
-            del told[name]
-    for name, value in told.items():  # equal runs agree; the module tree's own order says more than the alphabet's
-        if isinstance(value, Mapping):
-            told[name] = dict(value if name == "modules" else sorted(value.items()))
-    parts = tuple(sorted(manifest.parts, key=lambda part: part.step))
-    whole = {"kind": KIND, "format": FORMAT, "complete": manifest.complete, "parts": parts, "provenance": told}
     try:
-        document = msgspec.to_builtins(whole, str_keys=True)
+        document = msgspec.to_builtins(manifest, str_keys=True)
+        told = document["provenance"]
+        told["model"] = without_secrets(told["model"])
+        for name in ("idle", "sites"):  # added within the version: what does not need it is written as before
+            if not told[name]:
+                del told[name]
+        for name, value in told.items():  # equal runs agree; the module tree's own order says more than the alphabet's
+            if isinstance(value, dict) and name != "modules":
+                told[name] = dict(sorted(value.items()))
         document["sha256"] = own_checksum(document)
         _decoded(document)  # what is written can be read
         encoded = (json.dumps(document, indent=1) + "\n").encode("ascii")
@@ -123,12 +121,9 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
     if not isinstance(document, dict) or document.get("kind") != KIND:
         raise UsageError(f'{where}: this is not a golden (it has no "kind": "{KIND}"); give the folder of one')
     version = document.get("format")
-    if type(version) is int and version > FORMAT:
-        raise UsageError(
-            f"{where}: format {shown(version)} is newer than {FORMAT}, which this parity reads; upgrade it"
-        )
-    if type(version) is int and version < FORMAT:
-        raise UsageError(f"{where}: format {shown(version)} is of an older parity; record it again")
+    if type(version) is int and version != FORMAT:
+        age, remedy = ("a newer", "upgrade this one") if version > FORMAT else ("an older", "record it again")
+        raise UsageError(f"{where}: format {shown(version)} is of {age} parity; {remedy}")
     try:
         return _decoded(document)
     except (msgspec.MsgspecError, MalformedError, RecursionError) as error:
@@ -136,15 +131,9 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
 
 
 def _decoded(document: Mapping[str, Any]) -> Manifest:
-    rest = {name: value for name, value in document.items() if name not in ("kind", "format")}
-    found = msgspec.convert(rest, Manifest)
-    for what, entry, kind in (
-        (MANIFEST, rest, Manifest),
-        ("provenance", rest["provenance"], Provenance),
-        *(("a part", part, Part) for part in rest.get("parts", ())),
-    ):
-        if unknown := sorted(entry.keys() - {f.name for f in fields(kind)}):
-            raise MalformedError(f"{what} has {shown(unknown[0])}, which this version of parity does not know")
+    found = msgspec.convert(document, Manifest)
+    if unknown := sorted(document["provenance"].keys() - {f.name for f in fields(Provenance)}):
+        raise MalformedError(f"provenance has {shown(unknown[0])}, which this version of parity does not know")
     if any(a.step >= b.step for a, b in itertools.pairwise(found.parts)):
         raise MalformedError("its parts are not in order of their steps, each once")
     index, count = found.provenance.shard
@@ -156,7 +145,7 @@ def _decoded(document: Mapping[str, Any]) -> Manifest:
         raise MalformedError("its content does not match its own checksum")
     # A model may be named by a URL; its secrets go no further, whoever wrote them.
     clean = replace(found.provenance, model=without_secrets(found.provenance.model))
-    return Manifest(provenance=clean, parts=found.parts, complete=found.complete)
+    return msgspec.structs.replace(found, provenance=clean, sha256="")
 
 
 def first_difference(a: Provenance, b: Provenance, ignore: tuple[str, ...] = ()) -> str | None:

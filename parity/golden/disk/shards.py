@@ -14,6 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 
 from parity.errors import UsageError
@@ -62,7 +63,7 @@ def whole_manifest(shards: Sequence[Manifest], names: Sequence[str]) -> Manifest
 
 def _whole_part(parts: Sequence[Part]) -> Part:
     """What shards list of one step, as one line."""
-    return replace(
+    return msgspec.structs.replace(
         parts[0],
         bytes=sum(part.bytes for part in parts),
         records=max(part.records for part in parts),

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from parity.errors import MalformedError, UsageError
 from parity.golden.disk.format import MANIFEST, Manifest, Part, encode_manifest, first_difference, part_name
