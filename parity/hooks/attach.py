@@ -242,29 +242,26 @@ def _by_heads(
 @contextlib.contextmanager
 def _attention_observed(active: _Active) -> Iterator[None]:
     """Within it, attention calls are seen, whoever computes them."""
-    flex = watched_flex(functools.partial(_by_heads, active))
-    with _torchs_attention(active), _replaced_attention(active), flex:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_torchs_attention(active))
+        for module, name, own in _places():
+            stack.enter_context(replaced(module, name, _observed(active, own)))
         yield
 
 
-@contextlib.contextmanager
-def _replaced_attention(active: _Active) -> Iterator[None]:
-    """Within it, what a port put in the place of torch's attention is observed where torch's would be: it runs as it
-    is, whatever it calls inside."""
-    functional: Any = torch.nn.functional
-    own = functional.scaled_dot_product_attention
-    if own is SDPA:
-        yield
-        return
+def _observed(active: _Active, own: Callable[..., Any]) -> Callable[..., Any]:
+    """An attention function of somebody's own, as it is, whatever it calls inside; its calls are seen."""
 
+    @functools.wraps(own, updated=())  # without what torch.compile has noted on it
     def observed(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         with attention_call():
             out = own(query, key, value, *args, **kwargs)
-        _by_heads(active, query, key, value, out, own, args[0] if args else kwargs.get("attn_mask"))
+        if not torch.compiler.is_compiling():  # within a program of the script's own nothing can be looked at
+            mask = args[0] if args else kwargs.get("attn_mask")
+            _by_heads(active, query, key, value, out[0] if isinstance(out, tuple) else out, own, mask)
         return out
 
-    with replaced(functional, "scaled_dot_product_attention", observed):
-        yield
+    return observed
 
 
 def _torchs_attention(active: _Active) -> Intercept:
@@ -284,41 +281,19 @@ def _torchs_attention(active: _Active) -> Intercept:
 
 _HOME = "torch.nn.attention.flex_attention"
 
-Watcher = Callable[[Any, Any, Any, Any, Callable[..., Any]], None]
-"""`seen(query, key, value, out, function)`: tensors [B, heads, rows, head dim], and the function that computed them."""
 
-
-@contextlib.contextmanager
-def watched_flex(seen: Watcher) -> Iterator[None]:
-    """Within it, each call of a flex attention that somebody's code makes is seen. Its result is as it would be."""
-    with contextlib.ExitStack() as stack:
-        for module, name, own in _places():
-            stack.enter_context(replaced(module, name, _observed(own, seen)))
-        yield
-
-
-def _observed(own: Callable[..., Any], seen: Watcher) -> Callable[..., Any]:
-    @functools.wraps(own, updated=())  # without what torch.compile has noted on it
-    def observed(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-        out = own(query, key, value, *args, **kwargs)
-        if not torch.compiler.is_compiling():  # within a program of the script's own nothing can be looked at
-            seen(query, key, value, out[0] if isinstance(out, tuple) else out, own)
-        return out
-
-    return observed
-
-
-def _places() -> list[tuple[ModuleType, str, Callable[..., Any]]]:
-    """Modules, and the names under which they keep flex attention; empty where nobody has imported it."""
+def _places() -> Iterator[tuple[ModuleType, str, Callable[..., Any]]]:
+    """Modules, and the names under which they keep attention that torch's modes do not see: what a port put in the
+    place of torch's own, and flex attention, where somebody has imported it."""
+    own = torch.nn.functional.scaled_dot_product_attention
+    if own is not SDPA:
+        yield torch.nn.functional, "scaled_dot_product_attention", own
     home = sys.modules.get(_HOME)
     if home is None:
-        return []
-    return [
-        (module, name, value)
-        for module in _modules(len(sys.modules))
-        for name, value in list(vars(module).items())
-        if _is_flex(value, home.flex_attention)
-    ]
+        return
+    flex = home.flex_attention  # before anything stands in its place
+    for module in _modules(len(sys.modules)):
+        yield from ((module, name, value) for name, value in list(vars(module).items()) if _is_flex(value, flex))
 
 
 def _is_flex(value: Any, own: Callable[..., Any]) -> bool:

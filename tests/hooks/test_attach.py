@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import types
@@ -14,7 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 
 from parity.errors import InconclusiveError
-from parity.hooks.attach import attached, watched_flex
+from parity.hooks.attach import attached
 from parity.hooks.tap import require_fired
 from parity.hooks.torchtools import callable_modules
 from parity.models.attention import AttentionSettings, attend
@@ -179,12 +180,21 @@ def test_flex_attention_that_a_module_is_given_later_is_seen(monkeypatch: pytest
     monkeypatch.setattr(home, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
     kept: Any = types.ModuleType("kept_by_a_port")
     monkeypatch.setitem(sys.modules, "kept_by_a_port", kept)
-    x, seen = torch.randn(1, 1, 4, 8), []
+
+    class Attends(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = kept.attend(x, x, x)
+            return found
+
+    ran = []
     for kept.attend in (home.flex_attention, compiled):
-        with watched_flex(lambda *found: seen.append(found[-1])):
-            kept.attend(x, x, x)
-    assert seen[0] is home.flex_attention
-    assert compiled in seen
+        model = Attends()
+        with attached(model, tap := make_tap(model)):
+            model(torch.randn(1, 1, 4, 8))
+        ran += tap.ran.ran().values()
+    assert ran[0] == "torch's own, 1 call"
+    assert re.fullmatch(r"the port's own function compiled \(.*\), 1 call", ran[1])
+    assert len(ran) == 2, "what a compiled function calls inside is no call of its own"
 
 
 # --- containers -------------------------------------------------------------------------------------------------
