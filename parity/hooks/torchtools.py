@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.hooks.methods import replaced
 
@@ -252,26 +252,20 @@ def _same(x: Any) -> Any:
 
 
 def mapped(change: Callable[[torch.Tensor], Any], x: Any, rest: Callable[[Any], Any] = _same) -> Any:
-    """`x` with `change` applied to each tensor in its tuples, lists, dicts and dataclasses (a ModelOutput among them),
-    and `rest` to what else is in them."""
-    if isinstance(x, torch.Tensor):
-        return change(x)
-    if isinstance(x, tuple):
-        items = [mapped(change, item, rest) for item in x]
-        return type(x)(*items) if hasattr(x, "_fields") else tuple(items)
-    if isinstance(x, list):
-        return [mapped(change, item, rest) for item in x]
-    if type(x) is dict:
-        return {name: mapped(change, item, rest) for name, item in x.items()}
-    if not is_dataclass(x) or isinstance(x, type):
-        return rest(x)
-    changed = {name: mapped(change, item, rest) for name, item in parts_of(x) or ()}
-    if isinstance(x, Mapping):
-        return type(x)(**changed)
-    new = copy.copy(x)
-    for name, item in changed.items():
-        object.__setattr__(new, name, item)
-    return new
+    """`x` with `change` applied to each tensor in its nests, as torch's pytree knows them (a ModelOutput among them),
+    and in its dataclasses, and `rest` to what else is in them."""
+
+    def one(item: Any) -> Any:
+        if isinstance(item, torch.Tensor):
+            return change(item)
+        if not is_dataclass(item) or isinstance(item, type):
+            return rest(item)
+        new = copy.copy(item)
+        for name, held in parts_of(item) or ():
+            object.__setattr__(new, name, mapped(change, held, rest))
+        return new
+
+    return tree_map(one, x)
 
 
 def real(x: torch.Tensor) -> torch.Tensor:
