@@ -24,28 +24,25 @@ def compile(
     model: Model = None,
     candidate: Annotated[list[str] | None, settings_of("candidate", "-c")] = None,
     port: Port = None,
-    height: Annotated[int | None, typer.Option(help="Height of the video, pixels; default: the model's.")] = None,
-    width: Annotated[int | None, typer.Option(help="Width of the video, pixels; default: the model's.")] = None,
-    frames: Annotated[int | None, typer.Option(help="Frames of the video; default: the model's.")] = None,
+    height: Annotated[
+        int | None, typer.Option(min=1, help="Height of the video, pixels; default: the model's.")
+    ] = None,
+    width: Annotated[int | None, typer.Option(min=1, help="Width of the video, pixels; default: the model's.")] = None,
+    frames: Annotated[int | None, typer.Option(min=1, help="Frames of the video; default: the model's.")] = None,
     output: Output,
-    timeout: Annotated[float, typer.Option(help="Seconds that the compiler may take.")] = 1800.0,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds that the compiler may take.")] = 1800.0,
 ) -> int:
     """Compile for a TPU you do not have, and check that it fits.
 
     Also told: how exactly it multiplies. From configs alone; no weights are read. Exit code 0: it compiles, 1: the
     compiler refuses it, 2: bad input, 125: it could not be told.
     """
-    sizes = {"height": height, "width": width, "frames": frames}
-    for name, value in sizes.items():
-        if value is not None and value < 1:
-            raise UsageError(f"--{name} must be at least 1, found {value}")
     settings = tuple(candidate or ())
     # A port's settings are known once its file is imported.
     if port is None and parse("torchax", settings).backend != "torchax":
         raise UsageError("parity compile compiles the torchax program, and device=... is torch's: leave it out")
-    if not timeout > 0:
-        raise UsageError(f"--timeout must be above 0, found {timeout:g}")
     check_extras()
+    sizes = {"height": height, "width": width, "frames": frames}
     request = Request(model=model or DEFAULT_MODEL, topology=topology, candidate=settings, port=port, **sizes)
     with output.working(f"compiling for {topology}"):
         answer = compile_candidate(request, timeout)

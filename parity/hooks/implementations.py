@@ -7,6 +7,7 @@ verdict on the port rests on that kernel having run: so it is seen where it runs
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -27,14 +28,9 @@ PORTS = "the port's own function"
 
 def described(function: Callable[..., Any]) -> str:
     """A function in words: `torchax's own`, or `the port's own function NAME (FILE:LINE)`."""
-    found: Any = function
-    while True:
-        if isinstance(found, functools.partial):
-            found = found.func
-        elif hasattr(found, "__wrapped__") and (not hasattr(found, "__code__") or _lent(found)):
-            found = found.__wrapped__
-        else:
-            break
+    found: Any = inspect.unwrap(function, stop=lambda wrapper: hasattr(wrapper, "__code__") and not _lent(wrapper))
+    if isinstance(found, functools.partial):
+        return described(found.func)
     found = getattr(found, "__func__", found)
     code = getattr(found, "__code__", None)
     if code is None or of_library(found):

@@ -242,19 +242,14 @@ def write_stage2(path: Path, latents: torch.Tensor, **numbers: float) -> None:
 
     Args:
         path: of the file to write or replace.
-        latents: [B, C, T, H, W], float32, bfloat16 or float16, on any device; kept in its dtype. NaN is written as it
-            is: a broken run is what the file may have to show.
+        latents: [B, C, T, H, W], on any device; kept in their dtype. NaN is written as it is: a broken run is what the
+            file may have to show.
         numbers: that identify the run, as the ports' header has them: `seed`, `guidance_scale`, `num_frames` and
             `num_inference_steps`.
 
     Raises:
-        UsageError: latents of another rank or dtype, or the file cannot be written.
+        UsageError: the file cannot be written.
     """
-    if latents.ndim != 5 or latents.dtype not in (torch.float32, torch.bfloat16, torch.float16):
-        raise UsageError(
-            f"{path}: expected latents [B, C, T, H, W] in float32, bfloat16 or float16,"
-            f" found {list(latents.shape)} in {latents.dtype}"
-        )
     write_stage_file(path, {"latents": latents}, {name: str(number) for name, number in numbers.items()})
 
 

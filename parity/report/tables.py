@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from parity.compare.result import Distance, FrameDiff, FrameError, Origin, SiteDiff, StageDiff, StepDiff
 from parity.records import LOOP, Key
@@ -83,46 +83,40 @@ def blocks_table(
     for site in shown:
         by_block.setdefault(block_of(site.key.module), []).append(site)
     by_block = {block: [s for s in held if s.verdict != "not compared"] or held for block, held in by_block.items()}
-    ports = [(branch, is_input) for branch in branches for is_input in (False, True)]
-    rows = tuple(
-        (block, *(_worst(held, branch, is_input) for branch, is_input in ports), _verdict(held))
-        for block, held in by_block.items()
-    )
-    columns = ("block", *(f"{branch} {'in' if is_input else 'out'}".strip() for branch, is_input in ports), "verdict")
-    listed = (
-        range(len(rows))
-        if details
-        else _first_blocks(by_block, None if origin is None else block_of(origin.key.module))
-    )
-    others = Counter(row[-1] for i, row in enumerate(rows) if i not in listed)
+    verdicts = {block: _verdict(held) for block, held in by_block.items()}
+    first = "" if origin is None else block_of(origin.key.module)
+    listed = list(by_block) if details else _first_blocks(by_block, verdicts, first)
+    others = Counter(verdict for block, verdict in verdicts.items() if block not in listed)
     rest = ", ".join(
         f"+{others[verdict]} {verdict}" for verdict in ("pass", *_GRAVE, "not compared") if others[verdict]
     )
+    ports = [(branch, is_input) for branch in branches for is_input in (False, True)]
     return Table(
         f"Blocks of step {step} (worst ratio to the floor)",
         "block",
-        columns,
-        tuple(rows[i] for i in listed),
+        ("block", *(f"{branch} {'in' if is_input else 'out'}".strip() for branch, is_input in ports), "verdict"),
+        tuple((block, *(_worst(by_block[block], *port) for port in ports), verdicts[block]) for block in listed),
         foot=f"{rest}: -v" if rest else "",
         legend=BLOCKS_LEGEND,
     )
 
 
-def _first_blocks(by_block: dict[str, list[SiteDiff]], origin: str | None) -> Sequence[int]:
-    """Positions of the blocks at the first divergence; all where they are few."""
+def _first_blocks(by_block: Mapping[str, list[SiteDiff]], verdicts: Mapping[str, str], origin: str) -> list[str]:
+    """The blocks at the first divergence; all where they are few."""
     names = list(by_block)
     if len(names) <= MOST_BLOCKS:
-        return range(len(names))
-    grave = [i for i, held in enumerate(by_block.values()) if _verdict(held) in _GRAVE]
+        return names
     if origin in by_block:
         at = names.index(origin)
-        return range(max(0, at - 1), min(len(names), at + 2))
+        return names[max(0, at - 1) : at + 2]
+    grave = [name for name in names if verdicts[name] in _GRAVE]
     if grave:
         return grave[:3]
-    ratios = [
-        max((r for s in held if not math.isnan(r := _shown(s).ratio)), default=-1.0) for held in by_block.values()
-    ]
-    return sorted(sorted(range(len(names)), key=lambda i: -ratios[i])[:3])
+    ratios = {
+        name: max((r for s in held if not math.isnan(r := _shown(s).ratio)), default=-1.0)
+        for name, held in by_block.items()
+    }
+    return sorted(sorted(names, key=lambda name: -ratios[name])[:3], key=names.index)
 
 
 def stages_table(stages: Sequence[StageDiff]) -> Table:

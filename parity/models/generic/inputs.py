@@ -29,7 +29,7 @@ import torch
 from diffusers.models.embeddings import Timesteps
 
 from parity.errors import UsageError
-from parity.models.stage_files import MASKS, StageFile
+from parity.models.stage_files import MASKS, StageFile, check_finite
 
 TEXT, VALID = 16, 12
 """Text tokens, and those of them that a mask lets through."""
@@ -323,8 +323,7 @@ def read_inputs(path: Path, signature: Signature | None) -> dict[str, torch.Tens
         if signature is not None and known is not None and name not in known:
             raise UsageError(f"{path}: '{name}' is no argument of {signature.name}.forward: {', '.join(known)}")
         found[name] = file.read(name, file.shape(name), MASKS)
-        if found[name].is_floating_point() and not bool(torch.isfinite(found[name]).all()):
-            raise UsageError(f"{path}: tensor '{name}' is not finite")
+        check_finite(path, name, found[name])
     latents = found.get(LATENT)
     if latents is not None and (latents.ndim < 3 or latents.shape[0] != 1):
         raise UsageError(f"{path}: '{LATENT}' must have a batch of one, found shape {list(latents.shape)}")
