@@ -73,22 +73,18 @@ def load_part(folder: Path, part: str, **options: Any) -> Any:
         UsageError: diffusers has no such class, cannot load the folder, or its weights are not those of the class.
     """
     kind = class_of(folder, part)
-    place = place_of(folder, part)
     _require_sizes(folder, part)
-    with _explained(f"cannot load '{place}' as {kind.__name__}"):
-        if part == "transformer" and is_drawn(folder):
-            import torch
+    if part != "transformer" or not is_drawn(folder):
+        return _loaded(kind, folder, part, ("missing", "unexpected"), **options)
+    import torch
 
-            from parity.models.patches import as_loaded
-            from parity.models.tiny.make import draw
+    from parity.models.patches import as_loaded
+    from parity.models.tiny.make import draw
 
-            _require_room(folder, part)
-            drawn = draw(kind.from_config(read_config(folder, part)), part)
-            return as_loaded(drawn, options.get("torch_dtype", torch.float32))
-        where = {} if place == folder else {"subfolder": part}
-        made, found = _loaded(kind, folder, **where, **options)
-    _require_all(kind, place, found, ("missing", "unexpected"))
-    return made
+    _require_room(folder, part)
+    with _explained(f"cannot make a {kind.__name__} of '{place_of(folder, part)}'"):
+        drawn = draw(kind.from_config(read_config(folder, part)), part)
+        return as_loaded(drawn, options.get("torch_dtype", torch.float32))
 
 
 MOST_TIMESTEPS = 1_000_000
@@ -150,10 +146,7 @@ def load_component(kind: Any, folder: Path, subfolder: str, **options: Any) -> A
     """
     if not (folder / subfolder).is_dir():
         raise UsageError(f"{folder}: expected a subfolder {subfolder!r} with a {kind.__name__}, found none")
-    with _explained(f"cannot load '{folder / subfolder}' as {kind.__name__}"):
-        made, found = _loaded(kind, folder, subfolder=subfolder, **options)
-    _require_all(kind, folder / subfolder, found, ("missing",))
-    return made
+    return _loaded(kind, folder, subfolder, ("missing",), **options)
 
 
 def bare_component(kind: Any, folder: Path, subfolder: str) -> Any:
@@ -165,19 +158,25 @@ def bare_component(kind: Any, folder: Path, subfolder: str) -> Any:
         return kind(config)
 
 
-def _loaded(kind: Any, folder: Path, **options: Any) -> tuple[Any, dict[str, Any]]:
-    """What a class makes of a folder, and of a model what it says of its weights: `missing_keys`, `unexpected_keys`."""
+def _loaded(kind: Any, folder: Path, part: str, problems: tuple[str, ...], **options: Any) -> Any:
+    """What a class makes of a part of a folder.
+
+    Args:
+        problems: what its weights may not be, of `missing` and `unexpected`: the class draws or ones what is missing
+            without a word.
+
+    Raises:
+        UsageError: it cannot, or the weights are not those of the class.
+    """
     import torch
 
-    if not issubclass(kind, torch.nn.Module):
-        return kind.from_pretrained(folder, local_files_only=True, **options), {}
-    made, found = kind.from_pretrained(folder, local_files_only=True, output_loading_info=True, **options)
-    return made, found
-
-
-def _require_all(kind: Any, place: Path, found: dict[str, Any], which: tuple[str, ...]) -> None:
-    """Raise UsageError unless the weights are those of the class: it draws or ones what is missing without a word."""
-    for problem in which:
+    place = place_of(folder, part)
+    where = {} if place == folder else {"subfolder": part}
+    with _explained(f"cannot load '{place}' as {kind.__name__}"):
+        if not issubclass(kind, torch.nn.Module):
+            return kind.from_pretrained(folder, local_files_only=True, **where, **options)
+        made, found = kind.from_pretrained(folder, local_files_only=True, output_loading_info=True, **where, **options)
+    for problem in problems:
         names = sorted(found.get(f"{problem}_keys", ()))
         if names:
             shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
@@ -185,6 +184,7 @@ def _require_all(kind: Any, place: Path, found: dict[str, Any], which: tuple[str
                 f"'{place}': {problem} in its weights for a {kind.__name__}: {shown}; download or convert it again, "
                 "or use the diffusers or transformers version it was made for"
             )
+    return made
 
 
 DIVIDES: Mapping[str, bool] = {"AutoencoderKLHunyuanVideo15": True, "AutoencoderKLCogVideoX": False}
