@@ -80,26 +80,19 @@ def read_object(path: Path, most: int) -> dict[str, Any] | None:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, over: bool = True) -> Iterator[Path]:
+def replacing(path: Path) -> Iterator[Path]:
     """A path beside `path`, to be written within it and renamed to `path` at the end; nothing is left where that fails.
 
     Its name is known before the file is there: a signal that comes as soon as it is leaves nothing either. Nobody can
     foresee it: in a folder that others write to, a link may not wait there.
 
-    Args:
-        over: whether a file of that name is replaced.
-
     Raises:
-        OSError: it cannot be renamed; without `over` (FileExistsError), `path` is there.
+        OSError: it cannot be renamed.
     """
     temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     try:
         yield temporary
-        if over:
-            os.replace(temporary, path)
-        else:
-            os.link(temporary, path)  # whole or not at all, and never over another
-            os.unlink(temporary)
+        os.replace(temporary, path)
     except BaseException:  # a signal in the line above too
         temporary.unlink(missing_ok=True)
         raise

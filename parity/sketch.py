@@ -159,12 +159,10 @@ def sketch(x: np.ndarray, *, shape: tuple[int, ...] | None = None, start: tuple[
     axes = [np.arange(a, a + n) for a, n in zip(first[:-1], x.shape[:-1], strict=True)]
     rows = np.ravel_multi_index(np.ix_(*axes), whole[:-1]).reshape(-1) if axes else np.zeros(1, np.int64)
     values = x.reshape(len(rows), x.shape[-1] if x.ndim else 1) if x.size else np.zeros((0, 0))
-    high, wide = max(1, AT_ONCE // max(1, values.shape[1])), AT_ONCE
+    high = max(1, AT_ONCE // max(1, values.shape[1]))
+    channel = np.arange(values.shape[1]) + (first[-1] if first else 0)
     for at in range(0, values.shape[0], high):
-        for beside in range(0, values.shape[1], wide):
-            piece = values[at : at + high, beside : beside + wide]
-            channel = np.arange(beside, beside + piece.shape[1]) + (first[-1] if first else 0)
-            counters += _counters(piece.astype(np.float64), rows[at : at + high], channel, g)
+        counters += _counters(values[at : at + high].astype(np.float64), rows[at : at + high], channel, g)
     return counters.astype(np.float32)
 
 

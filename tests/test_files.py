@@ -37,12 +37,7 @@ def _over(folder: Path) -> None:
         os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT))
 
 
-def _beside(folder: Path) -> None:
-    with replacing(folder / "a", over=False) as temporary:
-        temporary.write_bytes(b"x")
-
-
-@pytest.mark.parametrize(("write", "call"), [(_part, "open"), (_over, "open"), (_over, "replace"), (_beside, "link")])
+@pytest.mark.parametrize(("write", "call"), [(_part, "open"), (_over, "open"), (_over, "replace")])
 def test_signal_while_a_file_is_written_leaves_nothing(
     write: Callable[[Path], None], call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,13 +61,6 @@ def test_temporary_file_has_a_name_that_nobody_can_foresee(tmp_path: Path) -> No
         one.write_bytes(b"1")
         other.write_bytes(b"2")
     assert [x.name for x in tmp_path.iterdir()] == ["a"]
-
-
-def test_file_that_is_there_is_kept_without_over(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"old")
-    with pytest.raises(FileExistsError):
-        _beside(tmp_path)
-    assert [(x.name, x.read_bytes()) for x in tmp_path.iterdir()] == [("a", b"old")]
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def init(
         raise UsageError(f"'{where}' exists; name another file")
     if not where.parent.is_dir():
         raise UsageError(f"cannot write '{where}': there is no folder '{where.parent}'")
-    write(where, text, "PORT.py", over=False)
+    write(where, text, "PORT.py")
     shown = printable(str(where), "utf-8")
     of_model = model is not None and kind == "torchax"
     first = f"--model {model}" if of_model else f"--reference-port {shown}:reference"

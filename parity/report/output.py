@@ -77,15 +77,14 @@ def _discard(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def write(path: Path, text: str | Callable[[], str], option: str, *, over: bool = True) -> None:
+def write(path: Path, text: str | Callable[[], str], option: str) -> None:
     """Write a file under a temporary name beside it, then rename it: a file is never half there.
 
     Args:
         text: of the file, or a function that makes it. option: that named the file, for the message.
-        over: whether a file of that name is replaced.
 
     Raises:
-        UsageError: the file cannot be written; without `over`, it is there.
+        UsageError: the file cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,7 +92,7 @@ def write(path: Path, text: str | Callable[[], str], option: str, *, over: bool 
         if path.exists() and not path.is_file():  # /dev/stdout, a pipe: no name to put a file under
             path.write_bytes(content)
             return
-        with replacing(path, over=over) as temporary:
+        with replacing(path) as temporary:
             temporary.write_bytes(content)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
