@@ -22,8 +22,8 @@ from parity.paths.worker.extras import check_extras, quieten, require_one_proces
 from parity.report import formats
 from parity.report.output import Say, console, progress, show, tell, write
 from parity.runs.given import Given, read_given
-from parity.runs.request import NO_PORTS, Ports, Request
-from parity.settings import SETTINGS, Settings, paired, parse
+from parity.runs.request import NO_PORTS, Ports, Request, load_ports
+from parity.settings import SETTINGS, Settings, parse
 
 if TYPE_CHECKING:
     from parity.paths.plan import Openers
@@ -282,7 +282,7 @@ class Sides:
 
     def __post_init__(self) -> None:
         if not self.ported:  # a port's settings are known once its file is imported
-            self.settings()
+            NO_PORTS.settings(self.reference, self.candidate)
 
     @property
     def ported(self) -> bool:
@@ -294,24 +294,16 @@ class Sides:
         """Whether the candidate needs torchax; of a port, whoever loads it knows."""
         return self.port is None and parse("torchax", self.candidate).backend == "torchax"
 
-    def settings(self) -> tuple[Settings, Settings]:
-        """The settings of both sides, by parity's own catalogue."""
-        return paired(parse("torch", self.reference), parse("torchax", self.candidate))
-
     def load(self, model: str | None, openers: Openers | None = None) -> tuple[Ports, Settings, Settings]:
         """Import the ports, each where it will run.
 
         Args:
-            model: None where a reference port has inputs of its own. openers: see `parity.runs.ports.load_ports`.
+            model: None where a reference port has inputs of its own. openers: see `load_ports`.
 
         Raises:
             UsageError: see `parity.paths.port.load.load_entry`.
         """
-        if not self.ported:
-            return NO_PORTS, *self.settings()
-        from parity.runs.request import load_ports
-
-        ports = load_ports(self.reference_port, self.port, model, openers)
+        ports = load_ports(self.reference_port, self.port, model, openers) if self.ported else NO_PORTS
         return ports, *ports.settings(self.reference, self.candidate)
 
 
@@ -325,9 +317,7 @@ class Output:
 
     panel: ClassVar[str] = "Output"
 
-    format: Annotated[formats.Name, typer.Option(help="Format on stdout; json is one document and nothing else.")] = (
-        "text"
-    )
+    format: Annotated[formats.Name, typer.Option(help="Format on stdout; json is one document alone.")] = "text"
 
     @property
     def quiet(self) -> bool:

@@ -131,18 +131,17 @@ class Tap:
         A complex tensor [..., channels] is seen as [..., 2 * channels], real and imaginary parts in turn.
         """
         port = self.ports(module, port)
-        for name, x in leaves(value, port):
-            self._leaf(module, call, name if name == port else self.ports(module, name), x)
-
-    def _leaf(self, module: str, call: int, port: str, value: Any) -> None:
-        if isinstance(value, torch.Tensor):
-            if self.plan.wants_port(module, port):
-                self._tensor(module, call, port, value)
-        elif (value is None or isinstance(value, (bool, int, float, str))) and self.plan.wants_port(module, port):
-            kind: Kind = "none" if value is None else "scalar"
-            dtype = "" if value is None else type(value).__name__
-            for branch in self.branches:
-                self.entries.append(Entry(branch, f"{module}:{port}", call, kind, dtype=dtype, scalar=value))
+        for leaf, x in leaves(value, port):
+            name = leaf if leaf == port else self.ports(module, leaf)
+            if not self.plan.wants_port(module, name):
+                continue
+            if isinstance(x, torch.Tensor):
+                self._tensor(module, call, name, x)
+            elif x is None or isinstance(x, (bool, int, float, str)):
+                kind: Kind = "none" if x is None else "scalar"
+                dtype = "" if x is None else type(x).__name__
+                site = f"{module}:{name}"
+                self.entries += [Entry(b, site, call, kind, dtype=dtype, scalar=x) for b in self.branches]
 
     def hold(self, module: str, call: int, port: str, value: Any) -> None:
         """Hold the tensors of an input or output as they are, branch by branch, where the plan wants that.

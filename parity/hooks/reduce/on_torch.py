@@ -45,8 +45,6 @@ _CUDA_RUN = 1 << 26
 """Elements of a run on an accelerator, where launches cost more than bytes."""
 _WHOLE = 1 << 22
 """Elements up to which a tensor whose rows are no view is copied as a whole, which is faster."""
-_SIGN_ROWS = 1 << 22
-"""Row signs kept for each device, 16 MB of float32; those of later rows are computed when they are needed."""
 _PARTS = 6
 """Columns of `Reduced.moments`."""
 
@@ -152,7 +150,7 @@ def _walk(x: torch.Tensor, g: Geometry, dtype: torch.dtype) -> tuple[torch.Tenso
         start, stop = first * run, min((first + each) * run, g.rows)
         values = _rows(x, start, stop).to(dtype).contiguous()
         moments.append(_moments(values))
-        folded.append(_folded(values, _signs_of(start, stop, x.device, dtype), g))
+        folded.append(_folded(values, _row_signs(start, stop, x.device, dtype), g))
     bins = torch.cat(folded)
     # Bin b starts at counter b * stride: rows longer by that remainder put each sum where its counter is, mod TOTAL.
     skewed = pad(bins, (0, g.slots_per_bin * g.width % TOTAL)).view(-1)
@@ -276,16 +274,10 @@ def _combine(count: int, parts: np.ndarray) -> Moments:
     return Moments(count, nan, inf, low, high, float(parts[:, 4].sum()) / finite, math.sqrt(parts[:, 5].sum()))
 
 
-def _signs_of(start: int, stop: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """Signs of rows [start, stop): [rows]. One table serves every shape, as a sign depends on the row's index alone."""
-    if stop <= _SIGN_ROWS:
-        return _sign_table(1 << max(12, (stop - 1).bit_length()), device, dtype)[start:stop]
+@functools.lru_cache(maxsize=64)
+def _row_signs(start: int, stop: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """Signs of rows [start, stop): [rows]."""
     return torch.from_numpy(row_signs(start, stop)).to(device, dtype)
-
-
-@functools.lru_cache(maxsize=32)
-def _sign_table(rows: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    return torch.from_numpy(row_signs(0, rows)).to(device, dtype)
 
 
 @functools.lru_cache(maxsize=64)
