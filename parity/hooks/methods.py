@@ -52,13 +52,12 @@ class _Seen:
     """A class's method of which calls are seen.
 
     Attributes:
-        function: the method itself. before: what stood on the class; None for nothing. live: by object, where its calls
-            go.
+        function: the method itself. live: by object, where its calls go. placed: what stands on the class meanwhile.
     """
 
     function: Callable[..., Any]
-    before: Any
     live: dict[int, Callable[..., Any]] = field(default_factory=dict)
+    placed: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
 
 _SEEN: dict[tuple[type, str], _Seen] = {}
@@ -71,14 +70,14 @@ def _dispatched(owner: Any, name: str, observed: Callable[..., Any]) -> Iterator
     kind = type(owner)
     seen = _SEEN.get((kind, name))
     if seen is None:
-        seen = _SEEN[kind, name] = _Seen(getattr(kind, name), vars(kind).get(name))
+        seen = _SEEN[kind, name] = _Seen(getattr(kind, name))
         function, live = seen.function, seen.live
 
         @functools.wraps(function)
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
             return live[id(self)](*args, **kwargs) if id(self) in live else function(self, *args, **kwargs)
 
-        setattr(kind, name, method)
+        seen.placed.enter_context(replaced(kind, name, method))
     seen.live[id(owner)] = observed
     try:
         yield
@@ -86,10 +85,7 @@ def _dispatched(owner: Any, name: str, observed: Callable[..., Any]) -> Iterator
         del seen.live[id(owner)]
         if not seen.live:
             del _SEEN[kind, name]
-            if seen.before is None:
-                delattr(kind, name)
-            else:
-                setattr(kind, name, seen.before)
+            seen.placed.close()
 
 
 @contextlib.contextmanager

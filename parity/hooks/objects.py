@@ -20,6 +20,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from parity.hooks.methods import replaced
+
 CALL = "__call__"
 
 See = Callable[[str, str, Any], None]
@@ -80,17 +82,11 @@ def watched(top: Any, see: See, within: Within) -> contextlib.AbstractContextMan
 @contextlib.contextmanager
 def _wrapped(top: Any, see: See, within: Within) -> Iterator[None]:
     state = _State(see, within, type(top))
-    originals: dict[type, Any] = {}
-    try:
-        for value in objects_of(top).values():
-            kind = _caller(type(value))
-            if kind is not None and kind not in originals:
-                originals[kind] = vars(kind)[CALL]
-                setattr(kind, CALL, state.wrapped(originals[kind]))
+    kinds = dict.fromkeys(_caller(type(value)) for value in objects_of(top).values())
+    with contextlib.ExitStack() as stack:
+        for kind in filter(None, kinds):
+            stack.enter_context(replaced(kind, CALL, state.wrapped(vars(kind)[CALL])))
         yield
-    finally:
-        for kind, call in originals.items():
-            setattr(kind, CALL, call)
 
 
 class _Linen:
