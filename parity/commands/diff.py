@@ -88,10 +88,8 @@ class Ported(Observed):
             raise UsageError(f"--out: '{self.out}' is the golden itself; name another folder")
         sides = Sides(candidate=self.settings, port=port, reference_port=self.reference_port)
         start = self._generation(golden).read()
-        with contextlib.ExitStack() as stack:
-            kept = self.out
-            if kept is None:
-                kept = str(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="parity-")), "candidate"))
+        with tempfile.TemporaryDirectory(prefix="parity-") as spare:
+            kept = self.out or str(Path(spare, "candidate"))
             made = Golden.open(golden).provenance
             recorded(kept, start, sides, "candidate", self, overwrite=self.overwrite, golden=made)
             yield kept

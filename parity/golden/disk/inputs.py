@@ -45,16 +45,15 @@ class Input:
     dtype: str
 
 
-def put_inputs(store: Store, provenance: Provenance, inputs: Mapping[str, Input]) -> bool:
-    """Write the inputs of a golden; False, and nothing written, where they are not those of its provenance (a recording
-    that encodes its prompt has tokens there)."""
+def put_inputs(store: Store, provenance: Provenance, inputs: Mapping[str, Input]) -> None:
+    """Write the inputs of a golden; nothing where they are not those of its provenance (a recording that encodes its
+    prompt has tokens there)."""
     named = {name: fingerprint(item.values) for name, item in inputs.items()}
     if named != dict(provenance.inputs) or not named:
-        return False
+        return
     arrays = {name: Array.of(item.values, item.dtype) for name, item in sorted(inputs.items())}
     dtypes = json.dumps({name: item.dtype for name, item in sorted(inputs.items())})
     store.put(FILE, lambda path: write_tensors(path, arrays, ("dtypes", dtypes)))
-    return True
 
 
 def read_inputs(golden: Golden) -> dict[str, Input]:

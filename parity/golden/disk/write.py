@@ -51,34 +51,31 @@ class GoldenWriter:
             where: a folder, which is made where it is missing, or a URL.
             provenance: of the run; stored as it is.
             resume: go on with the golden of the same run that is there; begin where there is none.
-            overwrite: replace the golden that is there, which stays until the first step is written.
+            overwrite: replace the golden that is there, which stays until the first step is written, not to be resumed.
 
         Raises:
             UsageError: a golden is there and neither `resume` nor `overwrite` is set; the one to resume is of another
                 run or damaged; the place cannot be written.
         """
-        if resume and overwrite:
-            raise UsageError(f"{os.fspath(where)}: a golden is either resumed or overwritten; choose one")
         self._store = open_store(where)
         self._store.create()
-        provenance = _plain(provenance)
-        self._manifest = Manifest(provenance=provenance)
+        self._manifest = Manifest(provenance=_plain(provenance))
         self._replaces = overwrite
-        found = None if overwrite else read_manifest(self._store)
-        for file in self._store.files() if resume else ():  # of a recording that was killed
-            if file.startswith(".") and _OURS.fullmatch(file):
-                self._store.remove(file)
         if overwrite:
             return  # what is there stays until there is something to put in its place
-        if found is None:
-            self._write_manifest()
-        elif resume:
-            self._manifest = self._resumed(found, provenance)
-        else:
+        found = read_manifest(self._store)
+        if found is not None and not resume:
             raise UsageError(
                 f"{self._store.name}: there is a golden here already; choose another place, go on with it (--resume), "
                 "or replace it (--overwrite)"
             )
+        for file in self._store.files() if resume else ():  # of a recording that was killed
+            if file.startswith(".") and _OURS.fullmatch(file):
+                self._store.remove(file)
+        if found is None:
+            self._write_manifest()
+        else:
+            self._manifest = self._resumed(found, self._manifest.provenance)
 
     def _resumed(self, found: Manifest, provenance: Provenance) -> Manifest:
         if difference := first_difference(found.provenance, provenance, ignore=("command",)):
