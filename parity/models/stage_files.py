@@ -41,8 +41,7 @@ class StageFile:
     """An open safetensors file whose every complaint names the file.
 
     Attributes:
-        path: of the file.
-        metadata: the header's strings, `dtype_info` among them.
+        path: of the file. names: the tensors', sorted.
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,9 +53,8 @@ class StageFile:
             self._file = safetensors.safe_open(path, framework="pt")
         except (OSError, safetensors.SafetensorError, UnicodeError) as error:
             raise UsageError(f"{path}: not a whole safetensors file: {error}; copy or write it again") from error
-        self._names = set(self._file.keys())
-        self.metadata: dict[str, str] = dict(self._file.metadata() or {})
-        text = self.metadata.get("dtype_info", "{}")
+        self.names = tuple(sorted(self._file.keys()))
+        text = (self._file.metadata() or {}).get("dtype_info", "{}")
         try:
             self._dtype_info = msgspec.json.decode(text, type=dict[str, str])
         except (msgspec.MsgspecError, RecursionError):
@@ -64,15 +62,10 @@ class StageFile:
                 f"{path}: metadata dtype_info: expected a JSON object from tensor to dtype, found {text[:80]!r}"
             ) from None
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The tensors' names, sorted."""
-        return tuple(sorted(self._names))
-
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape that the header states for a tensor; a missing one is a `UsageError`."""
-        if name not in self._names:
-            found = ", ".join(sorted(self._names)) or "none"
+        if name not in self.names:
+            found = ", ".join(self.names) or "none"
             raise UsageError(f"{self.path}: tensor {name!r} is missing; expected it, found: {found}")
         return tuple(self._file.get_slice(name).get_shape())
 

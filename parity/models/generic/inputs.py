@@ -132,7 +132,7 @@ class Signature:
         )
 
 
-def signature_of(kind: Any, config: Config, model: torch.nn.Module | None = None) -> Signature:
+def signature_of(kind: Any, config: Config, model: torch.nn.Module) -> Signature:
     """Read a transformer class's forward.
 
     Args:
@@ -151,8 +151,7 @@ def signature_of(kind: Any, config: Config, model: torch.nn.Module | None = None
         n: p.default for n, p in inspect.signature(kind.__init__).parameters.items() if p.default is not p.empty
     }
     config = {**defaults, **config}
-    modules = () if model is None else model.modules()
-    inside = any(isinstance(m, Timesteps) and m.scale != 1 for m in modules) or "t_scale" in config
+    inside = any(isinstance(m, Timesteps) and m.scale != 1 for m in model.modules()) or "t_scale" in config
     own = inside or _SCALED_TIMESTEP.search(source)
     frames_first = bool(_FRAMES_FIRST.search(source))
     listed = frozenset(n for n, p in named.items() if _LISTS.match(str(p.annotation)))
@@ -188,13 +187,10 @@ def make_arguments(signature: Signature, given: Mapping[str, torch.Tensor]) -> M
     for name in (*signature.required, *signature.optional):
         if name in given or name in (LATENT, TIMESTEP):
             continue
-        make = ARGUMENTS.get(name)
-        if make is None:
-            if name in signature.required:
-                raise UsageError(signature.unknown(name, f"parity knows {', '.join(sorted(ARGUMENTS))}"))
-            continue
         try:
-            value = make(signature)
+            if name not in ARGUMENTS:
+                raise UsageError(signature.unknown(name, f"parity knows {', '.join(sorted(ARGUMENTS))}"))
+            value = ARGUMENTS[name](signature)
         except UsageError:
             if name in signature.required:
                 raise
@@ -316,11 +312,10 @@ def read_inputs(path: Path, signature: Signature | None) -> dict[str, torch.Tens
     Raises:
         UsageError: no whole safetensors file, a tensor that is no argument, or one that is not finite.
     """
-    known = None if signature is None else (*signature.required, *signature.optional)
     found: dict[str, torch.Tensor] = {}
     file = StageFile(path)
     for name in file.names:
-        if signature is not None and known is not None and name not in known:
+        if signature is not None and name not in (known := (*signature.required, *signature.optional)):
             raise UsageError(f"{path}: '{name}' is no argument of {signature.name}.forward: {', '.join(known)}")
         found[name] = file.read(name, file.shape(name), MASKS)
         check_finite(path, name, found[name])
