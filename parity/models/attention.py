@@ -92,7 +92,7 @@ def attend(
 
     Args:
         query, key, value: [B, L, heads, head dim], one dtype.
-        valid: bool [B, L], False for padding. how: kernel, mask and the rest. mark: is given each of its settings.
+        valid: bool [B, L], False for padding. how: kernel, mask and the rest. mark: told each setting that is reached.
 
     Returns:
         [B, L, heads, head dim] in the dtype of value. Padded queries give 0 under `exact` and finite numbers, which no
@@ -100,28 +100,28 @@ def attend(
     """
     query, key, value = SETTLE.get()(query, key, value)
     with attention_call(how.kernel) as seen:
-        out = _attend(query, key, value, valid, how)
+        out = _attend(query, key, value, valid, how, mark)
         seen(query, key, value, out)
-    for field in fields(how):
-        mark(f"attention.{field.name}")
     return out
 
 
 def _attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, valid: torch.Tensor, how: AttentionSettings
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, valid: torch.Tensor, how: AttentionSettings, mark: Mark
 ) -> torch.Tensor:
     q, k, v = (x.permute(0, 2, 1, 3) for x in (query, key, value))
+    mark("attention.mask")
     rescaled = how.mask == "zero_kv_rescaled"
     if rescaled or how.mask == "zero_kv":
         keep = valid[:, None, :, None].to(k.dtype)
         k, v = k * keep, v * keep
     logit = None
     if how.k_smooth:
+        mark("attention.k_smooth")
         mean = k.mean(dim=2, keepdim=True)
         k = k - mean
         logit = -_scaled_product(q, mean)  # of a key that was 0 before
-    k, v, visible = _fill(k, v, _visible(valid, how.mask), how)
-    out, lse = _run(q, k, v, visible, how, rescaled)
+    k, v, visible = _fill(k, v, _visible(valid, how.mask), how, mark)
+    out, lse = _run(q, k, v, visible, how, rescaled, mark)
     if lse is not None:
         zeroed = (~valid).sum(dim=1)[:, None, None].to(lse.dtype)
         share = 1.0 - zeroed * torch.exp(-lse if logit is None else logit - lse)
@@ -148,9 +148,14 @@ def _visible(valid: torch.Tensor, mask: str) -> Visible | None:
 
 
 def _fill(
-    k: torch.Tensor, v: torch.Tensor, visible: Visible | None, how: AttentionSettings
+    k: torch.Tensor, v: torch.Tensor, visible: Visible | None, how: AttentionSettings, mark: Mark
 ) -> tuple[torch.Tensor, torch.Tensor, Visible | None]:
     """Append the keys and values of an unmasked filling to whole blocks."""
+    if how.kernel != "splash":
+        # Blocks are only a matter of what is computed together, but for what fills the last one.
+        mark("attention.block_q")
+        mark("attention.block_kv")
+    mark("attention.block_padding")
     added = how.added_keys(k.shape[2])
     if not added:
         return k, v, visible
@@ -160,14 +165,24 @@ def _fill(
 
 
 def _run(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: Visible | None, how: AttentionSettings, lse: bool
-) -> Result:
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    visible: Visible | None,
+    how: AttentionSettings,
+    lse: bool,
+    mark: Mark,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Attention [B, heads, L, head dim] by the chosen kernel and, where asked, its log-sum-exp [B, heads, L]."""
+    mark("attention.kernel")
     if how.softmax_dtype == "bfloat16":
+        mark("attention.softmax_dtype")
         return narrow_softmax(q, k, v, visible, lse)
     if how.kernel == "splash":
         from parity.models import splash  # jax, only from here on
 
+        mark("attention.block_q")
+        mark("attention.block_kv")
         return splash.attention(q, k, v, visible, block_q=how.block_q, block_kv=how.block_kv, lse=lse)
     return (flex if how.kernel == "flex" else sdpa)(q, k, v, visible, lse)
 
