@@ -74,6 +74,8 @@ def done(a: np.ndarray, b: np.ndarray, *, fitted: bool = True) -> Done | None:
     """
     if a.shape != b.shape or not (np.isfinite(a).all() and np.isfinite(b).all()) or _alike(a, b):
         return None
+    if a.size > 1 and np.ptp(a) == 0 and np.ptp(b) == 0 and b.any():
+        return None  # one value shows no relation
     ways, families = ((False, a, b), (True, b, a)), (_exactly, _about) if fitted else (_exactly,)
     found = (Done(words, inverse) for made in families for inverse, x, y in ways for words in made(x, y))
     return next(found, None)

@@ -14,6 +14,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -77,7 +78,9 @@ def first_bad(good: str, bad: str, command: Sequence[str]) -> Found:
     if old == new:
         raise UsageError(f"GOOD and BAD are the same commit: {old}")
     if _git("merge-base", old.sha, new.sha, check=False).strip() != old.sha:
-        raise UsageError(f"GOOD {old} is not an ancestor of BAD {new}. `git merge-base` finds their common ancestor")
+        turned = _git("merge-base", old.sha, new.sha, check=False).strip() == new.sha
+        advice = "BAD is one of GOOD's: exchange them" if turned else "`git merge-base` finds their common ancestor"
+        raise UsageError(f"GOOD {old} is not an ancestor of BAD {new}. {advice}")
     scratch = Path(tempfile.mkdtemp(prefix="parity-bisect-"))
     tree, judge, skipped = scratch / "tree", scratch / "judge", scratch / "skipped"
     judge.write_text(JUDGE.format(command=shlex.join(command), skipped=shlex.quote(str(skipped))))
@@ -95,6 +98,7 @@ def first_bad(good: str, bad: str, command: Sequence[str]) -> Found:
         _git("bisect", "start", new.sha, old.sha, folder=tree)
         if not (found := _candidates(tree)):
             _run([*GIT, "bisect", "run", "sh", str(judge)], tree)
+            print(file=sys.stderr)  # git does not end its last line
             found = _candidates(tree)
         if not found:
             raise InconclusiveError("git bisect stopped before it found a commit; its messages are above")

@@ -28,7 +28,7 @@ import numpy as np
 
 from parity.compare.result import Cause, measured
 from parity.compare.values import apart
-from parity.records import Record
+from parity.records import PADDING, Record
 from parity.settings import remedy
 
 PARALLEL = 0.9999
@@ -134,7 +134,7 @@ def _calls(
     """Each branch whose call is held, with the values of both sides; the reference's grouped keys and values are
     repeated for each head of the queries, where they fit."""
     for branch in dict.fromkeys(r.key.branch for r in reference):
-        ours, theirs = (_values(side, module, branch) for side in (reference, candidate))
+        ours, theirs = (_values(side, module, branch, padded="in.value" in needed) for side in (reference, candidate))
         if {"in.query", "in.key", "out", *needed} <= ours.keys() and "out" in theirs:
             heads = ours["in.query"].shape[1]
             for port in ours.keys() & {"in.key", "in.value"}:
@@ -144,14 +144,19 @@ def _calls(
             yield branch, ours, theirs
 
 
-def _values(records: Sequence[Record], module: str, branch: str) -> dict[str, np.ndarray]:
-    """Values of the call by port, image rows before text rows: float64 [rows, heads, head dim]."""
+def _values(records: Sequence[Record], module: str, branch: str, *, padded: bool = False) -> dict[str, np.ndarray]:
+    """Values of the call by port, image rows before text rows: float64 [rows, heads, head dim].
+
+    Args:
+        padded: whether padded rows are as the call has them, which another mask may read; else they are zeros.
+    """
     parts: dict[str, dict[str, np.ndarray]] = {}
     for r in records:
-        if r.key.module == module and r.key.branch == branch and r.key.call == 0 and not r.key.is_apart:
-            port, _, part = r.key.port.partition("@")
-            if isinstance(r.value, np.ndarray) and r.value.ndim == 4:
-                parts.setdefault(port, {})[part] = r.value[0].astype(np.float64)
+        own = (r.key.module, r.key.branch, r.key.call) == (module, branch, 0)
+        if own and (padded or not r.key.is_apart) and isinstance(r.value, np.ndarray) and r.value.ndim == 4:
+            port, *part = r.key.port.split("@")
+            held, name = parts.setdefault(port, {}), "@".join(p for p in part if p != PADDING)
+            held[name] = held.get(name, 0.0) + r.value[0].astype(np.float64)
     return {port: np.concatenate([held[name] for name in sorted(held)]) for port, held in parts.items()}
 
 

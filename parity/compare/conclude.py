@@ -36,12 +36,13 @@ class Collected:
 
     Attributes:
         steps, sites: of the steps so far, in execution order. unpredicted: steps whose noise_pred the reference alone
-            has.
+            has. unguided: steps in which neither has one.
     """
 
     steps: list[StepDiff] = field(default_factory=list)
     sites: list[SiteDiff] = field(default_factory=list)
     unpredicted: int = 0
+    unguided: int = 0
 
     def add(self, reference: StepRecords, candidate: StepRecords, sites: Sequence[SiteDiff]) -> None:
         """Take in one judged step; steps without the loop's values (step -1) give sites alone."""
@@ -51,6 +52,8 @@ class Collected:
             self.steps.append(step)
         elif next(chosen(reference.records, _is_prediction), None) is not None:
             self.unpredicted += 1
+        elif reference.step >= 0:
+            self.unguided += 1
 
 
 def step_diff(reference: StepRecords, candidate: StepRecords, sites: Sequence[SiteDiff]) -> StepDiff | None:
@@ -168,7 +171,7 @@ def conclude(
             return replace(nothing, why=why)
         decided = sum(d.verdict in ("pass", "harmless") for d in sites)
         why = Reason(kind="agrees", sites=decided, steps=len(steps), output=_worst(steps))
-        last = [Note(LAST_STEP)] if collected.unpredicted else []
+        last = [Note(LAST_STEP)] if collected.unpredicted else [Note(NO_STEP)] if collected.unguided else []
         beside = (*_harmless(why, differing), *_grown(sites), *_blurred(steps), *notes, *last)
         return replace(nothing, verdict="pass", why=why, notes=beside)
     sites = _behind_arguments(sites) if outputs else sites
@@ -182,6 +185,12 @@ def conclude(
 LAST_STEP = (
     "the candidate's loop was recorded without its scheduler: what it makes of the predictions was compared as the "
     "next step is given it, of the last step not at all"
+)
+
+
+NO_STEP = (
+    "no scheduler was recorded: what guidance and the scheduler make of the predictions was compared as the next step "
+    "is given it, of the last step not at all; give parity.record the scheduler"
 )
 
 

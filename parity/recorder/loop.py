@@ -153,16 +153,16 @@ class Loop:
             yield
 
     def _decoded_records(self, latents: Any, frames: Any) -> list[Record]:
-        """Records of a call of the decoder, as of one for each video that it is given: the latents, what they gave, and
-        what a picture shows of that."""
+        """Records of a call of the decoder, as of one for each video or picture that it is given, whatever the size of
+        the batch: the latents, what they gave, and what a picture shows of that."""
         z, given = self._placed(latents), self._placed(frames)
-        many = len(z) if z.ndim == given.ndim == VIDEO and len(z) == len(given) else 1
+        many = len(z) if z.ndim == given.ndim > VIDEO - 2 and len(z) == len(given) else 1
         found: list[Record] = []
         for i in range(many):
             call, own = self._decoded["decode"] + i, slice(i, i + 1) if many > 1 else slice(None)
             found.append(self.steps.after_loop("in.z", z[own], _dtype(latents), call, held=True))
             # A video [B, C, T, H, W] as [B, T, C, H, W], so that row bins are of frames; a picture as it is.
-            shown = np.moveaxis(given[own], 2, 1) if given.ndim == VIDEO else given
+            shown = np.moveaxis(given[own], 2, 1) if given.ndim == VIDEO else given[own]
             whole = self.steps.after_loop("out", shown, _dtype(frames), call, held=False)
             found += [whole, shown_record(whole, shown)]
         return found

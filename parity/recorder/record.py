@@ -131,6 +131,8 @@ def record(
     if runs < 0:
         raise UsageError(f"parity.record: runs must be at least 0, found {runs}")
     parts = Parts.found(pipe, transformer=transformer, vae=vae, scheduler=scheduler)
+    if stop_after is not None and parts.scheduler is None:
+        raise UsageError("parity.record: stop_after counts steps of a scheduler: give it (scheduler=)")
     asked = Asked(parts, like, sites, tuple(values), runs, causes, tuple(branches), layout, stop_after, overwrite)
     return Recorder(os.fspath(where), asked)
 

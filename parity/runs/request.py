@@ -39,7 +39,7 @@ class Say(Protocol):
 def no_run(where: Path, instead: str = "two goldens") -> UsageError:
     """The error for a folder in which no run that ended is kept; `instead`: what else could be named."""
     if (where / FILE).is_file() and not (where / RESULT).exists():
-        return UsageError(f"'{where}' holds a run that did not end: run it again, with --out {where} to keep it there")
+        return UsageError(f"'{where}' holds a run that did not end: delete it, and run it again with --out {where}")
     return UsageError(f"'{where}' is not a run folder. Create one with `parity run --out DIR`, or name {instead}")
 
 

@@ -38,7 +38,7 @@ def test_what_is_no_golden_or_no_run_is_bad_input(tmp_path: Path) -> None:
     for run in (tmp_path / "empty", reference):
         assert "is not a run folder. Create one with `parity run --out DIR`" in explain(run, code=2).said
     (tmp_path / "empty" / "request.json").write_text(PLAIN.to_json())
-    assert "holds a run that did not end: run it again" in explain(tmp_path / "empty", code=2).said
+    assert "holds a run that did not end: delete it, and run it again" in explain(tmp_path / "empty", code=2).said
     for name in ("result.json", "found.json"):
         (tmp_path / "empty" / name).write_text("[]")
     assert "is not a run folder" in explain(tmp_path / "empty", code=2).said

@@ -80,6 +80,24 @@ def test_a_mistaken_mask_is_named(call: Call, out: np.ndarray, candidate: str | 
     assert found is None or found.setting == ("attention.mask" if candidate else "")
 
 
+@pytest.mark.parametrize("bias", [0.0, READS.astype(float), only(~READS)], ids=["left out", "added", "inverted"])
+def test_a_mask_that_lets_padded_keys_through_is_read_from_records_that_hold_these_apart(
+    bias: np.ndarray | float,
+) -> None:
+    q, k, v, out = (CALL[name] for name in ("in.query", "in.key", "in.value", "out"))
+    apart = {n: x * keep for x, name in ((k, "key"), (v, "value")) for n, keep in _parts(name)}
+    ours = held(query=q, out=out, **{n: x for n, x in apart.items() if "@" not in n})
+    ours += [tensor(f"{MODULE}:in.{n}", x[None].astype(np.float32), held=True) for n, x in apart.items() if "@" in n]
+    (cause,) = mask_causes(ours, held(out=again(CALL, bias)), MODULE)
+    assert "mask" in cause.cause
+
+
+def _parts(name: str) -> list[tuple[str, np.ndarray]]:
+    """The rows that are read, and those that are padding, zeros in the others' places."""
+    keep = READS[:, None, None].astype(float)
+    return [(name, keep), (f"{name}@padding", 1.0 - keep)]
+
+
 def test_a_mask_is_read_from_records_with_grouped_keys() -> None:
     q, k, v = draw((ROWS, HEADS), (KEYS, 1), (KEYS, 1))
     wide = [np.repeat(x, HEADS, axis=1) for x in (k, v)]

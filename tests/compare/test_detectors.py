@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -238,6 +239,15 @@ def test_noise_that_a_side_rounds_or_scales_is_named(
     (cause,) = detectors.found
     assert cause.setting == setting
     assert word in cause.cause
+
+
+@pytest.mark.parametrize(("factor", "named"), [(20.0, False), (20.025, True), (3.0, True)])
+def test_noise_as_large_as_another_schedule_begins_is_no_second_difference(factor: float, named: bool) -> None:
+    """Latents begin as noise times the largest sigma, or its root with 1."""
+    ours = step(0, sigmas=[1.0, 0.5, 0.0], before=NOISE)
+    theirs = step(0, sigmas=[20.0, 5.0, 0.0], before=factor * NOISE, times=np.array([1.0]))
+    causes = found((replace(ours, records=(*ours.records, *step(0, times=[1.0]).records)), theirs))
+    assert ("noise" in {cause.setting for cause in causes}) == named
 
 
 def test_noise_that_differs_by_less_than_its_storing_has_no_factor() -> None:

@@ -143,3 +143,19 @@ def test_another_order_of_what_the_model_is_given_is_a_difference() -> None:
     walk.pair(tensor(":in.text", X), tensor(":in.text", TURNED))
     walk.site(":out", 0.5)
     assert walk.judge(Judge(port=True))["cond/:in.text"].verdict == "fail"
+
+
+@pytest.mark.parametrize(
+    ("rows", "port", "verdict"),
+    [
+        (38, True, "not compared"),  # the text without its padding
+        (40, True, "fail"),  # with some of it
+        (38, False, "fail"),
+        (64, True, "fail"),  # the mask left out
+    ],
+)
+def test_text_without_its_padding_needs_no_mask(rows: int, port: bool, verdict: str) -> None:
+    walk, text = Walk(), noise(4, (1, 64, 8))
+    walk.pair(tensor(":in.text", text), tensor(":in.text", text[:, :rows]))
+    walk.pair(tensor(":in.text_mask", KEYS[None]), none(":in.text_mask"))
+    assert walk.judge(Judge(port=port))["cond/:in.text_mask"].verdict == verdict

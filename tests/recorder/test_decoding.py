@@ -140,3 +140,17 @@ def test_two_videos_are_decoded_at_once_or_one_after_the_other(seed: int, verdic
     found = diff(tmp_path / "gpu", tmp_path / "tpu")
     assert found.verdict == verdict, found.reason
     assert (found.origin is None) or found.origin.key.call == 1
+
+
+class Pictures(torch.nn.Module):
+    def decode(self, z: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(z.repeat_interleave(2, -1))
+
+
+@pytest.mark.parametrize("size", [1, 2, 6])
+def test_pictures_are_decoded_in_batches_of_any_size(size: int, tmp_path: Path) -> None:
+    vae, latents = Pictures(), drawn(6, 4, 4, 4)
+    referenced(tmp_path / "gpu", lambda: vae.decode(latents), vae=vae)
+    recorded(tmp_path / "tpu", lambda: [vae.decode(z) for z in latents.split(size)], vae=vae)
+    found = diff(tmp_path / "gpu", tmp_path / "tpu")
+    assert found.verdict == "pass", found.reason

@@ -14,6 +14,7 @@ import parity
 from parity.compare.conclude import LAST_STEP
 from parity.compare.diff import diff
 from parity.compare.independent import differences
+from parity.errors import UsageError
 from parity.golden import Golden
 from tests.support.scripts import drawn, recorded, referenced
 
@@ -313,3 +314,17 @@ def test_a_weight_that_is_not_finite_is_other_weights(tmp_path: Path) -> None:
     golden(tmp_path / "gpu", lambda s: own_loop(model, 0, scheduler=s), model, once=False)
     found = diff(tmp_path / "gpu", golden(tmp_path / "tpu", lambda s: own_loop(broken, 0, scheduler=s), broken))
     assert (found.verdict, "hold NaN or infinities in the candidate alone" in found.reason) == ("fail", True)
+
+
+def test_two_recordings_without_a_scheduler_say_what_was_not_compared(tmp_path: Path) -> None:
+    model = Model()
+    referenced(tmp_path / "gpu", lambda: loop(model), transformer=model)
+    recorded(tmp_path / "tpu", lambda: loop(model), transformer=model)
+    found = diff(tmp_path / "gpu", tmp_path / "tpu")
+    assert found.verdict == "pass", found.reason
+    assert any(note.text.startswith("no scheduler was recorded") for note in found.notes)
+
+
+def test_steps_without_a_scheduler_are_not_counted_off(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="stop_after counts steps of a scheduler"):
+        parity.record(tmp_path / "gpu", transformer=Model(), stop_after=1)

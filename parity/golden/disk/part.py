@@ -396,7 +396,7 @@ def _check_columns(layout: Layout, arrays: Mapping[str, Array]) -> None:
     counts, floors = arrays["counts"].bits, arrays["floors"].bits
     if (counts < 0).any() or (counts[:, 1] > counts[:, 0] - counts[:, 2]).any():
         raise MalformedError("it counts more NaN and Inf than elements, or less than none")
-    if (floors < 0).any():
+    if (floors < 0).any() or (arrays["bins"].bits < 0).any():
         raise MalformedError("one of its floors is negative")
     for name in held:
         record, shape = layout.records[int(name.partition(".")[2])], arrays[name].bits.shape
