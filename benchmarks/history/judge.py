@@ -27,8 +27,12 @@ from parity.runs import compare
 from parity.runs.request import Request, load_ports
 
 PORTS = Path(__file__).with_name("ports.py")
-GAUGES = {"schedule": ("schedule", "timesteps", "sigma"), "order": ("another order",), "noise": ("noise",)}
+GAUGES = {
+    "schedule": ("schedule", "timesteps", "sigma"), "order": ("another order", "with a patch's"), "noise": ("noise",),
+}  # fmt: skip
 """Words of the gauges, where a cause has no setting."""
+PLANTED = "scheduler.class"
+"""How some changes are made here: in a class of one's own."""
 
 
 def quiet(text: str, done: int | None = None, total: int | None = None) -> None:
@@ -130,7 +134,7 @@ def named(change: Change, found: dict[str, Any]) -> str:
     A measured fact that is no setting (a gain, another order) is evidence: it is wrong only where a cause was meant
     and a share is claimed for another.
     """
-    causes = found.get("causes") or []
+    causes = [c for c in found.get("causes") or [] if c["setting"] != PLANTED]
     told = [f"{c['setting']} {c['cause']}" for c in causes]
     if change.cause == "unknown":
         return "wrong" if any(c["setting"] for c in causes) else "right"

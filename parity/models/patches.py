@@ -52,10 +52,10 @@ def as_loaded(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
 
 
 def in_dtype(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
-    """A model in a working dtype. One that holds 16-bit weights of that dtype stays as its loader left it: which of the
-    others are kept in float32 is its own choice."""
+    """A model in a working dtype, which one without tensors is asked for too. One that holds 16-bit weights of that
+    dtype stays as its loader left it: which of the others are kept in float32 is its own choice."""
     found = {x.dtype for _, x in named_tensors(model) if x.is_floating_point()}
-    return model if found <= {dtype} or (dtype.itemsize == 2 and dtype in found) else cast(model, dtype)
+    return model if found == {dtype} or (dtype.itemsize == 2 and dtype in found) else cast(model, dtype)
 
 
 def setting_dtype(settings: Settings, name: str) -> torch.dtype | None:

@@ -62,13 +62,12 @@ class Layout:
     def masks(self, x: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Which keys each of two masks lets through, bool [B, rows], equal where only their order is another; None
         where that cannot be compared."""
-        ours = valid_rows(x)
-        ours = ours if bool(ours.any()) else torch.ones_like(ours)  # zeros that are added leave nothing out
+        ours = _through(x)
         if is_none(other):
             return ours, torch.ones_like(ours)
         if other.ndim < 2 or len(other) != len(x):
             return None
-        theirs = valid_rows(other.to(x.device))
+        theirs = _through(other.to(x.device))
         if self.own_order and torch.equal(ours.sum(-1), theirs.sum(-1)):
             return ours, ours
         return (ours, theirs) if ours.shape == theirs.shape else None
@@ -113,6 +112,12 @@ class Layout:
         elif part.frame:
             rows = take(rows, *frames[part.frame])[0]
         return rows.detach().clone()
+
+
+def _through(mask: torch.Tensor) -> torch.Tensor:
+    """bool [B, rows]: the keys that a mask lets through; zeros that are added leave none out."""
+    valid = valid_rows(mask)
+    return valid if not mask.is_floating_point() or bool(valid.any()) else torch.ones_like(valid)
 
 
 CLOSE = 1e-2

@@ -503,3 +503,16 @@ def test_a_function_that_names_no_library_runs_in_that_of_the_arrays(
     reference: Any, candidate: Any, verdict: str
 ) -> None:
     assert parity.compare(reference, candidate, torch.randn(2, 5, 3)).verdict == verdict
+
+
+HALVED = torch.randn(8, 8).bfloat16()
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "pass"), (1.1, "fail")])
+def test_a_function_of_weights_in_16_bits_that_it_holds_is_widened(factor: float, verdict: str) -> None:
+    result = parity.compare(
+        lambda x: torch.nn.functional.linear(x, HALVED),
+        lambda x: x @ (factor * jnp.asarray(HALVED.float().numpy(), "bfloat16").T),
+        torch.randn(4, 8).bfloat16(),
+    )
+    assert result.verdict == verdict, result.reason
