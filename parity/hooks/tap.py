@@ -130,6 +130,11 @@ class Tap:
 
         A complex tensor [..., channels] is seen as [..., 2 * channels], real and imaginary parts in turn.
         """
+        if module == "" and type(value) is list and len(self.branches) > 1 and len(value) == len(self.rows):
+            for branch in self.branches:  # a batch as a list, of which each branch has its own
+                own = [value[i] for i in rows_of(branch, self.rows)]
+                replace(self, branches=(branch,), rows=()).see(module, call, port, own)
+            return
         port = self.ports(module, port)
         for leaf, x in leaves(value, port):
             name = leaf if leaf == port else self.ports(module, leaf)

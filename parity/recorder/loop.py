@@ -90,7 +90,7 @@ class Loop:
                 seen += self._place(scheduler, timestep)
                 seen += self._values({**given, "after": _first(result)})
                 self.steps.stepped = True
-                self.steps.end_step(given["sample"])
+                self.steps.end_step(given["sample"], len(given["sample"]))
             self.recording.ended()
 
         with watched(scheduler, "step", before, after):

@@ -169,28 +169,30 @@ class Steps:
             start = end
             self.end_step(calls[-1].latents)
 
-    def _settle(self, sample: torch.Tensor | None) -> None:
+    def _settle(self, sample: torch.Tensor | None, videos: int) -> None:
         """Name the step's calls by their places in it, and leave out what was called before the first step's own calls,
-        on other latents."""
+        on other latents, and calls whose rows were taken for branches and are videos."""
         first = 0 if self.number else next((i for i, c in enumerate(self.calls) if c.on(sample)), 0)
         ends = [*(c.start for c in self.calls[1:]), len(self.part)]
         part, number = self.part[: self.calls[0].start] if self.calls else self.part, Counter[object]()
         for i, (c, end) in enumerate(zip(self.calls, ends, strict=True) if self.calls else ()):
-            name = in_order(number[c.of]) if c.by_order else ""
-            number[c.of] += i >= first
+            name, several = in_order(number[c.of]) if c.by_order else "", names_of(c.rows)
+            alone = len(several) > 1 and len(several) == sum(map(bool, c.rows))  # of each branch one row
+            kept = i >= first and not (alone and videos > 1 and c.on(sample))
+            number[c.of] += (len(several) if kept else 1) if i >= first else 0
             for r in self.part[c.start : end]:
-                mine = r.key.branch in names_of(c.rows)  # else named by the script
+                mine = r.key.branch in several  # else named by the script
                 key = replace(r.key, step=self.number, branch=name if name and mine else r.key.branch)
-                part += [r if r.key == key else replace(r, key=key)] if i >= first or not mine else []
+                part += [r if r.key == key else replace(r, key=key)] if kept or not mine else []
         self.part, self.before = part, self.before + first
 
-    def end_step(self, sample: torch.Tensor | None = None) -> None:
+    def end_step(self, sample: torch.Tensor | None = None, videos: int = 0) -> None:
         """Write the step; when this returns, it survives a kill.
 
         Args:
-            sample: its latents, where they are known.
+            sample: its latents, where they are known. videos: of how many these are; 0 where nobody knows.
         """
-        self._settle(sample)
+        self._settle(sample, videos)
         self.calls = []
         if not self.part:
             return
@@ -247,10 +249,18 @@ def _timestep(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> float | None:
 
 
 def _latents(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tensor | None:
-    """A copy of the latents that a call is given: by their name, or the first of rows or pixels; None for a share."""
-    every = (*(kwargs[name] for name in _GIVEN if name in kwargs), *args, *kwargs.values())
-    found = next((x for x in every if isinstance(x, torch.Tensor) and x.ndim > 2), None)
+    """A copy of the latents that a call is given: by their name, or what has most axes; None for a share."""
+    named = [x for name in _GIVEN if (x := _stacked(kwargs.get(name))) is not None]
+    every = named or [x for value in (*args, *kwargs.values()) if (x := _stacked(value)) is not None]
+    found = max(every, key=lambda x: x.ndim, default=None)
     return None if found is None or is_split(found) else found.detach().clone()
+
+
+def _stacked(x: Any) -> torch.Tensor | None:
+    """A batch of rows or pixels, as a tensor or as a list of them; None for anything else."""
+    if type(x) is list and x and all(isinstance(item, torch.Tensor) and item.shape == x[0].shape for item in x):
+        x = torch.stack(x)
+    return x if isinstance(x, torch.Tensor) and x.ndim > 2 else None
 
 
 MOST = 64
@@ -258,18 +268,26 @@ MOST = 64
 
 
 def _times(latents: torch.Tensor | None, batch: int) -> tuple[int, ...]:
-    """Of each row of a batch how often its latents were there before it; -1 where no others are there as often, of rows
-    that fill the batch up. Empty where nobody knows.
+    """Of each row of a batch how often its latents were there before it; -1 of rows behind that fill the batch up.
+    Empty where nobody knows.
 
-    Of latents what stands first is compared: what a model is given beside them (a picture, a mask) is a branch's own.
+    Of latents the first channel is compared: what a model is given beside them (a picture, a mask) is a branch's own.
     """
     if latents is None or len(latents) != batch or batch > MOST:
         return ()
-    own = latents[:, 0] if latents.ndim > 3 else latents[..., 0]
-    first = [next(j for j in range(i + 1) if j == i or bool((own[j] == own[i]).all())) for i in range(batch)]
-    times = [first[:i].count(row) for i, row in enumerate(first)]
-    every = min(first.count(row) for row in first)
-    return tuple(i if i < every else -1 for i in times)
+    ways = [latents[..., 0]] if latents.ndim == 3 else [latents[:, 0], latents[:, :, 0]]
+    return max((_times_of(own) for own in ways), key=max)
+
+
+def _times_of(own: torch.Tensor) -> tuple[int, ...]:
+    """The same of rows: behind those that are all there equally often others fill the batch up, or zeros."""
+    many = len(own)
+    first = [next(j for j in range(i + 1) if j == i or bool((own[j] == own[i]).all())) for i in range(many)]
+    empty = [not bool(own[i].any()) for i in range(many)]
+    used = max((i + 1 for i in range(many) if not empty[i]), default=many)
+    equal = (n for n in range(used, 0, -1) if len({first[:n].count(row) for row in first[:n]}) == 1)
+    least = next(equal)
+    return tuple(first[:i].count(row) if i < least else -1 for i, row in enumerate(first))
 
 
 def _batch(x: Any) -> int:
@@ -320,17 +338,14 @@ class Branches:
         if name and not said:
             return (name,), False
         before = [c for c in self.steps.calls if c.of is self]
-        again = any(len(names_of(c.rows)) > 1 and len(c.rows) == batch and c.on(latents) for c in before)
-        self._apart |= again
+        self._apart |= any(len(names_of(c.rows)) > 1 and len(c.rows) == batch and c.on(latents) for c in before)
         guided, times = self.guided(), _times(latents, batch)
         if said or (guided is not False and not self._apart):
-            if max(times, default=0) > 0 and (not said or max(times) + 1 == len(names)):
+            if max(times, default=0) > 0 and (max(times) + 1 == len(names) or not (said or guided)):
                 return tuple("" if i < 0 else names[i] if i < len(names) else f"call{i + 1}" for i in times), False
             if batch % len(names) == 0 and (said or guided or (not times and batch == len(names))):
                 return tuple(name for name in names for _ in range(batch // len(names))), False
-        if again:  # the first was taken for both branches, and has their names; the next steps' calls get them
-            return (f"call{len(before) + 1}",), False
-        name = in_order(len(before))
+        name = in_order(sum(len(names_of(c.rows)) for c in before))
         return (tuple("" if i < 0 else name for i in times) if -1 in times else (name,)), True
 
     @contextlib.contextmanager

@@ -163,7 +163,9 @@ class Calls:
         """Records of the predictions of the branches in a batch, which is a tensor or a list of them; none of a call
         that only fills a cache."""
         branches, found = names_of(rows), prediction_of(output)
-        listed = output if isinstance(output, list) and len(output) == len(rows) > 1 else found
+        latents = self.steps.calls[-1].latents if len(rows) == 1 and self.steps.calls else None
+        many = len(rows) if latents is None else len(latents)
+        listed = output if isinstance(output, list) and len(output) == many > 1 else found
         if isinstance(listed, (list, tuple)):
             own = {
                 branch: [listed[i] for i in rows_of(branch, rows)] for branch in branches if len(listed) == len(rows)
