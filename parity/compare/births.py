@@ -195,6 +195,16 @@ def is_argument(d: SiteDiff) -> bool:
     return d.key.is_input and d.key.module == "" and "mask" not in d.key.port and min(map(len, d.shapes)) > 1
 
 
+CUT = "without the padding that the mask leaves out"
+"""The note of text of which one side has its valid rows alone."""
+
+
+def is_unlike(d: SiteDiff) -> bool:
+    """Whether it is an argument of the model that does not line up: of another length, not text without its padding nor
+    what is given to other calls."""
+    return d.verdict == "not compared" and is_argument(d) and d.note != CUT and d.shapes[0][1:] != d.shapes[1][1:]
+
+
 def is_given(d: SiteDiff) -> bool:
     """Whether it is an argument of the model that no number of the schedule is in, as embeddings and masks are."""
     of_the_loop = d.key.port == "in.t" or any(word in d.key.port for word in ("time", "sigma"))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.compare.births import SCHEDULE, beyond, call_of, is_argument, unknown
+from parity.compare.births import SCHEDULE, beyond, call_of, is_argument, is_unlike, unknown
 from parity.compare.findings import findings
 from parity.compare.judge import Common
 from parity.compare.metrics import L2_LIMIT, LINF_LIMIT
@@ -253,7 +253,7 @@ def _behind_arguments(sites: list[SiteDiff]) -> list[SiteDiff]:
     another length has, the divergence begins with it and not in the calls whose inputs it leaves without a match."""
 
     unlike = [d.key for d in sites if d.verdict == "not compared" and d.key.is_input]
-    arguments = [d.key for d in sites if d.verdict == "not compared" and is_argument(d)]
+    arguments = [d.key for d in sites if is_unlike(d)]
     places = {(key.step, key.branch) for key in arguments}
     calls = {(key.step, call_of(key)) for key in unlike if (key.step, key.branch) in places}
     births = (d.key for d in sites if d.introduced and d.verdict == "fail")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from parity.compare.births import SCHEDULE, is_argument
+from parity.compare.births import SCHEDULE, is_unlike
 from parity.compare.result import Result, SiteDiff
 from parity.records import ATTENTION, LOOP, Key
 
@@ -54,7 +54,7 @@ def differences(result: Result) -> tuple[Difference, ...]:
     weights = [c for c in result.preflight if c.computed]
     found = {f"the {c.check}": Difference(f"the {c.check}", causes=[c.detail]) for c in weights}
     for d in result.sites:
-        if d.verdict == "not compared" and is_argument(d) and d.shapes[0][1:] != d.shapes[1][1:]:  # else of other calls
+        if is_unlike(d):
             found.setdefault(code_of(d.key.site), Difference(place_of(d.key.site), causes=[f"{d.note}: not compared"]))
     # The first divergence is often known closer than the sites are, which were judged before it was looked for.
     first = [result.origin.key] if result.origin is not None and result.origin.birth != "propagated" else []

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.compare.births import Births, Excuse, above, beyond, call_of
+from parity.compare.births import CUT, Births, Excuse, above, beyond, call_of
 from parity.compare.metrics import L2_LIMIT, LINF_LIMIT, between, compared, is_mask, keys_through, ratios, unread
 from parity.compare.pairs import Meeting, meet
 from parity.compare.preflight import Factors
@@ -180,18 +180,23 @@ class _Step:
                 sites[i] = replace(sites[i], verdict="not compared", note=note)
 
     def excuse_missing_masks(self, sites: list[SiteDiff]) -> None:
-        """A port that leaves its padding out needs no mask: that is not compared where another input of the call has as
-        many rows as the mask lets through."""
+        """A port that leaves its padding out needs no mask, or one of all ones: where another input of the call has as
+        many rows as the mask lets through it is that text, and a mask that is missing is not compared."""
         for i in self.meeting.others:
             d, (a, b) = sites[i], (at[i] for at in self.meeting.at)
-            if a < 0 or b < 0 or not (self.meeting.own[i] and is_mask(self.ours[a]) and self.theirs[b].kind == "none"):
+            if a < 0 or b < 0 or not (self.meeting.own[i] and is_mask(self.ours[a])):
+                continue
+            missing = self.theirs[b].kind == "none"
+            if not missing and d.verdict != "not compared":
                 continue
             length, through = self.ours[a].shape[-1:], keys_through(self.ours[a])
-            beside = (e for e in sites if e.verdict == "not compared" and call_of(e.key) == call_of(d.key))
-            pairs = ((x, y) for e in beside if e.key.is_input for x, y in zip(*e.shapes, strict=False) if x != y)
-            if any((x,) == length and y in through for x, y in pairs):
-                note = "a mask against None, beside rows without the padding that it leaves out"
-                sites[i] = replace(d, verdict="not compared", note=note)
+            for j, e in enumerate(sites):
+                other = e.verdict == "not compared" and e.key.is_input and call_of(e.key) == call_of(d.key) and i != j
+                pairs = ((x, y) for x, y in zip(*e.shapes, strict=False) if x != y) if other else ()
+                if any((x,) == length and y in through for x, y in pairs):
+                    sites[j] = replace(e, note=CUT)
+                    if missing:
+                        sites[i] = replace(d, verdict="not compared", note=f"a mask against None, beside rows {CUT}")
 
     def excuse_other_orders(self, sites: list[SiteDiff]) -> None:
         """Inside a port the reference's values in another order are not compared where what is made of them agrees: the

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from parity.compare.conclude import Collected, conclude
+from parity.compare.independent import differences
 from parity.compare.judge import Judge
 from parity.compare.metrics import same_mask
 from parity.records import Record, StepRecords
@@ -159,3 +161,20 @@ def test_text_without_its_padding_needs_no_mask(rows: int, port: bool, verdict: 
     walk.pair(tensor(":in.text", text), tensor(":in.text", text[:, :rows]))
     walk.pair(tensor(":in.text_mask", KEYS[None]), none(":in.text_mask"))
     assert walk.judge(Judge(port=port))["cond/:in.text_mask"].verdict == verdict
+
+
+@pytest.mark.parametrize(("rows", "listed"), [(38, []), (40, ["the argument text"])])
+@pytest.mark.parametrize("mask", [None, np.ones((1, 38), bool)])
+def test_text_without_its_padding_is_no_difference_beside_another(
+    rows: int, listed: list[str], mask: np.ndarray | None
+) -> None:
+    walk, text = Walk(), noise(4, (1, 64, 8))
+    walk.pair(tensor(":in.text", text), tensor(":in.text", text[:, :rows]))
+    walk.pair(tensor(":in.text_mask", KEYS[None]), none("x") if mask is None else tensor(":in.text_mask", mask))
+    walk.candidate[-1] = dataclasses.replace(walk.candidate[-1], key=walk.reference[-1].key)
+    walk.loop("noise_pred", 1e4)
+    ours, theirs = walk.steps()
+    collected, judge = Collected(), Judge(port=True)
+    collected.add(ours, theirs, judge.step(ours, theirs))
+    found = differences(conclude(collected, model="m", differing=(), preflight=()))
+    assert [d.place for d in found if d.place != "guidance" and "mask" not in d.place] == listed
