@@ -21,14 +21,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.compare.births import CUT, Births, Excuse, above, beyond, call_of
+from parity.compare.births import CUT, Births, Excuse, beyond, call_of
 from parity.compare.metrics import L2_LIMIT, LINF_LIMIT, between, compared, is_mask, keys_through, ratios, unread
+from parity.compare.order import ORDER, Around
 from parity.compare.pairs import Meeting, meet
 from parity.compare.preflight import Factors
 from parity.compare.result import NAN, Distance, SiteDiff
 from parity.compare.values import PREDICTED
 from parity.golden.disk.part import FloorTable, Table, tabled
-from parity.records import LOOP, StepRecords
+from parity.records import StepRecords
 from parity.sketch import Geometry
 
 BLOCK = 1 << 17
@@ -97,7 +98,7 @@ class Judge:
         step.excuse_layouts(sites)
         step.excuse_moved_masks(sites)
         step.excuse_missing_masks(sites)
-        step.excuse_other_orders(sites)
+        step.excuse_other_orders(sites, laid_out=bool(self.laid_out))
         sites = self.births.judged(sites)
         self.seen.add(meeting, sites, len(floors))
         return tuple(sites)
@@ -172,12 +173,24 @@ class _Step:
     def excuse_layouts(self, sites: list[SiteDiff]) -> None:
         """The results of parameters that lie otherwise are not compared where they lie so too: they are the reference's
         values in another order, or times the parameters' factor, and what reads them shows whether that is right."""
+        found: dict[tuple[bytes, bytes], str] = {}
         for i, factors in self.meeting.laid_out.items():
             same = [factor for factor in factors if self._same_values(i, factor)] if beyond(sites[i]) else []
             if same:
                 how = "in another order" if same[0] == 1.0 else f"times {same[0]:.4g}"
-                note = f"the reference's values {how}, as its parameters are"
+                found[self._sketches(i)] = note = f"the reference's values {how}, as its parameters are"
                 sites[i] = replace(sites[i], verdict="not compared", note=note)
+        for i, d in enumerate(sites if found else ()):  # what hands these on has the same values on both sides
+            if d.verdict == "pass" and self.meeting.own[i] and beyond(d) and (note := found.get(self._sketches(i), "")):
+                sites[i] = replace(d, verdict="not compared", note=note)
+
+    def _sketches(self, i: int) -> tuple[bytes, bytes]:
+        """What both sides have at a site, bit for bit; empty where it is no tensor of both."""
+        records = [
+            side[at[i]] for side, at in zip((self.ours, self.theirs), self.meeting.at, strict=True) if at[i] >= 0
+        ]
+        both = [r.sketch.tobytes() for r in records if r.sketch is not None]
+        return (both[0], both[1]) if len(both) == 2 else (b"", b"")
 
     def excuse_missing_masks(self, sites: list[SiteDiff]) -> None:
         """A port that leaves its padding out needs no mask, or one of all ones: where another input of the call has as
@@ -198,25 +211,29 @@ class _Step:
                     if missing:
                         sites[i] = replace(d, verdict="not compared", note=f"a mask against None, beside rows {CUT}")
 
-    def excuse_other_orders(self, sites: list[SiteDiff]) -> None:
-        """Inside a port the reference's values in another order are not compared where what is made of them agrees: the
-        output of a module around. Text may stand before the image there, or a table's columns be laid out otherwise."""
+    def excuse_other_orders(self, sites: list[SiteDiff], *, laid_out: bool) -> None:
+        """Inside a port the reference's values in another order are not compared where what is made of them agrees; see
+        `parity.compare.order`."""
         far = [i for i, d in enumerate(sites) if d.verdict == "pass" and self.meeting.own[i] and beyond(d)]
         if not far:
             return
-        agrees: dict[tuple[str, str], bool] = {}
-        for d in sites:
-            if not (d.key.is_input or d.key.is_apart or d.key.module == LOOP):
-                place = d.key.branch, d.key.module
-                agrees[place] = agrees.get(place, True) and d.verdict == "pass" and all(d.dtypes) and not beyond(d)
+        around = Around(tuple(sites), self._hands_on, laid_out)
         for i in far:
-            key = sites[i].key
-            if any(agrees.get((key.branch, module)) for module in above(key.module)) and self._same_values(i, 1.0):
+            if self._same_values(i, 1.0) and around.undone(i):
                 note = "the reference's values in another order, and what is made of them agrees"
                 sites[i] = replace(sites[i], verdict="not compared", note=note)
 
+    def _hands_on(self, branch: str, module: str) -> bool:
+        """Whether an output of the reference's module is one of its inputs."""
+        own = [r for r in self.ours if (r.key.branch, r.key.module) == (branch, module) and r.shape]
+        given = {r.sketch.tobytes() for r in own if r.key.is_input and r.sketch is not None}
+        return any(r.sketch.tobytes() in given for r in own if not r.key.is_input and r.sketch is not None)
+
     def _same_values(self, i: int, factor: float) -> bool:
-        """Whether the candidate's tensor may hold the reference's values times a factor, in any order."""
+        """Whether the candidate's tensor may hold the reference's values times a factor, in any order, or in another
+        where that is 1."""
+        if factor == 1.0 and not self.numbers[i, 0] > ORDER:
+            return False
         (a, b), at = (moments[i] for moments in self.moments), self.meeting.floors[i]
         if a < 0 or b < 0 or at < 0 or self.ours.counts[a, 0] != self.theirs.counts[b, 0]:
             return False

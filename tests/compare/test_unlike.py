@@ -13,7 +13,7 @@ from parity.compare.conclude import Collected, conclude
 from parity.compare.independent import differences
 from parity.compare.judge import Judge
 from parity.compare.metrics import same_mask
-from parity.records import Record, StepRecords
+from parity.records import Floor, Record, StepRecords
 from tests.support.made import Walk, noise, none, scalar, tensor
 
 NAN, INF = float("nan"), float("inf")
@@ -178,3 +178,40 @@ def test_text_without_its_padding_is_no_difference_beside_another(
     collected.add(ours, theirs, judge.step(ours, theirs))
     found = differences(conclude(collected, model="m", differing=(), preflight=()))
     assert [d.place for d in found if d.place != "guidance" and "mask" not in d.place] == listed
+
+
+SLIGHT = (X + 2e-4 * noise(11)).astype(np.float32)
+
+
+@pytest.mark.parametrize("slight", [True, False])
+def test_a_small_error_is_no_other_order(slight: bool) -> None:
+    """Noise of that size moves neither extremes nor norm by as much as the floor of the whole."""
+    walk = Walk()
+    walk.pair(tensor("b.attn.attention:in.query", X), tensor("b.attn.attention:in.query", SLIGHT if slight else TURNED))
+    walk.site("b.attn:out", 0.5)
+    floors = {walk.reference[0].key: Floor(1e-5 * float(np.linalg.norm(X)))}
+    found = walk.judge(Judge(port=True), floors=floors)["cond/b.attn.attention:in.query"]
+    assert found.verdict == ("fail" if slight else "not compared")
+
+
+@pytest.mark.parametrize(
+    ("sites", "verdict"),
+    [
+        ({"b:in.x": X, "b:out": X}, "fail"),  # a gate of zero shows nothing
+        ({"b:in.x": X, "b:out": noise(5)}, "not compared"),
+        ({"b.attn:out": None, "b:out": noise(5)}, "fail"),  # the nearest decides
+        ({"b.to_out:in.x": noise(6), "b.to_out:out": None, "b:out": None}, "not compared"),  # another fault behind it
+        ({"b.to_out:in.x": None, "b:out": None}, "fail"),
+        ({":out": noise(5)}, "fail"),  # so far away it counts where parameters lie otherwise too
+    ],
+)
+def test_what_is_made_of_another_order_must_have_read_it(sites: dict[str, np.ndarray | None], verdict: str) -> None:
+    walk, query = Walk(), "b.attn.attention:in.query"
+    for site, x in sites.items():
+        if site.endswith("in.x") and not site.startswith("b.to_out"):
+            walk.pair(tensor(site, x), tensor(site, x))
+    walk.pair(tensor(query, X), tensor(query, TURNED))
+    for site, x in sites.items():
+        if not site.endswith("in.x") or site.startswith("b.to_out"):
+            walk.pair(*((tensor(site, x),) * 2 if x is not None else (tensor(site, X), tensor(site, noise(12)))))
+    assert walk.judge(Judge(port=True))[f"cond/{query}"].verdict == verdict

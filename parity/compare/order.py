@@ -1,0 +1,67 @@
+"""The reference's values in another order inside a port: whether what is made of them agrees.
+
+A right port may have the image before the text in its attention, or the columns of a rotary table laid out otherwise:
+what differs there is no fault where the next values that are compared are the reference's again. Those are the output
+of the nearest module around, unless that only hands on what it was given (a gate of zero shows nothing), or what the
+modules beside it are given afterwards. The whole model's output is so far away that it counts only where parameters lie
+otherwise too. Nothing is fitted, and what is made of a value decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from parity.compare.births import above, beyond
+from parity.compare.result import SiteDiff
+from parity.records import LOOP, Key
+
+ORDER = 0.1
+"""Relative L2 distance above which two tensors may hold the same values in another order: below it noise of that size
+moves neither extremes nor norm by more than rounding may."""
+
+
+@dataclass
+class Around:
+    """The sites of a step by the modules around them.
+
+    Attributes:
+        sites: in execution order. hands_on: whether the reference's module gives what it is given, by branch and path.
+        laid_out: whether parameters of the port lie otherwise.
+    """
+
+    sites: Sequence[SiteDiff]
+    hands_on: Callable[[str, str], bool]
+    laid_out: bool
+    _agrees: dict[tuple[str, str], bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for d in self.sites:
+            if not (d.key.is_input or d.key.is_apart or d.key.module == LOOP):
+                place = d.key.branch, d.key.module
+                self._agrees[place] = self._agrees.get(place, True) and _agrees(d)
+
+    def undone(self, i: int) -> bool:
+        """Whether what is made of a site's values agrees."""
+        key = self.sites[i].key
+        around = self._nearest(key)
+        if around is None:
+            return False
+        if self._agrees[key.branch, around] and (around or self.laid_out) and not self.hands_on(key.branch, around):
+            return True
+        later = (
+            d
+            for d in self.sites[i + 1 :]
+            if d.key.is_input and (d.key.step, d.key.branch) == (key.step, key.branch)
+            and d.key.module != key.module and self._nearest(d.key) == around and all(d.dtypes)
+        )  # fmt: skip
+        after = next(later, None)
+        return around != "" and after is not None and _agrees(after)
+
+    def _nearest(self, key: Key) -> str | None:
+        """The nearest module around one whose output was seen."""
+        return next((m for m in above(key.module) if (key.branch, m) in self._agrees), None)
+
+
+def _agrees(d: SiteDiff) -> bool:
+    return d.verdict == "pass" and all(d.dtypes) and not beyond(d)
