@@ -184,6 +184,17 @@ def test_schedule_and_loop_of_a_port_pass_if_they_are_right(tmp_path: Path) -> N
     assert [s.noise_pred.ratio < 3 for s in result.steps] == [True, True]
 
 
+@pytest.mark.parametrize("kind", ["np.asarray", "torch.Tensor.tolist", "__import__('jax').numpy.asarray"])
+def test_a_schedule_may_be_of_any_numbers(kind: str, tmp_path: Path) -> None:
+    own = (
+        f"from types import SimpleNamespace; to = lambda x: {kind}(x); made = (lambda m: SimpleNamespace("
+        "timesteps=to(m.timesteps), sigmas=to(m.sigmas), step=lambda v, t, x, return_dict: m.step(v, "
+        "m.timesteps[m.step_index or 0], x, return_dict=False)))(made)"
+    )
+    result = with_schedule(tmp_path, own)
+    assert result.verdict == "pass", result.reason
+
+
 def test_wrong_guidance_scale_of_a_ports_loop_fails_at_noise_pred(tmp_path: Path) -> None:
     result = with_schedule(tmp_path, scale="5.0", steps=1)
     assert origin(result) == ("fail", "loop:noise_pred")

@@ -7,11 +7,13 @@ timesteps: none of that is emulated, their own code says it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
 from parity.errors import UsageError
 from parity.models.family import Place, Sampler, sigmas_of
+from parity.paths.loaded import on_host
 from parity.paths.port.load import Entry, failures
 from parity.port import OwnLoop, OwnSchedule, Scheduler
 
@@ -35,7 +37,7 @@ class OwnSampler(Sampler):
 
     @property
     def sigmas(self) -> torch.Tensor:
-        return self.base.sigmas if self.scheduler is None else sigmas_of(self.scheduler, self.timesteps)
+        return self.base.sigmas if self.scheduler is None else _tensor(sigmas_of(self.scheduler, self.timesteps))
 
     @property
     def end(self) -> float:
@@ -66,7 +68,8 @@ class OwnSampler(Sampler):
         for name, x in list(vars(made).items()):
             if type(x) is torch.Tensor:  # as ports do: what is the script's CPU tensor goes to where the model is
                 setattr(made, name, place(x))
-        self.scheduler, self.timesteps = made, made.timesteps
+        with failures(where, self.entry.path):
+            self.scheduler, self.timesteps = made, _tensor(made.timesteps)
 
     def start(self, noise: torch.Tensor) -> torch.Tensor:
         return self.base.start(noise)
@@ -104,6 +107,11 @@ class OwnSampler(Sampler):
         self.state = dict(state)
         if self.scheduler is not None and hasattr(self.scheduler, "_step_index"):
             self.scheduler._step_index = self._start + step  # diffusers' own counter; there is no public way to set it
+
+
+def _tensor(x: Any) -> torch.Tensor:
+    """A schedule's numbers, which may be an array of numpy's or JAX's, or a list."""
+    return x if isinstance(x, torch.Tensor) else on_host(x)
 
 
 def _first_index(scheduler: Scheduler) -> int:
