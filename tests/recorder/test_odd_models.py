@@ -360,7 +360,7 @@ def test_a_list_of_tensors_is_a_batch(guided: Any, scale: float, tmp_path: Path)
     model = Lists()
 
     def call(scheduler: Scheduler, how: Any, scale: float) -> None:
-        x = TWO
+        x = TWO[:, None]  # of more axes than the text
         for i in range(2):
             uncond, cond = how(model, x)
             x = scheduler.step(uncond + scale * (cond - uncond), i, x)
