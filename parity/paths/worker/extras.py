@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import glob
 import importlib.util
 import os
@@ -20,11 +21,15 @@ GPUS = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg")
 """Device files of GPUs: of NVIDIA's, of AMD's, of either under Windows."""
 
 
-def end_with_parent() -> None:
-    """End this process within a second of its parent.
+_PR_SET_PDEATHSIG = 1
+"""Of prctl(2)."""
 
-    The kernel would do so at once, but when the thread ends that started the process, as one of a pool may.
-    """
+
+def end_with_parent() -> None:
+    """End this process when its parent has, or the thread of it that started this: by the kernel if it can, whatever
+    holds the interpreter here, else within a second."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 
 

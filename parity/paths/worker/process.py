@@ -26,7 +26,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
@@ -72,6 +72,9 @@ def line_in(file: Path, trace: str) -> str:
 Launcher = Callable[[int, int, int], Any]
 """Starts a worker that reads requests from, answers to, and prints to these descriptors, as `subprocess.Popen` does."""
 
+STARTER = ThreadPoolExecutor(1, "parity-starts")
+"""Starts all workers: the kernel ends one with the thread that started it, and this one ends with the process."""
+
 LAUNCHERS: dict[str, Launcher] = {}
 """Role -> how its workers are started, if not as an interpreter of their own; for tests."""
 
@@ -107,8 +110,7 @@ class Worker:
         we_read, child_writes = os.pipe()
         we_hear, child_prints = os.pipe()
         there = (child_reads, child_writes, child_prints)
-        launch = LAUNCHERS.get(role)
-        self._process = _start(there) if launch is None else launch(*there)
+        self._process = STARTER.submit(LAUNCHERS.get(role, _start), *there).result()
         for descriptor in there:
             os.close(descriptor)
         self._to = Connection(we_write, readable=False)
@@ -263,9 +265,8 @@ def _end(process: subprocess.Popen[bytes], pipe: Connection) -> None:
     process.kill()
 
 
-def _start(descriptors: tuple[int, int, int]) -> subprocess.Popen[bytes]:
+def _start(read: int, write: int, output: int) -> subprocess.Popen[bytes]:
     """An interpreter of its own."""
-    read, write, output = descriptors
     program = _PROGRAM.format(str(Path(parity.__file__).parents[1]))
     command = [sys.executable, "-P", "-c", program, str(read), str(write)]
     # A terminal interrupts every process of the command: that is the parent's to answer, from this one's first line on.
