@@ -212,7 +212,7 @@ class _Step:
                         sites[i] = replace(d, verdict="not compared", note=f"a mask against None, beside rows {CUT}")
 
     def excuse_other_orders(self, sites: list[SiteDiff], *, laid_out: bool) -> None:
-        """Inside a port the reference's values in another order are not compared where what is made of them agrees; see
+        """Inside a port the reference's values in another order are not compared where what reads them agrees; see
         `parity.compare.order`."""
         far = [i for i, d in enumerate(sites) if d.verdict == "pass" and self.meeting.own[i] and beyond(d)]
         if not far:
@@ -220,7 +220,7 @@ class _Step:
         around = Around(tuple(sites), self._hands_on, laid_out)
         for i in far:
             if self._same_values(i, 1.0) and around.undone(i):
-                note = "the reference's values in another order, and what is made of them agrees"
+                note = "the reference's values in another order, and what reads them agrees"
                 sites[i] = replace(sites[i], verdict="not compared", note=note)
 
     def _hands_on(self, branch: str, module: str) -> bool:

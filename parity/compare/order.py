@@ -1,10 +1,10 @@
-"""The reference's values in another order inside a port: whether what is made of them agrees.
+"""The reference's values in another order inside a port: whether what reads them agrees.
 
 A right port may have the image before the text in its attention, or the columns of a rotary table laid out otherwise:
 what differs there is no fault where the next values that are compared are the reference's again. Those are the output
 of the nearest module around, unless that only hands on what it was given (a gate of zero shows nothing), or what the
 modules beside it are given afterwards. The whole model's output is so far away that it counts only where parameters lie
-otherwise too. Nothing is fitted, and what is made of a value decides.
+otherwise too. Nothing is fitted, and what reads a value decides.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Around:
                 self._agrees[place] = self._agrees.get(place, True) and _agrees(d)
 
     def undone(self, i: int) -> bool:
-        """Whether what is made of a site's values agrees."""
+        """Whether what reads a site's values agrees."""
         key = self.sites[i].key
         around = self._nearest(key)
         if around is None:
