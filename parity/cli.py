@@ -140,7 +140,7 @@ def _code(error: BaseException) -> int:
     if isinstance(error, _WrongWords):
         wrong = cast(typer.BadParameter, error)
         command = wrong.ctx.command_path if wrong.ctx else "parity"
-        message = wrong.format_message()
+        message = wrong.format_message().replace(": Value error, ", ": ")  # pydantic's own words
         tell(f"parity: {message}{'' if message.endswith(('.', '?')) else '.'} See {command} --help")
         return UsageError.exit_code
     error = signalled(error) or error

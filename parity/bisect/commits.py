@@ -77,9 +77,10 @@ def first_bad(good: str, bad: str, command: Sequence[str]) -> Found:
     old, new = _commit("GOOD", good), _commit("BAD", bad)
     if old == new:
         raise UsageError(f"GOOD and BAD are the same commit: {old}")
-    if _git("merge-base", old.sha, new.sha, check=False).strip() != old.sha:
-        turned = _git("merge-base", old.sha, new.sha, check=False).strip() == new.sha
-        advice = "BAD is one of GOOD's: exchange them" if turned else "`git merge-base` finds their common ancestor"
+    common = _git("merge-base", old.sha, new.sha, check=False).strip()
+    if common != old.sha:
+        turned = "BAD is an ancestor of GOOD: exchange them"
+        advice = turned if common == new.sha else "`git merge-base` finds their common ancestor"
         raise UsageError(f"GOOD {old} is not an ancestor of BAD {new}. {advice}")
     scratch = Path(tempfile.mkdtemp(prefix="parity-bisect-"))
     tree, judge, skipped = scratch / "tree", scratch / "judge", scratch / "skipped"

@@ -84,8 +84,8 @@ def another_called(reference: StepRecords, candidate: StepRecords) -> Iterator[C
     ours, theirs = _called(reference), _called(candidate)
     if ours and theirs and ours != theirs:
         text = (
-            f"at step {reference.step} the candidate calls {theirs}, the reference {ours}: the boundary between the "
-            "two models (boundary_ratio) or which is which"
+            f"at step {reference.step} the candidate calls {theirs}, the reference {ours}: check the step at which the "
+            "pipeline changes models (boundary_ratio), and which model is which"
         )
         yield measured(text, "boundary_ratio", ours, theirs, at=PREDICTED)
 

@@ -239,7 +239,8 @@ def _of_another_length(sides: Sides, origin: Origin) -> Iterator[Cause]:
     """A loop that ended sooner, or later, where the divergence starts behind it."""
     ours, theirs = sides.loops
     if origin.key.stage == AFTER and ours != theirs:
-        text = f"other latents are decoded: steps of the loop: {theirs} on the candidate, {ours} on the reference"
+        made = f"{theirs} on the candidate, {ours} on the reference"
+        text = f"the loops made different numbers of steps ({made}), so different latents are decoded"
         yield measured(text, "steps", float(ours), float(theirs), float(theirs - ours), at=origin.key.site)
 
 

@@ -1,10 +1,10 @@
 """The reference's values in another order inside a port: whether what reads them agrees.
 
-A right port may have the image before the text in its attention, or the columns of a rotary table laid out otherwise:
-what differs there is no fault where the next values that are compared are the reference's again. Those are the output
-of the nearest module around, unless that only hands on what it was given (a gate of zero shows nothing), or what the
-modules beside it are given afterwards. The whole model's output is so far away that it counts only where parameters lie
-otherwise too. Nothing is fitted, and what reads a value decides.
+A right port may have the image before the text in its attention, or the columns of a rotary table laid out otherwise.
+That is no fault if the next values that are compared match again: the output of the nearest module around it, or the
+input of the module called next. The output of a module that only hands on its input (a gate of zero) shows nothing, and
+the whole model's output is so far away that it counts only where the port's parameters lie otherwise too. Nothing is
+fitted: what reads a value decides.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from parity.errors import UsageError
 from parity.hooks.methods import replaced
 from parity.hooks.rows import JOINT, Part
 from parity.hooks.tap import by_branch, single_output
-from parity.hooks.torchtools import Intercept, callable_modules, leaves, mapped, named_arguments
+from parity.hooks.torchtools import Intercept, callable_modules, leaves, mapped, named_arguments, nearest
 from parity.paths.layout import Apart, Layout, is_mask
 from parity.paths.loaded import tensor
 from parity.paths.loop import Around, Loop, Once, denoise
@@ -118,21 +118,13 @@ def _constants(own: _Run) -> Iterator[tuple[_Constant, str]]:
     """What may explain outputs that are far: other constants of the modules that made them, in words."""
     outputs = [one for one in own.sites.values() if not one.key.is_input]
     judged, far = {one.key.module for one in outputs}, {one.key.module for one in outputs if one.far}
-    made_by = ((next((m for m in _from(path) if m in judged), ""), held) for path, held in own.constants.items())
+    made_by = ((path if path in judged else nearest(path, judged), held) for path, held in own.constants.items())
     held = [constants for module, constants in made_by if module in far]
     for name, values in _CONSTANTS.items():
         there = {constants[name] for constants in held if name in constants}
         others = (value for value in values if there - {value})
         for value in others:
             yield (name, value), f"made with {name}={value}, not {' and '.join(sorted(map(str, there)))}"
-
-
-def _from(path: str) -> Iterator[str]:
-    """A module and those around it."""
-    yield path
-    while path:
-        path = path.rpartition(".")[0]
-        yield path
 
 
 @dataclass

@@ -29,8 +29,8 @@ from parity.sketch import shown_record, value_record
 if TYPE_CHECKING:
     from parity.recorder.record import Recording
 
-VIDEO = 5
-"""Axes of a batch of videos."""
+PICTURE, VIDEO = 4, 5
+"""Axes of a batch of pictures, and of videos."""
 
 NOT_CALLED = (
     "no call of the transformer was seen in the first step; was it replaced or compiled within the block, or its "
@@ -156,7 +156,7 @@ class Loop:
         """Records of a call of the decoder, as of one for each video or picture that it is given, whatever the size of
         the batch: the latents, what they gave, and what a picture shows of that."""
         z, given = self._placed(latents), self._placed(frames)
-        many = len(z) if z.ndim == given.ndim > VIDEO - 2 and len(z) == len(given) else 1
+        many = len(z) if z.ndim == given.ndim >= PICTURE and len(z) == len(given) else 1
         found: list[Record] = []
         for i in range(many):
             call, own = self._decoded["decode"] + i, slice(i, i + 1) if many > 1 else slice(None)

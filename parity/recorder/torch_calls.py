@@ -167,10 +167,9 @@ class Calls:
         many = len(rows) if latents is None else len(latents)
         listed = output if isinstance(output, list) and len(output) == many > 1 else found
         if isinstance(listed, (list, tuple)):
-            own = {
-                branch: [listed[i] for i in rows_of(branch, rows)] for branch in branches if len(listed) == len(rows)
-            }
-            each = [(b, own[b][0] if len(own.get(b, ())) == 1 else torch.stack(own.get(b, listed))) for b in branches]
+            by_row = len(listed) == len(rows)
+            own = [[listed[i] for i in rows_of(b, rows)] if by_row else list(listed) for b in branches]
+            each = [(b, x[0] if by_row and len(x) == 1 else torch.stack(x)) for b, x in zip(branches, own, strict=True)]
         elif isinstance(found, torch.Tensor):
             each = by_branch(branches, found, rows)
         else:

@@ -25,7 +25,7 @@ REFUSED = [
     ("run --stages text,tail", "--stages takes text, transformer, vae"),
     ("diff nowhere b", "there is no golden here"),
     ("diff a port.py", "'port.py' is a file; name its function that makes the port, as in port.py:build"),
-    ("diff a b --format pdf", "'pdf' is not one of 'html', 'json'"),
+    ("diff a b --format pdf", "Invalid value for '--format': 'pdf' is not one of 'html', 'json'"),
     ("diff a b --map-out x", "--map-out saves what --map auto proposes"),
     ("explain nowhere", "is not a run folder. Create one with `parity run --out DIR`, or name two goldens"),
     ("report nowhere", "is not a run folder. Create one with `parity run --out DIR`, or name a file that `parity diff"),

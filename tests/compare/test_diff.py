@@ -246,7 +246,7 @@ def test_a_loop_that_ended_sooner_is_why_other_latents_are_decoded(tmp_path: Pat
     for count, said in ((1, True), (2, False)):
         result = diff(reference, write(tmp_path / f"b{count}", SCRIPT, steps(count, FAR)[1]))
         assert origin(result) == "vae decode:in.z"
-        assert any("steps of the loop: 1 on the candidate, 2 on" in c.cause for c in result.causes) == said
+        assert any("numbers of steps (1 on the candidate, 2 on" in c.cause for c in result.causes) == said
 
 
 @pytest.mark.parametrize("far", [FAR, 0.0])

@@ -209,7 +209,8 @@ def test_wrong_guidance_scale_of_a_ports_loop_fails_at_noise_pred(tmp_path: Path
             50,
             {
                 "candidate schedule": "timesteps repeat: 1000 (steps 0, 1",
-                "scheduler state": "the candidate's scheduler already stands at step 1 before step 0: warm-up calls",
+                "scheduler state": "the candidate's scheduler already stands at step 1 before step 0: warm-up calls "
+                "moved it or equal first timesteps, of which diffusers' schedulers begin at the second",
             },
         ),
         (
