@@ -4,7 +4,7 @@
 
 The first step of a loop with classifier-free guidance is recorded in bfloat16, with floors. Then candidates are
 recorded from the same model: some compute the same in another way, some have a fault. `parity diff` compares each, and
-the script ends with 1 if a verdict or its place is wrong. Floors took over four minutes on an H100. `--small` runs
+the script ends with 1 if a verdict or its place is wrong. Floors took 44 s on an H200. `--small` runs
 anywhere.
 """
 
@@ -170,7 +170,6 @@ def candidates(loop: Loop) -> dict[str, Candidate]:
         "attention by cuDNN": Candidate(loop, sdpa_kernel(SDPBackend.CUDNN_ATTENTION)),
         "attention written out": Candidate(loop, sdpa_kernel(SDPBackend.MATH)),
         "both branches in one batch": Candidate(replace(loop, one_batch=True)),
-        "blocks compiled": Candidate(loop, compiled(model)),
         "text mask dropped in the refiner": Candidate(
             loop, forward(model.context_embedder, lambda old, x, t, mask=None: old(x, t, None)), "context_embedder"
         ),
@@ -187,6 +186,7 @@ def candidates(loop: Loop) -> dict[str, Candidate]:
         "schedule shifted by 5, not 7": Candidate(replace(loop, shift=5.0), place="schedule"),
         "guidance 5, not 6": Candidate(replace(loop, guidance=5.0), place="noise_pred"),
         "in float32": Candidate(loop, widened(model)),
+        "blocks compiled": Candidate(loop, compiled(model)),
     }
 
 

@@ -6,8 +6,9 @@ realise settings so (attention processors, forwards that JAX can trace); a port 
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -42,18 +43,17 @@ def facts_of(loop: Loop, role: Role, *, alone: bool) -> Facts:
     side = loop.side
     family, backend, settings, given = side.family, side.backend, side.settings, side.inputs
     shapes: dict[str, tuple[int, ...]] = {}
-    dtypes: dict[str, str] = {}
-    narrow_ones = 0
+    narrow_ones: dict[str, int] = {}
 
-    def read() -> Iterator[tuple[str, np.ndarray]]:
-        nonlocal narrow_ones
-        for name, dtype, values in backend.weights():
-            shapes[name], dtypes[name] = values.shape, dtype
-            narrow_ones += values.size if _is_narrow(values.reshape(-1)[:SAMPLE]) else 0
-            yield name, narrow(values)
+    def read(name: str, values: Callable[[], np.ndarray]) -> np.ndarray:
+        x = values()
+        shapes[name], narrow_ones[name] = x.shape, x.size if _is_narrow(x.reshape(-1)[:SAMPLE]) else 0
+        return narrow(x)
 
-    prints = weight_prints(read())
-    weights = {name: (shape, prints[name]) for name, shape in shapes.items()}
+    each = list(backend.weights())
+    dtypes = {name: dtype for name, dtype, _ in each}
+    prints = weight_prints((name, functools.partial(read, name, values)) for name, _, values in each)
+    weights = {name: (shapes[name], print_) for name, print_ in prints.items()}
     with backend.scope():
         sample = family.rotary_tables(backend.model, loop.latents)
         tables = {name: backend.host(x).astype(np.float32) for name, x in sample.items()}
@@ -93,7 +93,7 @@ def facts_of(loop: Loop, role: Role, *, alone: bool) -> Facts:
         tensors={name: to_numpy(x) for name, x in tensors.items()},
         lacks=dict(family.without(side.case.config)),
         compiled=not isinstance(backend, TorchBackend) and bool(settings["jit"]),
-        narrow=narrow_ones / max(sum(map(math.prod, shapes.values())), 1),
+        narrow=sum(narrow_ones.values()) / max(sum(map(math.prod, shapes.values())), 1),
     )
 
 

@@ -308,7 +308,7 @@ class StageSide(LiveSide):
         weights = {}
         if spec.named:
             each = self.loaded.backend.weights()
-            weights = weight_prints((f"{spec.source.stage}.{name}", x) for name, _, x in each)
+            weights = weight_prints((f"{spec.source.stage}.{name}", read) for name, _, read in each)
         modules = self.loaded.modules if stage.modules is None else stage.modules
         return stage_facts(stage, spec, self.settings, modules, weights, self._own is not None)
 

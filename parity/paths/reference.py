@@ -9,6 +9,7 @@ terms is dropped (jax.lax.Precision). The emulation makes a candidate's setting 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -94,10 +95,10 @@ class TorchBackend(Base):
         """Within it, each call of the model, of these branches, is made in the context that `listen` gives."""
         return replaced(self, "listen", listen)
 
-    def weights(self) -> Iterator[tuple[str, str, np.ndarray]]:
-        """(name, dtype, values) of each parameter and buffer, one at a time on the host; 16-bit floats as float32."""
+    def weights(self) -> Iterator[tuple[str, str, Callable[[], np.ndarray]]]:
+        """(name, dtype, what reads it) of each parameter and buffer; on the host, 16-bit floats as float32."""
         for name, x in named_tensors(self.model):
-            yield name, str(x.dtype).removeprefix("torch."), to_numpy(x)
+            yield name, str(x.dtype).removeprefix("torch."), functools.partial(to_numpy, x)
 
     def to_torch(self, x: torch.Tensor) -> torch.Tensor:
         """A plain CPU torch tensor of the same dtype and values."""

@@ -13,12 +13,14 @@ observes, what is spread over them is gathered, and the first one writes what is
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from parity.errors import UsageError
@@ -101,6 +103,10 @@ class Parts:
         return found
 
 
+def _weight(kind: Kind, x: torch.Tensor) -> np.ndarray:
+    return narrow(kind.host(x))
+
+
 def provenance_of(parts: Parts, kind: Kind, process: Process, *, weighed: bool = True) -> Provenance:
     """What the golden says of itself; asked for when its first step is written. It is a reference once it has floors.
 
@@ -125,7 +131,10 @@ def provenance_of(parts: Parts, kind: Kind, process: Process, *, weighed: bool =
             # What is offloaded is nowhere now; a fingerprint of some weights alone would say that others are missing.
             there = not any(x.is_meta for _, x in named_tensors(model))
             if weighed and there and not (process.split or process.together):
-                weights |= weight_prints((before + n, narrow(kind.host(x))) for n, x in named_tensors(model))
+                if torch.cuda.is_initialized():  # they are read by threads, whose stream is not this one
+                    torch.cuda.current_stream().synchronize()
+                each = named_tensors(model)
+                weights |= weight_prints((before + n, functools.partial(_weight, kind, x)) for n, x in each)
             top = prefix if i else ""
             modules |= {before + name: before + above if above else top for name, above in module_tree(model).items()}
             modules |= {prefix: ""} if i else {}

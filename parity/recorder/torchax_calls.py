@@ -22,8 +22,7 @@ from torchax import interop
 
 from parity.hooks.attach import attached
 from parity.hooks.methods import replaced
-from parity.hooks.reduce.on_jax import BatchingReducer, array_of, jax_records, split, whole
-from parity.hooks.reduce.on_torch import widen16
+from parity.hooks.reduce.on_jax import BatchingReducer, array_of, jax_records, on_host, split, whole
 from parity.hooks.tap import Entry, Reducer, Tap
 from parity.hooks.torchtools import named_arguments, prediction_of, uncached
 from parity.recorder.steps import STAGE, names_of
@@ -43,7 +42,7 @@ class InTorchax(Kind):
         return jax_records(static, reduced, step, STAGE)
 
     def host(self, x: torch.Tensor) -> Any:
-        return widen16(np.asarray(whole(array_of(x))))
+        return on_host(whole(array_of(x)))
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         env: contextlib.AbstractContextManager[Any] = torchax.default_env()

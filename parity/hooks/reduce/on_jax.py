@@ -371,6 +371,11 @@ def whole(tree: Any) -> Any:
     return jax.tree.map(read, tree)
 
 
+def on_host(x: jax.Array) -> np.ndarray:
+    """An array's values; 16-bit floats as float32."""
+    return widen16(np.asarray(x))
+
+
 def jax_records(entries: tuple[Entry, ...], reduced: Any, step: int, stage: str = "transformer") -> list[Record]:
     """Records of what a tap saw, its reductions brought to the host in one transfer."""
     if not entries:

@@ -10,6 +10,7 @@ Compiled programs are kept in the cache folder between runs (JAX's persistent co
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -24,8 +25,7 @@ from torchax import interop
 from torchax.ops import mappings
 
 from parity.hooks.attach import attached
-from parity.hooks.reduce.on_jax import BatchingReducer, array_of, jax_records, split
-from parity.hooks.reduce.on_torch import widen16
+from parity.hooks.reduce.on_jax import BatchingReducer, array_of, jax_records, on_host, split
 from parity.hooks.reduce.on_tpu import reduce_on_mesh
 from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
@@ -115,7 +115,7 @@ class TorchaxBackend(Base):
             yield
 
     def host(self, x: torch.Tensor) -> np.ndarray:
-        return widen16(np.asarray(array_of(x)))
+        return on_host(array_of(x))
 
     def call(self, calls: StepCalls, plan: SitePlan | None) -> Predicted:
         predictions: dict[str, torch.Tensor] = {}
@@ -202,9 +202,9 @@ class TorchaxBackend(Base):
         mesh = self.devices.mesh
         return BatchingReducer(lambda x, start, stop, n: reduce_on_mesh(x, start, stop, mesh=mesh, items=n))
 
-    def weights(self) -> Iterator[tuple[str, str, np.ndarray]]:
+    def weights(self) -> Iterator[tuple[str, str, Callable[[], np.ndarray]]]:
         for name, x in self.params.items():
-            yield name, str(x.dtype), widen16(np.asarray(x))
+            yield name, str(x.dtype), functools.partial(on_host, x)
 
     def to_torch(self, x: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy(np.array(self.host(x))).to(mappings.j2t_dtype(array_of(x).dtype))

@@ -9,6 +9,7 @@ tap inside `vmap` is an error; a module there is not observed.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any
@@ -22,7 +23,7 @@ from torchax import interop
 from parity.errors import UsageError
 from parity.hooks.methods import replaced
 from parity.hooks.objects import objects_of, watched
-from parity.hooks.reduce.on_torch import widen16
+from parity.hooks.reduce.on_jax import on_host
 from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.torchtools import mapped, nearest
@@ -70,10 +71,11 @@ class JaxPort(TorchaxBackend):
             call()
         return self.heard
 
-    def weights(self) -> Iterator[tuple[str, str, np.ndarray]]:
+    def weights(self) -> Iterator[tuple[str, str, Callable[[], np.ndarray]]]:
         for path, x in jax.tree_util.tree_leaves_with_path(self.params):
             if not _is_key(x):
-                yield jax.tree_util.keystr(path, simple=True, separator="."), str(x.dtype), widen16(np.asarray(x))
+                name = jax.tree_util.keystr(path, simple=True, separator=".")
+                yield name, str(x.dtype), functools.partial(on_host, x)
 
     def forward(self, names: tuple[str, ...], rule: RowRule, plan: SitePlan | None) -> Forward:
         forward = super().forward(names, rule, plan)
