@@ -60,17 +60,24 @@ def differences(result: Result) -> tuple[Difference, ...]:
     first = [result.origin.key] if result.origin is not None and result.origin.birth != "propagated" else []
     explained = {d.key for d in result.closer if not d.introduced}  # the closer look has seen what comes before them
     measured = {d.key for d in result.introduced if d.local.rel_l2 > 0}  # made of the candidate's own values
+    far = {d.key: d.distance.rel_l2 for d in result.introduced if d.key.is_input}
+    again = set[str]()
+    handed: dict[tuple[object, ...], str] = {}  # the model hands one value to several modules
     for key in (*first, *(d.key for d in result.introduced)):
         if weights and key.module not in _AROUND:
             continue  # a module that has other weights differs by them
         if first and key != first[0] and ((key in explained and key not in measured) or _around(key, first[0])):
             continue  # it hands on what begins before it, or inside it
+        value = (key.step, key.branch, key.port, far.get(key, key))
+        if handed.setdefault(value, code_of(key.site)) != code_of(key.site):
+            again.add(code_of(key.site))
+            continue
         one = found.setdefault(code_of(key.site), Difference(place_of(key.site)))
         one.also(place_of(key.site))
         if key.branch and key.branch not in one.branches:
             one.branches.append(key.branch)
     for cause in result.causes:
-        if cause.at and not cause.harmless:
+        if cause.at and not cause.harmless and code_of(cause.at) not in again - found.keys():
             found.setdefault(code_of(cause.at), Difference(place_of(cause.at))).causes.append(cause.cause)
     behind = {place_of(site): i + 1 for i, site in enumerate(_RELATIONS)}
     return tuple(sorted(found.values(), key=lambda d: behind.get(d.place, 0)))

@@ -205,9 +205,12 @@ class _Run:
         self, path: str, number: int, args: Any, kwargs: Any, named: Mapping[str, Any]
     ) -> tuple[Any, Any] | None:
         """A call begins: its arguments, as far as they give way."""
+        seen: dict[str, dict[str, tuple[torch.Tensor, torch.Tensor | None]]] = {branch: {} for branch in self._branches}
         for name, x in named.items():
             for branch, piece in by_branch(self._branches, x) if isinstance(x, torch.Tensor) else ():
-                self._layouts[branch].see(path, name, piece, self._other(branch, f"{path}:in.{name}", number))
+                seen[branch][name] = piece, self._other(branch, f"{path}:in.{name}", number)
+        for branch, given in seen.items():
+            self._layouts[branch].see(path, given)
         caller = self._open[-1] if self._open else None
         changed: dict[int, torch.Tensor] = {}
         fates = set[Fate]()
@@ -284,12 +287,13 @@ class _Run:
         """Whether the reference's own value gives way; what is judged of it is taken in."""
         found: dict[str, Apart] = {}
         if is_mask(key.port, x):
-            masks = layout.masks(x, other)
+            masks = layout.masks(key, x, other)
             if masks is not None and torch.equal(*masks) and (placed is None or layout.moved):
                 return "same"
             if masks is not None and not torch.equal(*masks):
                 apart, counts = Apart.of(key, *(mask.float() for mask in masks)), [int(mask.sum()) for mask in masks]
-                apart.said = f"the candidate's lets {counts[1]} keys through, the reference's {counts[0]}"
+                others = f"the reference's {counts[0]}" if counts[0] != counts[1] else "others than the reference's"
+                apart.said = f"the candidate's lets {counts[1]} keys through, {others}"
                 found[name_of(key)] = apart
         elif placed is not None and (x.is_floating_point() or x.is_complex()):
             for part in layout.parts(key.module, key.port, x):

@@ -7,6 +7,7 @@ that stand in one place: how far the candidate's are from the reference's own, a
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -37,13 +38,14 @@ class Layout:
     Attributes:
         side: the reference's model, and how its rows lie. own_order: whether the candidate's masks may say that its
             rows stand elsewhere.
-        moved: whether they do. _ours, _theirs: the masks so far.
+        moved: whether they do. _ours, _theirs: the masks so far. _elsewhere: those (module, argument) that say so.
     """
 
     side: TorchBackend
     branch: str
     own_order: bool
     moved: bool = False
+    _elsewhere: set[tuple[str, str]] = field(default_factory=set)
     _ours: Masks = field(init=False)
     _theirs: Masks = field(init=False)
 
@@ -51,15 +53,23 @@ class Layout:
         rule = self.side.rules[self.branch] if self.side.family.pairs_rows else NoRows()
         self._ours, self._theirs = Masks(rule), Masks(rule)
 
-    def see(self, module: str, port: str, x: torch.Tensor, other: torch.Tensor | None) -> None:
-        """Take in an argument of a call, where it is a mask."""
-        self._ours.see(module, {port: x})
-        if self.own_order and other is not None and is_mask(port, x) and other.ndim >= 2:
-            self._theirs.see(module, {port: other.to(x.device)})
-            ours, theirs = valid_rows(x), valid_rows(other.to(x.device))
-            self.moved |= not torch.equal(ours, theirs) and torch.equal(ours.sum(-1), theirs.sum(-1))
+    def see(self, module: str, given: Mapping[str, tuple[torch.Tensor, torch.Tensor | None]]) -> None:
+        """Take in the arguments of a call, by name, of both sides: the masks among them."""
+        rows = [(x, other.to(x)) for x, other in given.values() if x.ndim == 3 and other is not None]
+        for port, (x, other) in given.items():
+            self._ours.see(module, {port: x})
+            if self.own_order and other is not None and is_mask(port, x) and other.ndim >= 2:
+                other = other.to(x.device)
+                ours, theirs = valid_rows(x), valid_rows(other)
+                if not torch.equal(ours, theirs) and torch.equal(ours.sum(-1), theirs.sum(-1)):
+                    if not _stand_there(rows, ours[0], theirs[0]):
+                        other = x  # another mask over rows in one order
+                    else:
+                        self._elsewhere.add((module, port))
+                        self.moved = True
+                self._theirs.see(module, {port: other})
 
-    def masks(self, x: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    def masks(self, key: Key, x: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Which keys each of two masks lets through, bool [B, rows], equal where only their order is another; None
         where that cannot be compared."""
         ours = _through(x)
@@ -68,7 +78,7 @@ class Layout:
         if other.ndim < 2 or len(other) != len(x):
             return None
         theirs = _through(other.to(x.device))
-        if self.own_order and torch.equal(ours.sum(-1), theirs.sum(-1)):
+        if (key.module, key.port.removeprefix("in.")) in self._elsewhere:
             return ours, ours
         return (ours, theirs) if ours.shape == theirs.shape else None
 
@@ -112,6 +122,25 @@ class Layout:
         elif part.frame:
             rows = take(rows, *frames[part.frame])[0]
         return rows.detach().clone()
+
+
+def _stand_there(rows: Sequence[tuple[torch.Tensor, torch.Tensor]], ours: torch.Tensor, theirs: torch.Tensor) -> bool:
+    """Whether the rows that came with two masks hold one side's values where its own mask lets them through, rather
+    than both sides' in one order; also where no rows came with them, or another number of them.
+
+    Args:
+        rows: of both sides, [B, R, C]; two streams may share a mask, in any order. ours, theirs: bool [R].
+    """
+    several = [(rows[i], rows[j]) for i in range(len(rows)) for j in range(len(rows)) if i != j]
+    joined = [*rows, *((torch.cat([a, c], 1), torch.cat([b, d], 1)) for (a, b), (c, d) in several if _join(a, c, b, d))]
+    fit = [(a, b) for a, b in joined if a.shape == b.shape and a.shape[1] == len(ours) == len(theirs)]
+    there = [float((a[:, ours] - b[:, theirs]).norm()) for a, b in fit]
+    same = [float((a[:, ours] - b[:, ours]).norm()) for a, b in fit]
+    return not fit or min(there) < min(same)
+
+
+def _join(*streams: torch.Tensor) -> bool:
+    return len({(x.dtype, len(x), x.shape[2]) for x in streams}) == 1
 
 
 def _through(mask: torch.Tensor) -> torch.Tensor:

@@ -119,6 +119,16 @@ def test_what_hands_on_what_begins_inside_it_is_no_other_difference(site: str, l
     assert len(differences(result)) == listed
 
 
+@pytest.mark.parametrize(("second", "listed"), [(0.5, 1), (0.4, 2)])
+def test_one_value_that_is_handed_to_several_modules_is_one_difference(second: float, listed: int) -> None:
+    at = tuple(
+        SiteDiff(Key("transformer", 0, "cond", site), Distance(far, 0.0, 1e9), verdict="fail", birth="input")
+        for site, far in (("blocks.0:in.mask", 0.5), ("single_blocks.0:in.mask", second))
+    )
+    result = Result("fail", "logic", Reason(kind="first_divergence"), sites=at, origin=Origin(at[0].key, "input"))
+    assert len(differences(result)) == listed
+
+
 @pytest.mark.parametrize("looked", [True, False])
 def test_what_the_closer_look_has_explained_is_no_difference(looked: bool) -> None:
     """At first nobody saw what makes the input of the next block."""

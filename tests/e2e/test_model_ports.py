@@ -145,6 +145,36 @@ def test_port_that_traces_for_itself_is_judged(function: str, factor: float, ver
         assert result.origin.key.module.split(".")[0] in ("transformer_blocks", "patch_embed")
 
 
+# --- a mask for another order of the rows than they stand in
+
+MISPLACED = """
+from diffusers import HunyuanVideoTransformer3DModel
+from parity.port import Port
+
+
+def build(case):
+    net = HunyuanVideoTransformer3DModel.from_pretrained(case.folder)
+    for block in [*net.transformer_blocks, *net.single_transformer_blocks]:
+        own = block.forward
+        block.forward = lambda x, text, temb, mask, *rest, own=own: own(
+            x, text, temb, mask.roll(text.shape[1], -1), *rest
+        )
+    return Port(module=net)
+"""
+
+
+def test_a_mask_that_lets_other_rows_through_is_the_only_difference(tmp_path: Path) -> None:
+    """As many of them: it does not say that the rows stand elsewhere, as their values show."""
+    made = diffusers.HunyuanVideoTransformer3DModel(
+        in_channels=4, out_channels=4, num_attention_heads=2, attention_head_dim=16, num_layers=2, num_single_layers=1,
+        num_refiner_layers=1, rope_axes_dim=(4, 6, 6), text_embed_dim=16, pooled_projection_dim=8,
+    )  # fmt: skip
+    made.save_pretrained(tmp_path / "model")
+    result = compare(None, port(tmp_path, MISPLACED), model=str(tmp_path / "model"), openers=InProcess())
+    assert [d.place for d in differences(result)] == ["transformer_blocks.*.attn's input attention_mask"]
+    assert any(c.cause.endswith("keys through, others than the reference's") for c in result.causes)
+
+
 # --- schedule and loop of a port's own
 
 SCHEDULE = """
