@@ -7,9 +7,12 @@ How. Within `watched`, `__call__` of each class in the tree is wrapped. The oute
 walking its attributes (lists and dicts add their index or key), and each call of a named object is handed over.
 flax is not imported. Cost: one walk of the tree for each call of the top object.
 
+Inside that call `nnx.remat` and `nnx.scan` rebuild objects once more. One that holds the arrays of a named object is
+that object. One whose arrays are those of a named one of its class without their leading axis is a layer of it, the
+next: `blocks.0`, `blocks.1`, once the scan is unrolled.
+
 A linen module has no children before it is applied, and names of its own: it is asked for each call by linen's own
-`intercept_methods`. The layers of an `nn.scan` are one module there, called once a layer; they differ in their
-number behind its name, `blocks.0`, once the scan is unrolled.
+`intercept_methods`. The layers of an `nn.scan` are one module there, called once a layer, and are named in that way too.
 """
 
 from __future__ import annotations
@@ -17,8 +20,11 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+import jax
 
 from parity.hooks.methods import replaced
 
@@ -49,7 +55,7 @@ def objects_of(top: Any) -> dict[str, Any]:
             return
         seen.add(id(value))
         for name, item in inside:
-            visit(f"{path}.{name}" if path else str(name), item)
+            visit(_below(path, str(name)), item)
 
     visit("", top)
     return found
@@ -132,25 +138,63 @@ class _State:
     def __init__(self, see: See, within: Within, top: type) -> None:
         self.see, self.within, self.top = see, within, top
         self.names: dict[int, str] = {}
-        self.held: Any = None
+        self.held: dict[str, Any] = {}  # alive while their ids are names
+        self.called: Counter[str] = Counter()  # those that were rebuilt
 
     def wrapped(self, call: Any) -> Any:
         def observed(module: Any, *args: Any, **kwargs: Any) -> Any:
+            outer = self.names, self.held
             outermost = not self.names and type(module) is self.top
-            if outermost:
-                self.held = objects_of(module)  # alive while their ids are names
-                self.names = {id(value): path for path, value in self.held.items()}
+            if not outermost and (id(module) in self.names or not self.names):
+                return self.asked(call, module, args, kwargs)
+            path = "" if outermost else self.rebuilt(module) if self.within((args, kwargs)) else None
+            if path is None:
+                return call(module, *args, **kwargs)
+            own = {_below(path, name): value for name, value in objects_of(module).items()}
+            self.held, self.names = {**self.held, **own}, {**self.names, **{id(x): name for name, x in own.items()}}
             try:
-                path = self.names.get(id(module))
-                if path is None or not self.within((args, kwargs)):
-                    return call(module, *args, **kwargs)
-                named = _arguments(call, module, args, kwargs)
-                return _observed(self.see, path, named, lambda: call(module, *args, **kwargs))
+                return self.asked(call, module, args, kwargs)
             finally:
-                if outermost:
-                    self.names, self.held = {}, None
+                self.names, self.held = outer
+                self.called = Counter() if outermost else self.called
 
         return observed
+
+    def asked(self, call: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call an object, and see it if it has a name."""
+        path = self.names.get(id(module))
+        if path is None or not self.within((args, kwargs)):
+            return call(module, *args, **kwargs)
+        named = _arguments(call, module, args, kwargs)
+        return _observed(self.see, path, named, lambda: call(module, *args, **kwargs))
+
+    def rebuilt(self, module: Any) -> str | None:
+        """The name of an object that was made of a named one's arrays, or of a layer of them; None for any other."""
+        own = _arrays(module)
+        alike = {path: _arrays(x) for path, x in self.held.items() if type(x) is type(module)} if own else {}
+        same = [path for path, held in alike.items() if list(map(id, held)) == list(map(id, own))]
+        layers = {path: _layers(held, own) for path, held in alike.items()}
+        for path in same or [path for path, count in layers.items() if self.called[path] < count]:
+            number = self.called[path]
+            self.called[path] += 1
+            return path if same or alike[path][0].ndim == own[0].ndim else _below(path, str(number))
+        return None
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path and name else path or name
+
+
+def _arrays(module: Any) -> list[Any]:
+    return [x for x in jax.tree.leaves(module) if hasattr(x, "shape")]
+
+
+def _layers(held: Sequence[Any], one: Sequence[Any]) -> int:
+    """How many objects with arrays like those of one are stacked in others; 0 for none."""
+    if [x.shape for x in held] == [x.shape for x in one]:
+        return 1
+    counts = {x.size // y.size if x.ndim == y.ndim + 1 and x.size % y.size == 0 else 0 for x, y in zip(held, one)}
+    return counts.pop() if len(held) == len(one) and len(counts) == 1 else 0
 
 
 def _observed(see: See, path: str, named: Mapping[str, Any], call: Callable[[], Any]) -> Any:

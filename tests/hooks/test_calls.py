@@ -83,3 +83,36 @@ def test_calls_of_a_copy_are_seen_and_the_classes_are_restored() -> None:
     ):
         Top()(101)
     assert (Leaf.__call__, Top.__call__) == before
+
+
+def test_what_a_flax_transformation_rebuilds_has_the_name_of_what_it_was_made_of() -> None:
+    nnx, jnp = pytest.importorskip("flax.nnx"), pytest.importorskip("jax.numpy")
+    pytest.importorskip("torchax")
+    from parity.paths.jax.tracing import inlining
+
+    class Block(nnx.Module):  # type: ignore[misc, name-defined]
+        def __init__(self, rngs: Any) -> None:
+            self.fc = nnx.Linear(3, 3, rngs=rngs)
+
+        def __call__(self, x: Any) -> Any:
+            return self.fc(x)
+
+    class Net(nnx.Module):  # type: ignore[misc, name-defined]
+        def __init__(self, rngs: Any) -> None:
+            stacked = nnx.split_rngs(splits=3)(nnx.vmap(Block, in_axes=0, out_axes=0))
+            self.first, self.second, self.each = stacked(rngs), stacked(rngs), nnx.List([Block(rngs), Block(rngs)])
+
+        def __call__(self, x: Any) -> Any:
+            through = nnx.scan(lambda x, block: block(x), in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
+            x = through(through(x, self.first), self.second)
+            for block in reversed(self.each):
+                x = nnx.remat(lambda block, x: block(x))(block, x)
+            return x
+
+    seen: list[str] = []
+    net = Net(nnx.Rngs(0))
+    with watched(net, lambda path, port, _: seen.append(path) if port == "out" else None, lambda _: True), inlining():
+        for _ in range(2):
+            net(jnp.ones((1, 3)))
+    blocks = [*(f"{stack}.{i}" for stack in ("first", "second") for i in range(3)), "each.1", "each.0"]
+    assert seen == [*(f"{block}{at}" for block in blocks for at in (".fc", "")), ""] * 2
