@@ -12,7 +12,7 @@ that object. One whose arrays are those of a named one of its class without thei
 next: `blocks.0`, `blocks.1`, once the scan is unrolled.
 
 A linen module has no children before it is applied, and names of its own: it is asked for each call by linen's own
-`intercept_methods`. The layers of an `nn.scan` are one module there, called once a layer, and are named in that way too.
+`intercept_methods`. The layers of an `nn.scan` are one module there, called once a layer, and are named so too.
 """
 
 from __future__ import annotations
@@ -193,8 +193,10 @@ def _layers(held: Sequence[Any], one: Sequence[Any]) -> int:
     """How many objects with arrays like those of one are stacked in others; 0 for none."""
     if [x.shape for x in held] == [x.shape for x in one]:
         return 1
-    counts = {x.size // y.size if x.ndim == y.ndim + 1 and x.size % y.size == 0 else 0 for x, y in zip(held, one)}
-    return counts.pop() if len(held) == len(one) and len(counts) == 1 else 0
+    if len(held) != len(one) or any(x.ndim != y.ndim + 1 for x, y in zip(held, one, strict=True)):
+        return 0
+    counts = {x.size / y.size for x, y in zip(held, one, strict=True)}
+    return int(counts.pop()) if len(counts) == 1 else 0
 
 
 def _observed(see: See, path: str, named: Mapping[str, Any], call: Callable[[], Any]) -> Any:
