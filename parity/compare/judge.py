@@ -193,20 +193,26 @@ class _Step:
         return (both[0], both[1]) if len(both) == 2 else (b"", b"")
 
     def excuse_missing_masks(self, sites: list[SiteDiff]) -> None:
-        """A port that leaves its padding out needs no mask, or one of all ones: where another input of the call has as
-        many rows as the mask lets through it is that text, and a mask that is missing is not compared."""
+        """A side that leaves its padding out needs no mask, or one of all ones: where another input of the call has as
+        many rows as the other's mask lets through it is that text, and a mask that is missing is not compared."""
         for i in self.meeting.others:
             d, (a, b) = sites[i], (at[i] for at in self.meeting.at)
-            if a < 0 or b < 0 or not (self.meeting.own[i] and is_mask(self.ours[a])):
+            if a < 0 or b < 0 or not self.meeting.own[i]:
                 continue
-            missing = self.theirs[b].kind == "none"
-            if not missing and d.verdict != "not compared":
+            masks = self.ours[a], self.theirs[b]
+            missing = any(mask.kind == "none" for mask in masks)
+            if not (missing or d.verdict == "not compared") or not any(map(is_mask, masks)):
                 continue
-            length, through = self.ours[a].shape[-1:], keys_through(self.ours[a])
+            through = [(mask.shape[-1:], keys_through(mask)) for mask in masks]
             for j, e in enumerate(sites):
                 other = e.verdict == "not compared" and e.key.is_input and call_of(e.key) == call_of(d.key) and i != j
-                pairs = ((x, y) for x, y in zip(*e.shapes, strict=False) if x != y) if other else ()
-                if any((x,) == length and y in through for x, y in pairs):
+                pairs = [(x, y) for x, y in zip(*e.shapes, strict=False) if x != y] if other else []
+                rows = (pairs, [(y, x) for x, y in pairs])
+                if any(
+                    (whole,) == length and cut in keys
+                    for (length, keys), each in zip(through, rows, strict=True)
+                    for whole, cut in each
+                ):
                     sites[j] = replace(e, note=CUT)
                     if missing:
                         sites[i] = replace(d, verdict="not compared", note=f"a mask against None, beside rows {CUT}")

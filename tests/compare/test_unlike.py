@@ -156,10 +156,13 @@ def test_another_order_of_what_the_model_is_given_is_a_difference() -> None:
         (64, True, "fail"),  # the mask left out
     ],
 )
-def test_text_without_its_padding_needs_no_mask(rows: int, port: bool, verdict: str) -> None:
+@pytest.mark.parametrize("cut", ["reference", "candidate"])
+def test_text_without_its_padding_needs_no_mask(rows: int, port: bool, verdict: str, cut: str) -> None:
     walk, text = Walk(), noise(4, (1, 64, 8))
-    walk.pair(tensor(":in.text", text), tensor(":in.text", text[:, :rows]))
-    walk.pair(tensor(":in.text_mask", KEYS[None]), none(":in.text_mask"))
+    texts = tensor(":in.text", text), tensor(":in.text", text[:, :rows])
+    masks = tensor(":in.text_mask", KEYS[None]), none(":in.text_mask")
+    for ours, theirs in (texts, masks):
+        walk.pair(*(ours, theirs) if cut == "candidate" else (theirs, ours))
     assert walk.judge(Judge(port=port))["cond/:in.text_mask"].verdict == verdict
 
 
