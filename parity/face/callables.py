@@ -12,7 +12,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,7 +23,7 @@ from parity.errors import UsageError
 from parity.face.arguments import Nest, leaves, to_torch
 from parity.face.functions import Function, JaxFunction
 from parity.hooks.tap import single_output
-from parity.hooks.torchtools import named_tensors
+from parity.hooks.torchtools import named_tensors, parts_of
 from parity.models.generic.inputs import LATENT
 from parity.paths.port.load import Entry
 from parity.paths.port.ported import moved, uncompiled
@@ -38,6 +38,32 @@ Invoke = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 _JAX, _TORCH = {"jax", "jaxlib", "flax", "equinox", "haiku"}, {"torch", "diffusers", "transformers"}
 
 
+@dataclass
+class Fields:
+    """The names of what the reference returns, in its order; a candidate may return the same in a dict, which has
+    another."""
+
+    names: tuple[str, ...] = ()
+
+    def keep(self, output: object) -> None:
+        self.names = tuple(_named(output))
+
+    def arranged(self, output: object) -> object:
+        """An output with the same names, in this order."""
+        named = _named(output)
+        if tuple(named) == self.names or named.keys() != set(self.names):
+            return output
+        return tuple(named[name] for name in self.names)
+
+
+def _named(output: object) -> dict[str, object]:
+    """What an output holds by names, as its parts are numbered (`parity.hooks.tap.single_output`)."""
+    if isinstance(output, (tuple, list)):
+        return dict(zip(getattr(output, "_fields", ()), output, strict=False))
+    parts = dict(parts_of(output) or ())
+    return dict(sorted(parts.items())) if type(output) is dict else parts
+
+
 @dataclass(frozen=True, kw_only=True)
 class Callee:
     """One side's code.
@@ -46,6 +72,7 @@ class Callee:
         port: as it was given, or made of what was given. invoke: (weights, args, kwargs) -> output; None for a torch
             module that is called as it is. runs: the library that runs it. name: for people.
         nest: of the arguments. tensors: by name, as they were given. file: that it is written in.
+        fields: what the reference returns.
     """
 
     port: Port
@@ -55,6 +82,7 @@ class Callee:
     nest: Nest
     tensors: Mapping[str, torch.Tensor]
     file: str
+    fields: Fields = field(default_factory=Fields)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -103,12 +131,16 @@ class Callee:
             case.settings["dtype"]  # takes effect by what it is given
             return self._in_jax()
         module = self._function() if self._is_function else _copied(self.port.module, plain=False).eval()
+        module.register_forward_hook(lambda module, args, output: self.fields.arranged(output))  # before any tap's
         return replace(self._as_torch(module), runs=self.runs)
 
     def _as_torch(self, module: torch.nn.Module) -> Port:
         def call(given: Mapping[str, torch.Tensor]) -> torch.Tensor:
             args, kwargs = self.nest.fill(_own(given))
-            return _prediction(self, module(*args, **kwargs), given[LATENT].ndim)
+            out = module(*args, **kwargs)
+            if not self.fields.names:
+                self.fields.keep(out)
+            return _prediction(self, out, given[LATENT].ndim)
 
         return replace(self.port, module=module, call=call)
 
@@ -118,7 +150,7 @@ class Callee:
         def call(*passed: Any) -> Any:
             weights, given = passed if self.port.weights is not None else (None, passed[0])
             args, kwargs = self.nest.fill(_own(given))
-            out = invoke(weights, args, kwargs)
+            out = self.fields.arranged(invoke(weights, args, kwargs))
             if self.port.module is None:  # observed as a module's output would be
                 tap(":out", single_output(out))
             return _prediction(self, out, given[LATENT].ndim)

@@ -87,7 +87,8 @@ def compare(
     ours = callee(reference, nest, tensors, library, None, "reference")
     theirs = callee(candidate, nest, tensors, library, runs, "candidate")
     port = theirs.port
-    theirs = replace(theirs, port=replace(port, rename=rename or port.rename, layout=layout or port.layout))
+    own = replace(port, rename=rename or port.rename, layout=layout or port.layout)
+    theirs = replace(theirs, port=own, fields=ours.fields)
     openers = InProcess(first := ours.entry("reference"), second := theirs.entry("candidate"))
     ports = Ports(first.info, second.info, alone=True, openers=openers)
     settings = ports.settings(_texts(ours, reference_settings), _texts(theirs, candidate_settings))
@@ -131,6 +132,11 @@ class _Kept(Sink):
         if alone := [site for site in [*ours][1:] if site not in theirs]:  # the first is compared by any name
             detail = f"what they return is nested otherwise: the candidate's has no {alone[0].partition(':')[2]}"
             return found.unjudged(detail=detail)
+        unlike = (d for d in found.sites if d.verdict == "not compared" and _is_returned(d.key))
+        if (d := next(unlike, None)) is not None:
+            shapes = " and the candidate ".join(str(list(shape)) for shape in d.shapes)
+            detail = f"at {d.key.port} the reference returns {shapes}"
+            return replace(found, verdict="fail", failed="logic", why=Reason(kind="output", detail=detail))
         if not any(math.prod(record.shape) for record in ours.values()):
             return found.unjudged(detail="what the reference returns is empty: nothing was compared")
         return found
@@ -146,7 +152,11 @@ class _Kept(Sink):
 
 def _is_output(record: Record) -> bool:
     """Whether it is an array, or a number or text beside one, that the function returns."""
-    return record.key.module == "" and record.kind != "none" and not record.key.is_input
+    return _is_returned(record.key) and record.kind != "none"
+
+
+def _is_returned(key: Key) -> bool:
+    return key.module == "" and not key.is_input
 
 
 # --- without the loop that it was run in: no step, no branch, no noise_pred

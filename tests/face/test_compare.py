@@ -8,7 +8,7 @@ import html
 import math
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -148,6 +148,15 @@ def returns(sign: float = 1.0, number: int = 3) -> Callable[[Any], Any]:
     return lambda x: {"b": [2 * x, (x, {"c": sign * x})], "a": 1 + x, "n": (number,)}
 
 
+class Fields(NamedTuple):
+    sample: Any
+    aux: Any
+
+
+def in_fields(x: Any) -> Fields:
+    return Fields(2 * x, x)
+
+
 def boom(x: Any) -> Any:
     raise ValueError("no such thing")
 
@@ -209,6 +218,17 @@ def test_faults_are_placed(reference: Any, candidate: Callable[[], Any], site: s
     [
         (NET, lost, "fail", "the reference returns 2 values, the candidate 1"),
         (lost, NET, "pass", "agree"),
+        (
+            NET,
+            lambda x: (NET(x)[0], NET(x)[1][:, :1]),
+            "fail",
+            "the reference returns [3, 8] and the candidate [3, 1]",
+        ),
+        (in_fields, lambda x: {"aux": x, "sample": 2 * x}, "pass", "agree"),
+        (in_fields, jax.jit(lambda x: {"sample": 2 * x, "aux": x}), "pass", "agree"),
+        (lambda x: {"sample": 2 * x, "aux": x}, in_fields, "pass", "agree"),
+        (in_fields, jax.jit(lambda x: {"sample": x, "aux": 2 * x}), "fail", "model output 0: inputs match"),
+        (in_fields, lambda x: (2 * x, x), "pass", "agree"),
         (lambda x: x[:0], lambda x: x[:0], "inconclusive", "what the reference returns is empty: nothing was compared"),
         (returns(), returns(), "pass", "agree"),
         (returns(), jax.jit(returns()), "pass", "agree"),
