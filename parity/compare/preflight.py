@@ -51,9 +51,11 @@ def preflight(reference: Facts, candidate: Facts, differing: Iterable[str]) -> t
     declared = frozenset(differing)
     own = reference.own or candidate.own
     mapped = own and set(reference.weights) != set(candidate.weights)
+    other = _other_dtypes(reference, candidate)
+    rounded = other if own else ()
     return (
-        compare_weights(reference.weights, candidate.weights, declared, mapped=mapped, own=own),
-        _dtypes(reference, candidate, declared),
+        compare_weights(reference.weights, candidate.weights, declared, mapped=mapped, own=own, rounded=rounded),
+        _dtypes(reference, candidate, other, declared, own=own),
         *_inputs(reference, candidate, declared),
         *_schedule(reference.schedule, candidate.schedule, declared),
         _tables(reference, candidate, declared),
@@ -90,41 +92,49 @@ Weights = Mapping[str, tuple[tuple[int, ...], str]]
 
 
 def compare_weights(
-    a: Weights, b: Weights, declared: Collection[str], *, mapped: bool = False, own: bool = False
+    a: Weights,
+    b: Weights,
+    declared: Collection[str],
+    *,
+    mapped: bool = False,
+    own: bool = False,
+    rounded: Collection[str] = (),
 ) -> Check:
     """Compare two sides' parameters.
 
     Args:
         mapped: whether the two are mapped onto each other, so that one may fuse or split parameters of the other.
-        own: whether a side is a port, which may hold a parameter in another layout.
+        own: whether a side is a port, which may hold a parameter in another layout. rounded: those that it holds in
+            another dtype: rounded and in another layout they cannot be told from others, and are not compared.
     """
     if not a or not b:
         return Check(WEIGHTS, "explained", unknown("weights were", a, b))
     one_sided, both = a.keys() ^ b.keys(), a.keys() & b.keys()
     prints = {n: (WeightPrint.parse(a[n][1]), WeightPrint.parse(b[n][1])) for n in both}
     unlike = {n for n in both if a[n][0] != b[n][0] and not (own and prints[n][0].same_values(prints[n][1]))}
-    if unlike and not mapped:
+    if unlike and not (mapped or own):
         first = min(unlike)
         return Check(WEIGHTS, "fail", f"'{first}' has shape {a[first][0]} against {b[first][0]}")
     one_sided, both = one_sided | unlike, both - unlike  # of one name, but another thing
-    other = [n for n in both if prints[n][0].digits != prints[n][1].digits]
+    other = [n for n in both if prints[n][0].digits != prints[n][1].digits and n not in rounded]
     broken = [n for n in other if prints[n][1].broken and not prints[n][0].broken]
     if broken:
         detail = f"{len(broken)} of {len(a)} parameters hold NaN or infinities in the candidate alone: {few(broken)}"
         return Check(WEIGHTS, "fail", detail, computed=True)
-    if not one_sided and not other:
+    if not (one_sided or other or rounded):
         return Check(WEIGHTS, "pass", f"{len(a)} parameters equal")
     digits = [Counter((shape, WeightPrint.parse(text).digits) for shape, text in side.values()) for side in (a, b)]
     if not other and digits[0] == digits[1]:
         return Check(WEIGHTS, "explained", f"{len(a)} parameters equal, under other names")
     alone = [f"{len(one_sided)} parameters on one side only: {few(one_sided)}"] if one_sided else []
+    alone += [f"{len(rounded)} of another dtype not compared"] if rounded else []
     if other and not (one_sided and not mapped):
         judged = _judged_weights({n: prints[n] for n in other}, a, b, own)
         if judged is not None:
             return replace(judged, detail="; ".join([judged.detail, *alone]))
     values = f"{len(other)} of {len(a)} parameters differ in value: {few(other)}" if other else f"{len(both)} equal"
     detail = "; ".join([values, *alone])
-    if one_sided and not mapped:
+    if one_sided and not (mapped or own):
         return Check(WEIGHTS, "fail", detail)
     if not other:
         return Check(WEIGHTS, "explained", detail)
@@ -265,12 +275,22 @@ def few(names: Iterable[str]) -> str:
     return ", ".join(map(shown, names[:3])) + (", ..." if len(names) > 3 else "")
 
 
-def _dtypes(a: Facts, b: Facts, declared: frozenset[str]) -> Check:
-    other = [n for n, dtype in a.dtypes.items() if n in b.dtypes and _kind_of(b.dtypes[n]) != _kind_of(dtype)]
+def _other_dtypes(a: Facts, b: Facts) -> list[str]:
+    return [n for n, dtype in a.dtypes.items() if n in b.dtypes and _kind_of(b.dtypes[n]) != _kind_of(dtype)]
+
+
+def _dtypes(a: Facts, b: Facts, other: Sequence[str], declared: frozenset[str], *, own: bool) -> Check:
+    """Compare the dtypes of parameters; those of a port are its own, and the sites decide.
+
+    Args:
+        other: the parameters that have another.
+    """
     if not other:
         return Check("parameter dtypes", "pass", ", ".join(sorted(set(a.dtypes.values()))))
     n = other[0]
     detail = f"{len(other)} parameters differ; first: '{n}' is {a.dtypes[n]} against {b.dtypes[n]}"
+    if own:
+        return Check("parameter dtypes", "explained", f"{detail}: the sites decide")
     return explained("parameter dtypes", detail, [changed_by("weights")], declared)
 
 

@@ -74,8 +74,12 @@ class JaxPort(TorchaxBackend):
     def weights(self) -> Iterator[tuple[str, str, Callable[[], np.ndarray]]]:
         for path, x in jax.tree_util.tree_leaves_with_path(self.params):
             if not _is_key(x):
-                name = jax.tree_util.keystr(path, simple=True, separator=".")
-                yield name, str(x.dtype), functools.partial(on_host, x)
+                name, read = jax.tree_util.keystr(path, simple=True, separator="."), functools.partial(on_host, x)
+                module, _, parameter = name.removeprefix("params.").removesuffix(".value").rpartition(".")
+                if module and parameter in ("kernel", "embedding", "bias"):  # Flax's, in torch's names and layout
+                    name = f"{self.family.names.module(module)}.{parameter if parameter == 'bias' else 'weight'}"
+                    read = functools.partial(_channels_first, read) if parameter == "kernel" and x.ndim > 1 else read
+                yield name, str(x.dtype), read
 
     def forward(self, names: tuple[str, ...], rule: RowRule, plan: SitePlan | None) -> Forward:
         forward = super().forward(names, rule, plan)
@@ -164,6 +168,12 @@ class _Heard:
         if not isinstance(x, jax.Array) or _is_key(x):
             return x
         return interop.torch_view(moved(x, self.backend.port, self.rank, -1, 1))
+
+
+def _channels_first(read: Callable[[], np.ndarray]) -> np.ndarray:
+    """A kernel [..., in, out] as torch has it, [out, in, ...]."""
+    x = read()
+    return x.transpose(-1, -2, *range(x.ndim - 2))
 
 
 def _same(x: torch.Tensor) -> torch.Tensor:
