@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from parity.compare.independent import differences
 from parity.compare.reason import inputs_compared
 from parity.compare.result import Result
 from parity.errors import InconclusiveError, UsageError
@@ -141,8 +142,43 @@ def test_flax_port_is_observed_by_its_own_names(
     assert origin(result) == ("pass" if site is None else "fail", site), result.reason
     layers = {f"blocks.{i}{at}" for i in range(3) for at in ("", ".norm")}
     assert layers <= modules(result)
+    if model is nnx_port:  # in torch's names and layout; its norms' scales have names of their own
+        assert check(result, "weights").detail.startswith("21 equal; ")
     if model is linen_port and site is not None:
         assert "inputs match (in.inputs in the candidate), output differs" in result.reason
+
+
+HALVES = (
+    "leaf.set_value(value.T",
+    """if name.startswith("blocks.0.qkv"):  # q and k turned round within each head: their products stay
+                turned = value.reshape(3, 4, 8, -1)
+                value = turned.at[:2].set(turned[:2, :, ::-1]).reshape(value.shape)
+            leaf.set_value(value.T""",
+)
+GATE = ("x + self.proj(", "x + 1.01 * self.proj(")
+OTHERS = ("value = jnp.asarray(held[name]", 'value = jnp.asarray(held[name.replace("blocks.2.proj", "blocks.1.proj")]')
+
+
+@pytest.mark.parametrize(
+    ("edits", "reason", "listed"),
+    [
+        ((HALVES,), "agree", []),
+        ((HALVES, GATE), "blocks.0 output", ["blocks.*"]),
+        (
+            (OTHERS,),
+            "2 of 24 parameters hold others of the reference's, 'blocks.2.proj.bias' those of 'blocks.1",
+            ["the weights"],
+        ),
+    ],
+    ids=["in another order", "in another order beside a fault", "another's"],
+)
+def test_flax_parameters_are_compared_with_torch_s(
+    edits: tuple[tuple[str, str], ...], reason: str, listed: list[str], tmp_path: Path
+) -> None:
+    paths = nnx_port.write(tmp_path, edited(nnx_port.PORT, *edits))
+    result = compare(*paths, "attention.mask=exact", sites="all")
+    assert reason in result.reason
+    assert [d.place for d in differences(result)] == listed
 
 
 def test_port_that_agrees_says_what_was_compared(tmp_path: Path) -> None:
