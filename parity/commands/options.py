@@ -1,7 +1,6 @@
 """Options that several commands take, each said once; those that belong together as groups (see `parity.commands`).
 
-A group checks its own values when it is built, before anything heavy is imported. What a shell completes is a function
-from what is typed so far to what it may become, as Typer takes it: a shell asks it at every press of a key.
+A group checks its own values when it is built, before anything heavy is imported.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from parity.report import formats
 from parity.report.output import Say, console, progress, show, tell, write
 from parity.runs.given import Given, read_given
 from parity.runs.request import NO_PORTS, Ports, Request, load_ports
-from parity.settings import SETTINGS, Settings, parse
+from parity.settings import Settings, parse
 
 if TYPE_CHECKING:
     from parity.paths.plan import Openers
@@ -37,48 +36,25 @@ MOST_STEPS = 100_000
 """Denoising steps, at most: schedules are made whole."""
 
 STAGES = ("text", "transformer", "vae")
-SITES = ("blocks", "all")
 
 Checks = Literal["both", "logic", "precision"]
 Isolation = Literal["none", "steps"]
 
 
-def completing(values: tuple[str, ...], *, several: bool = False) -> Callable[[str], list[str]]:
-    """Completes one of the values, or the last of several with commas between them, each given once."""
-
-    def complete(incomplete: str) -> list[str]:
-        before, comma, last = incomplete.rpartition(",") if several else ("", "", incomplete)
-        given = before.split(",")
-        return [f"{before}{comma}{value}" for value in values if value.startswith(last) and value not in given]
-
-    return complete
-
-
-def complete_settings(incomplete: str) -> list[str]:
-    """Names of settings with `=`, then `NAME=VALUE` where the values are listed."""
-    name, equals, typed = incomplete.partition("=")
-    if not equals:
-        return [f"{setting.name}=" for setting in SETTINGS if setting.name.startswith(name)]
-    found = (setting for setting in SETTINGS if setting.name == name)
-    return [f"{name}={value}" for setting in found for value in setting.kind.values if value.startswith(typed)]
-
-
-def some_of(values: tuple[str, ...], help: str, panel: str | None = None) -> OptionInfo:
-    """An option that takes some of the values, separated by commas; panel: of the help."""
-    return typer.Option(
-        metavar=",".join(values), autocompletion=completing(values, several=True), help=help, rich_help_panel=panel
-    )
-
-
 def model_option(help: str) -> OptionInfo:
-    """An option for a model: a built-in one's name is completed, a folder or a hub name is typed."""
-    return typer.Option("--model", "-m", metavar="NAME", autocompletion=completing(tiny_names()), help=help)
+    """An option for a model."""
+    return typer.Option("--model", "-m", metavar="NAME", help=help)
+
+
+def stages_option(help: str, panel: str | None = None) -> OptionInfo:
+    """An option for stages; panel: of the help."""
+    return typer.Option(metavar=",".join(STAGES), help=help, rich_help_panel=panel)
 
 
 def settings_of(side: str, short: str) -> OptionInfo:
     """An option for settings, repeatable."""
     help = f"Setting of the {side}, see parity info settings; repeatable."
-    return typer.Option(f"--{side}", short, metavar="K=V", autocompletion=complete_settings, help=help)
+    return typer.Option(f"--{side}", short, metavar="K=V", help=help)
 
 
 # --- options
@@ -248,8 +224,7 @@ class Observed:
     sites: Annotated[
         str | None,
         typer.Option(
-            metavar=f"{'|'.join(SITES)}|GLOB",
-            autocompletion=completing(SITES),
+            metavar="blocks|all|GLOB",
             help="Sites; a glob is over module or module:port. Default: blocks, or those of the golden given.",
         ),
     ] = None
@@ -259,7 +234,7 @@ class Observed:
 
     def sites_of(self, golden: Provenance | None) -> str:
         """The sites to observe, of a golden's run those that it was recorded at."""
-        return self.sites or (golden.sites if golden is not None else "") or SITES[0]
+        return self.sites or (golden.sites if golden is not None else "") or "blocks"
 
 
 @dataclass(frozen=True, kw_only=True)

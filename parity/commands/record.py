@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from parity.commands import command
-from parity.commands.options import STAGES, Generation, Observed, Output, Sides, Start, some_of
+from parity.commands.options import Generation, Observed, Output, Sides, Start, stages_option
 from parity.errors import UsageError
 from parity.paths.plan import Role
 from parity.redact import typed_command
@@ -41,7 +41,7 @@ def record(
             help="fp64, rounding, dtype, kernel (comma-separated) or none; default: all but kernel, on the reference."
         ),
     ] = "default",
-    stages: Annotated[str | None, some_of(STAGES, "Some of these, the transformer among them.")] = None,
+    stages: Annotated[str | None, stages_option("Some of these, the transformer among them.")] = None,
     script: Annotated[
         Path | None,
         typer.Option(

@@ -11,14 +11,13 @@ from msgspec.structs import replace
 
 from parity.commands import command
 from parity.commands.options import (
-    STAGES,
     Checks,
     Generation,
     Isolation,
     Judgement,
     Observed,
     Sides,
-    some_of,
+    stages_option,
 )
 from parity.compare.result import Result
 from parity.redact import typed_command
@@ -43,10 +42,7 @@ def run(
         Isolation,
         typer.Option(help="steps: start each step from the reference's latents.", rich_help_panel="Comparison"),
     ] = "none",
-    stages: Annotated[
-        str | None,
-        some_of(STAGES, "Some of these; default: transformer.", "Model and inputs"),
-    ] = None,
+    stages: Annotated[str | None, stages_option("Some of these; default: transformer.", "Model and inputs")] = None,
     out: Annotated[
         Path | None,
         typer.Option(
