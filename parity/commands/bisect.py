@@ -13,11 +13,12 @@ from typing import Annotated
 import typer
 
 from parity.commands import command
-from parity.commands.options import Checks, Generation, Isolation, Output, Sides, Start
+from parity.commands.options import Generation, Output, Sides
 from parity.errors import UsageError
 from parity.paths.worker.extras import check_extras, quieten, require_one_process
 from parity.report.document import Facts, Listing
 from parity.report.output import console, progress, tell
+from parity.runs.request import Checks, Isolation
 
 CANNOT_BE_TOLD = 125
 
@@ -48,7 +49,7 @@ def bisect(
     if settings and good is not None:
         raise UsageError("--settings searches the settings of a run: it takes no commits")
     if settings:
-        return _settings(generation.read(), sides, checks, isolate, output)
+        return _settings(generation, sides, checks, isolate, output)
     if good is None or bad is None or not words:
         raise UsageError("give two commits and a command, parity bisect GOOD BAD -- COMMAND; or --settings")
     if (generation, sides, checks, isolate) != (Generation(), Sides(), "both", "none"):
@@ -56,13 +57,13 @@ def bisect(
     return _commits(good, bad, words, output)
 
 
-def _settings(start: Start, sides: Sides, checks: Checks, isolate: Isolation, output: Output) -> int:
+def _settings(generation: Generation, sides: Sides, checks: Checks, isolate: Isolation, output: Output) -> int:
     """The fewest settings of the candidate that make the run fail."""
     from parity.bisect.settings import OUTCOMES, Probe, by_run, fewest, plan
 
     require_one_process()
     quieten()
-    request = start.request(sides.load(start.model), isolate=isolate, checks=checks)
+    request = generation.request(sides, isolate=isolate, checks=checks)
     searched = plan(request.reference, request.candidate, request.ports.candidate or request.ports.reference)
     check_extras()
 

@@ -49,6 +49,7 @@ from parity.report.output import tell
 
 if TYPE_CHECKING:
     from parity.compare.result import Result
+    from parity.records import Provenance
 
 AUTO = "auto"
 
@@ -87,20 +88,19 @@ class Ported(Observed):
         if self.out is not None and _same(self.out, golden):
             raise UsageError(f"--out: '{self.out}' is the golden itself; name another folder")
         sides = Sides(candidate=self.settings, port=port, reference_port=self.reference_port)
-        start = self._generation(golden).read()
+        made = Golden.open(golden).provenance
+        observed = Observed(sites=self.sites or made.sites, values=self.values)
         with tempfile.TemporaryDirectory(prefix="parity-") as spare:
             kept = self.out or str(Path(spare, "candidate"))
-            made = Golden.open(golden).provenance
-            recorded(kept, start, sides, "candidate", self, overwrite=self.overwrite, golden=made)
+            recorded(kept, self._generation(golden, made), sides, "candidate", observed, overwrite=self.overwrite)
             yield kept
 
-    def _generation(self, golden: str) -> Generation:
+    def _generation(self, golden: str, made: Provenance) -> Generation:
         """What the golden's run generated, from what it carries unless it is of a port that has its own inputs.
 
         Raises:
-            UsageError: there is no golden; it is of a port that is not named.
+            UsageError: it is of a port that is not named.
         """
-        made = Golden.open(golden).provenance
         if self.model is not None or not is_port(made.model):
             return Generation(model=self.model, inputs=golden)
         if self.reference_port is None:  # a golden may come from anybody: no file is imported because it says so

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 from typer.models import OptionInfo
@@ -20,9 +20,9 @@ from parity.models.registry import DEFAULT_MODEL, require_model, tiny_names
 from parity.paths.worker.extras import check_extras, quieten, require_one_process
 from parity.report import formats
 from parity.report.output import Say, console, progress, show, tell, write
-from parity.runs.given import Given, read_given
-from parity.runs.request import NO_PORTS, Ports, Request, load_ports
-from parity.settings import Settings, parse
+from parity.runs.given import read_given
+from parity.runs.request import NO_PORTS, STAGES, Checks, Isolation, Request, load_ports
+from parity.settings import parse
 
 if TYPE_CHECKING:
     from parity.paths.plan import Openers
@@ -34,11 +34,6 @@ _PORT = re.compile(r".+\.py:\w+")
 """A port, and how a golden names its model where that is a port with inputs of its own."""
 MOST_STEPS = 100_000
 """Denoising steps, at most: schedules are made whole."""
-
-STAGES = ("text", "transformer", "vae")
-
-Checks = Literal["both", "logic", "precision"]
-Isolation = Literal["none", "steps"]
 
 
 def model_option(help: str) -> OptionInfo:
@@ -105,8 +100,7 @@ class Generation:
 
     def __post_init__(self) -> None:
         if self.steps is not None and not 1 <= self.steps <= MOST_STEPS:
-            bound = "at least 1" if self.steps < 1 else f"at most {MOST_STEPS}"
-            raise UsageError(f"--steps must be {bound}, found {str(self.steps)[:20]}")
+            raise UsageError(f"--steps must be from 1 to {MOST_STEPS}, found {str(self.steps)[:20]}")
         if self.seed is not None and not 0 <= self.seed < 2**63:
             raise UsageError(f"--seed must be from 0 to 2^63 - 1, found {self.seed}")
         if self.prompt is not None and any(0xD800 <= ord(char) < 0xE000 for char in self.prompt):
@@ -116,74 +110,72 @@ class Generation:
         if self.model is not None:
             require_model(self.model)
 
-    def read(self, stages: str | None = None) -> Start:
-        """What the sides start from.
+    def request(
+        self,
+        sides: Sides,
+        stages: str | None = None,
+        *,
+        sites: str | None = "blocks",
+        values: Sequence[str] = (),
+        isolate: Isolation = "none",
+        checks: Checks = "both",
+        openers: Openers | None = None,
+    ) -> Request:
+        """What both sides are asked for, with every default filled in; the ports are imported, each where it will run.
 
         Args:
             stages: names of stages, comma-separated; None for the transformer, or the VAE where latents are given.
+            sites: None for those of the golden given, or blocks. values, isolate, checks: see `Request`. openers: see
+                `load_ports`.
 
         Raises:
-            UsageError: an input that is not right, or that says what another option says; an unknown stage.
+            UsageError: an input that is not right, or that says what another option says; an unknown stage; a port that
+                cannot be loaded; settings that a side does not take, or that the stages have no place for.
         """
         given = read_given(self.inputs)
         chosen = parse_stages(stages, latents=given.stage2 is not None)
         if self.prompt is not None and given.any and not (given.stage1 is not None and "text" in chosen):
             raise UsageError("--inputs and --prompt exclude each other: what is given is encoded already")
-        if given.like is None:
-            return Start(self.model, self.steps or 1, self.seed or 0, self.prompt, given, chosen)
-        if "text" in chosen:
-            raise UsageError("with text among the --stages the prompt is encoded here: leave --inputs or text out")
-        made = given.like.provenance
+        model, steps, seed = self.model, self.steps, self.seed
+        if given.like is not None:
+            made = given.like.provenance
+            self._require_like(made, chosen)
+            model, steps, seed, sites = model or made.model, steps or made.steps, made.seed, sites or made.sites
+        ports = load_ports(sides.reference_port, sides.port, model, openers)
+        reference, candidate = ports.settings(sides.reference, sides.candidate)
+        for settings in (reference, candidate):
+            settings.require_stages(chosen)
+        alone = ports.reference if ports.alone else None
+        return Request(
+            model=(model or DEFAULT_MODEL) if alone is None else alone.text,
+            reference=reference,
+            candidate=candidate,
+            steps=steps or 1,
+            seed=seed or 0,
+            stage1=given.stage1,
+            prompt=self.prompt,
+            inputs=given.arguments,
+            ports=ports,
+            stages=chosen,
+            stage2=given.stage2,
+            like=given.like,
+            sites=sites or "blocks",
+            values=tuple(values),
+            isolate=isolate,
+            checks=checks,
+        )
+
+    def _require_like(self, made: Provenance, stages: tuple[str, ...]) -> None:
+        """Refuse what does not go with the inputs of a golden."""
+        if "text" in stages:
+            raise UsageError(ENCODED)
         if self.model is None and is_port(made.model):
             raise UsageError(f"'{self.inputs}' is of the port '{made.model}', whose inputs are its own: leave it out")
         if self.seed not in (None, made.seed):
             raise UsageError(f"--seed is {self.seed}, and the noise of '{self.inputs}' is of {made.seed}: leave it out")
-        return Start(self.model or made.model, self.steps or made.steps, made.seed, None, given, chosen)
 
 
-@dataclass(frozen=True)
-class Start:
-    """What the sides of a run start from, every default filled in but the model's.
-
-    Attributes:
-        model: None for the default. steps, seed, prompt: see `Request`. given: see `Given`. stages: in their order.
-    """
-
-    model: str | None
-    steps: int
-    seed: int
-    prompt: str | None
-    given: Given
-    stages: tuple[str, ...]
-
-    def request(self, loaded: tuple[Ports, Settings, Settings], **how: Any) -> Request:
-        """The request of both sides.
-
-        Args:
-            loaded: of `Sides.load`. how: `sites`, `values`, `isolate` and `checks` of the `Request`.
-
-        Raises:
-            UsageError: settings that the stages have no place for.
-        """
-        ports, reference, candidate = loaded
-        for settings in (reference, candidate):
-            settings.require_stages(self.stages)
-        named = self.model or DEFAULT_MODEL
-        return Request(
-            model=ports.reference.text if ports.alone and ports.reference is not None else named,
-            reference=reference,
-            candidate=candidate,
-            steps=self.steps,
-            seed=self.seed,
-            stage1=self.given.stage1,
-            prompt=self.prompt,
-            inputs=self.given.arguments,
-            ports=ports,
-            stages=self.stages,
-            stage2=self.given.stage2,
-            like=self.given.like,
-            **how,
-        )
+ENCODED = "with text among the --stages the prompt is encoded here: leave --inputs or text out"
 
 
 def is_port(text: str) -> bool:
@@ -232,10 +224,6 @@ class Observed:
         list[str], typer.Option(metavar="GLOB", help="Sites whose values are kept whole; repeatable.")
     ] = field(default_factory=list)
 
-    def sites_of(self, golden: Provenance | None) -> str:
-        """The sites to observe, of a golden's run those that it was recorded at."""
-        return self.sites or (golden.sites if golden is not None else "") or "blocks"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Sides:
@@ -256,30 +244,13 @@ class Sides:
     reference_port: ReferencePort = None
 
     def __post_init__(self) -> None:
-        if not self.ported:  # a port's settings are known once its file is imported
+        if self.port is None and self.reference_port is None:  # a port's settings are known once its file is imported
             NO_PORTS.settings(self.reference, self.candidate)
-
-    @property
-    def ported(self) -> bool:
-        """Whether a port takes part."""
-        return self.reference_port is not None or self.port is not None
 
     @property
     def torchax(self) -> bool:
         """Whether the candidate needs torchax; of a port, whoever loads it knows."""
         return self.port is None and parse("torchax", self.candidate).backend == "torchax"
-
-    def load(self, model: str | None, openers: Openers | None = None) -> tuple[Ports, Settings, Settings]:
-        """Import the ports, each where it will run.
-
-        Args:
-            model: None where a reference port has inputs of its own. openers: see `load_ports`.
-
-        Raises:
-            UsageError: see `parity.paths.port.load.load_entry`.
-        """
-        ports = load_ports(self.reference_port, self.port, model, openers) if self.ported else NO_PORTS
-        return ports, *ports.settings(self.reference, self.candidate)
 
 
 @dataclass(frozen=True, kw_only=True)

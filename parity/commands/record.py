@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from parity.commands import command
-from parity.commands.options import Generation, Observed, Output, Sides, Start, stages_option
+from parity.commands.options import ENCODED, Generation, Observed, Output, Sides, stages_option
 from parity.errors import UsageError
 from parity.paths.plan import Role
 from parity.redact import typed_command
@@ -18,7 +18,6 @@ from parity.report.document import counted
 from parity.report.output import tell
 
 if TYPE_CHECKING:
-    from parity.records import Provenance
     from parity.runs.record import Recorded
 
 
@@ -70,7 +69,7 @@ def record(
         from parity.recorder.rerun import RUNS
         from parity.recorder.script import Script, run_script
 
-        asked = Script(script, arguments or [], observed.sites_of(None), observed.values, causes, generation.inputs)
+        asked = Script(script, arguments or [], observed.sites or "blocks", observed.values, causes, generation.inputs)
         return run_script(where, asked, 0 if floors == "none" else RUNS, overwrite=overwrite)
     if causes:
         raise UsageError("--causes is for --script FILE: of parity's own models `parity explain` runs the known faults")
@@ -78,14 +77,8 @@ def record(
         raise UsageError(f"'{arguments[0]}' is no option: arguments after the folder are those of --script FILE")
     if resume and overwrite:
         raise UsageError("--resume and --overwrite exclude each other")
-    start = generation.read(stages)
-    if "transformer" not in start.stages:
-        raise UsageError("a golden is of a loop: --stages must name the transformer, `--stages transformer,vae`")
-    if "text" in start.stages and start.given.any:
-        raise UsageError("with text among the --stages the prompt is encoded here: leave --inputs or text out")
-    golden = None if start.given.like is None else start.given.like.provenance
     made = recorded(
-        where, start, sides, side, observed, floors=floors, resume=resume, overwrite=overwrite, golden=golden
+        where, generation, sides, side, observed, stages=stages, floors=floors, resume=resume, overwrite=overwrite
     )
     for sentence in made.idle:
         tell(f"a comparison would say nothing about the port: {sentence}")
@@ -94,25 +87,24 @@ def record(
 
 def recorded(
     where: str,
-    start: Start,
+    generation: Generation,
     sides: Sides,
     side: Role,
     observed: Observed,
     *,
+    stages: str | None = None,
     floors: str = "default",
     resume: bool = False,
     overwrite: bool = False,
-    golden: Provenance | None = None,
 ) -> Recorded:
     """Record one side.
 
     Args:
-        where: folder or URL of the golden. golden: against which it is recorded. The others are those of `parity
-            record`.
+        where: folder or URL of the golden. The others are those of `parity record`.
 
     Raises:
-        UsageError: options of the side that is not recorded.
-        ParityError: see `Sides.load` and `parity.runs.record.record`.
+        UsageError: options of the side that is not recorded, or stages that a golden is not of.
+        ParityError: see `Generation.request` and `parity.runs.record.record`.
     """
     if side == "reference" and (sides.candidate or sides.port is not None):
         raise UsageError("--candidate and --port are of the candidate: --side candidate records it")
@@ -122,10 +114,15 @@ def recorded(
         from parity.runs.record import RecordRequest, check_floors
         from parity.runs.record import record as record_side
 
+        run = generation.request(sides, stages, sites=observed.sites, values=observed.values)
+        if "transformer" not in run.stages:
+            raise UsageError("a golden is of a loop: --stages must name the transformer, `--stages transformer,vae`")
+        if "text" in run.stages and (run.stage1 is not None or run.inputs is not None):
+            raise UsageError(ENCODED)
         request = RecordRequest(
             where=where,
             side=side,
-            run=start.request(sides.load(start.model), sites=observed.sites_of(golden), values=tuple(observed.values)),
+            run=run,
             floors=check_floors(floors, side),
             resume=resume,
             overwrite=overwrite,

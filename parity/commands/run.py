@@ -11,9 +11,7 @@ from msgspec.structs import replace
 
 from parity.commands import command
 from parity.commands.options import (
-    Checks,
     Generation,
-    Isolation,
     Judgement,
     Observed,
     Sides,
@@ -22,7 +20,7 @@ from parity.commands.options import (
 from parity.compare.result import Result
 from parity.redact import typed_command
 from parity.report.comparison import Comparison
-from parity.runs.request import Request, RunSpec
+from parity.runs.request import Checks, Isolation, Request, RunSpec
 
 
 @command
@@ -56,15 +54,14 @@ def run(
 
     Settings are listed by `parity info settings`. Exit code 0: same, 1: diverged, 2: bad input, 125: inconclusive.
     """
-    start = generation.read(stages)
     with output.sides(torchax=sides.torchax) as say:
         from parity.commands.keep import KeepLast, KeepRun
-        from parity.runs.compare import run_stages
+        from parity.runs.compare import run as run_both
 
-        loaded, values = sides.load(start.model), tuple(observed.values)
-        request = start.request(loaded, sites=observed.sites_of(None), values=values, isolate=isolate, checks=checks)
+        sites = observed.sites or "blocks"
+        request = generation.request(sides, stages, sites=sites, values=observed.values, isolate=isolate, checks=checks)
         kept = KeepLast(request) if out is None else KeepRun(out, request)
-        result = run_stages(request, say, kept)
+        result = run_both(request, say, kept)
 
     def problems() -> Iterator[str]:
         kept.result(result)

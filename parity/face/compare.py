@@ -19,7 +19,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, ParamSpec
+from typing import ParamSpec
 
 import torch
 
@@ -38,10 +38,9 @@ from parity.records import LOOP, Key, Record, StepRecords
 from parity.report.output import silent
 from parity.runs import compare as runs_compare
 from parity.runs.checks import ENDS_ALONE
-from parity.runs.request import Ports, Request
+from parity.runs.request import Checks, Ports, Request
 from parity.runs.sides import Sink
 
-Rounds = Literal["logic", "precision", "both"]
 P = ParamSpec("P")
 
 
@@ -55,7 +54,7 @@ def compare(
     layout: Layout | None = None,
     sites: str = "blocks",
     values: tuple[str, ...] = (),
-    checks: Rounds | None = None,
+    checks: Checks | None = None,
     reference_settings: Settings | None = None,
     candidate_settings: Settings | None = None,
 ) -> Result:

@@ -24,6 +24,7 @@ from parity.report.comparison import Comparison, card, context
 from parity.report.document import lines
 from parity.report.formats import render as rendered
 from parity.report.output import silent
+from parity.runs.request import Checks, Isolation
 from parity.settings import Value, render
 
 Where = str | os.PathLike[str]
@@ -102,8 +103,8 @@ def run(
     inputs: Where | None = None,
     sites: str = "blocks",
     values: Sequence[str] = (),
-    checks: Literal["logic", "precision", "both"] = "both",
-    isolate: Literal["none", "steps"] = "none",
+    checks: Checks = "both",
+    isolate: Isolation = "none",
     stages: Sequence[str] | None = None,
     out: Where | None = None,
 ) -> Result:
@@ -121,19 +122,20 @@ def run(
     """
     from parity.commands.keep import KeepRun
     from parity.commands.options import Generation, Sides
-    from parity.runs.compare import run_stages
+    from parity.runs.compare import run as run_both
 
     check_extras(torchax=port is None and "device" not in (candidate or {}))
     generation = Generation(
         model=model, steps=steps, seed=seed, prompt=prompt, inputs=None if inputs is None else os.fspath(inputs)
     )
-    start = generation.read(None if stages is None else ",".join(stages))
     sides = Sides(reference=texts(reference), candidate=texts(candidate), port=port, reference_port=reference_port)
     with Workers() as openers:
-        loaded = sides.load(start.model, openers)
-        request = start.request(loaded, sites=sites, values=tuple(values), isolate=isolate, checks=checks)
+        named = None if stages is None else ",".join(stages)
+        request = generation.request(
+            sides, named, sites=sites, values=values, isolate=isolate, checks=checks, openers=openers
+        )
         kept = None if out is None else KeepRun(Path(out), request)
-        result = run_stages(request, silent, kept)
+        result = run_both(request, silent, kept)
         if kept is not None:
             kept.result(result)
             result = result.noted(*kept.problems)

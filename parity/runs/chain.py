@@ -21,8 +21,6 @@ from parity.runs.request import Choice, Request, Say
 from parity.runs.sides import Sink, Steps, counted, spec_of
 from parity.runs.vae_stage import decode_round
 
-STAGES = ("text", "transformer", "vae")
-
 
 def run_chain(request: Request, openers: Openers, say: Say, sink: Sink) -> Result:
     """Run the stages of a request that names others than the transformer.
@@ -45,7 +43,7 @@ def run_chain(request: Request, openers: Openers, say: Say, sink: Sink) -> Resul
         found["transformer"] = compare(_of(request, "transformer", choices), openers, say, sink, own)
     if "vae" in request.stages and found.get("transformer", _AGREES).failed != "preflight":
         found["vae"] = _vae(_of(request, "vae", choices), request, sink, openers, say)
-    result = merged([(name, found[name]) for name in STAGES if name in found], request)
+    result = merged([*found.items()], request)
     return dataclasses.replace(result, notes=(*notes, *result.notes))
 
 

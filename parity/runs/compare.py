@@ -39,17 +39,6 @@ Encodings = Mapping[str, Pair[Start]]
 """Check -> each side's own embeddings, where the text stage has made them."""
 
 
-def run_stages(request: Request, say: Say, sink: Sink | None) -> Result:
-    """Run the stages of a request and compare them.
-
-    Raises:
-        UsageError: bad input. InconclusiveError: a chosen site never fired, or a setting's code was not reached.
-    """
-    for settings in (request.reference, request.candidate):
-        settings.require_stages(request.stages)
-    return run(request, say, sink)
-
-
 def run(request: Request, say: Say, sink: Sink | None = None, openers: Openers | None = None) -> Result:
     """Run both paths and compare them.
 

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -73,8 +73,10 @@ class Ports:
 
 
 NO_PORTS = Ports()
-CHECKS = ("both", "logic", "precision")
-ISOLATIONS = ("none", "steps")
+Checks = Literal["both", "logic", "precision"]
+Isolation = Literal["none", "steps"]
+Stage = Literal["text", "transformer", "vae"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
 
 Choice = tuple[str, tuple[str, ...]]
 """Sites and values of a stage."""
@@ -118,9 +120,9 @@ class Request:
     like: Like | None = None
 
     def __post_init__(self) -> None:
-        for name, value, values in (("checks", self.checks, CHECKS), ("isolate", self.isolate, ISOLATIONS)):
-            if value not in values:
-                raise UsageError(f"{name} takes {', '.join(values)}, found '{value}'")
+        for name, value, kind in (("checks", self.checks, Checks), ("isolate", self.isolate, Isolation)):
+            if value not in get_args(kind):
+                raise UsageError(f"{name} takes {', '.join(get_args(kind))}, found '{value}'")
 
     @property
     def alone(self) -> bool:
@@ -184,11 +186,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     port: str | None
     reference_code: str | None
     port_code: str | None
-    stages: tuple[Annotated[str, msgspec.Meta(pattern="^(text|transformer|vae)$")], ...]
+    stages: tuple[Stage, ...]
     sites: str
     values: tuple[str, ...]
-    checks: Annotated[str, msgspec.Meta(pattern="^(both|logic|precision)$")]
-    isolate: Annotated[str, msgspec.Meta(pattern="^(none|steps)$")]
+    checks: Checks
+    isolate: Isolation
 
     @classmethod
     def of(cls, request: Request) -> RunSpec:
@@ -295,6 +297,8 @@ def load_ports(
     Raises:
         UsageError: see `parity.paths.port.load.load_entry`.
     """
+    if reference_port is None and port is None:
+        return NO_PORTS
     openers, timeout = openers or Workers(), port_timeout()
     reference = candidate = None
     if reference_port is not None:
@@ -333,8 +337,6 @@ def ports_of(spec: RunSpec, openers: Openers, named: Mapping[Role, str | None]) 
 
     reference = port("reference", spec.reference_port, spec.reference_code)
     candidate = port("candidate", spec.port, spec.port_code)
-    if reference is None and candidate is None:
-        return NO_PORTS
     return load_ports(reference, candidate, spec.model, openers)
 
 

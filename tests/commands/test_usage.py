@@ -18,7 +18,7 @@ REFUSED = [
     ("run --candidate attention.maks=none", "did you mean 'attention.mask'"),
     ("run --model=", "--model is empty"),
     ("run --model tiny-hunyuan", "unknown model 'tiny-hunyuan'"),
-    (f"run --steps {'9' * 40}", "--steps must be at most 100000, found"),
+    (f"run --steps {'9' * 40}", "--steps must be from 1 to 100000, found"),
     (f"run --candidate attention.block_q={'9' * 5000}", "attention.block_q"),
     (f"run --candidate cache=deepcache:{'9' * 5000},1,1", "cache"),
     ("run --prompt a\udcffb", "is not valid UTF-8"),

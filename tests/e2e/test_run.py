@@ -106,7 +106,7 @@ def refused(*words: object) -> str:
         (("--checks", "three"), "'three' is not one of 'both', 'logic', 'precision'"),
         (("--isolate", "block"), "'block' is not one of 'none', 'steps'"),
         (("--model", "no-such-model"), "unknown model 'no-such-model'"),
-        (("--steps", "0"), "--steps must be at least 1, found 0"),
+        (("--steps", "0"), "--steps must be from 1 to 100000, found 0"),
         (("--seed", "-1"), "--seed"),
         (("--candidate", "mesh=dp=4,sp=4,tp=4"), "needs 64 devices"),
         (("--sites", "no.such.module"), "no module matches the site 'no.such.module'"),
