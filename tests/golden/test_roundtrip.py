@@ -119,7 +119,6 @@ def bad(**changes: object) -> Record:
     [
         (bad(key=Key("t", 1, "", "a:out")), "does not belong to step 0"),
         (bad(frame=(3, 3)), r"float32 \[9\]"),
-        (bad(sketch=np.zeros(6)), "float64"),
         (bad(value=np.zeros((3, 2))), r"shape \(3, 2\)"),
         (Record(KEY, "scalar"), "a scalar with the value None"),
     ],

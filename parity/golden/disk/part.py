@@ -251,7 +251,7 @@ def tabled(step: StepRecords) -> tuple[Table, FloorTable]:
     """A step's records and their floors as columns, as a golden's are; steps that are alike share a layout."""
     if isinstance(step.records, Table) and isinstance(step.floors, FloorTable):
         return step.records, step.floors
-    rows, arrays = _columns(step, map(_plain, step.records))
+    rows, arrays = _columns(step, tuple(map(_plain, step.records)))
     layout = _laid_out(rows)
     return Table(layout, step.step, arrays, step.records), FloorTable(layout, step.step, arrays)
 
@@ -281,42 +281,30 @@ def write_part(path: Path, step: StepRecords) -> None:
     write_tensors(path, {**arrays, **held}, (ROWS, text))
 
 
-def _columns(step: StepRecords, records: Iterable[Record]) -> tuple[tuple[Row, ...], dict[str, Array]]:
+def _columns(step: StepRecords, records: Sequence[Record]) -> tuple[tuple[Row, ...], dict[str, Array]]:
     """A step's records, as `_plain` gives them: what they are at every step, and their numbers column by column."""
-    rows: list[Row] = []
-    found: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
-    found["step"] = [step.step]
-    for record in records:
-        floor, m = step.floors.get(record.key), record.moments
-        rows.append(_row(record, floor))
-        if m is not None:
-            found["counts"].append((m.count, m.nan, m.inf))
-            found["moments"].append((m.min, m.max, m.mean, m.l2))
-        if record.sketch is not None:
-            found["sketches"].append(_sketch(record.sketch, record))
-        if isinstance(record.value, float):
-            found["scalars"].append(record.value)
-        if floor is not None:
-            found["floors"].append((floor.l2, floor.local_l2, floor.linf))
-            found["bins"] += [] if floor.bins is None else [floor.bins]
-    return tuple(rows), {name: Array(_column(name, found[name]), dtype) for name, (dtype, _) in _COLUMNS.items()}
+    floors = [step.floors.get(record.key) for record in records]
+    known = [floor for floor in floors if floor is not None]
+    moments = [record.moments for record in records if record.moments is not None]
+    found: dict[str, Sequence[Any] | np.ndarray] = {
+        "step": [step.step],
+        "counts": [(m.count, m.nan, m.inf) for m in moments],
+        "moments": [(m.min, m.max, m.mean, m.l2) for m in moments],
+        "sketches": _joined(record.sketch for record in records),
+        "floors": [(floor.l2, floor.local_l2, floor.linf) for floor in known],
+        "bins": _joined(floor.bins for floor in known),
+        "scalars": [record.value for record in records if isinstance(record.value, float)],
+    }
+    columns = {
+        name: Array(np.asarray(found[name], dtype).reshape((-1, width) if width else -1), dtype)
+        for name, (dtype, width) in _COLUMNS.items()
+    }
+    return tuple(map(_row, records, floors)), columns
 
 
-def _sketch(sketch: np.ndarray, record: Record) -> np.ndarray:
-    size = Geometry(*record.frame).size
-    if sketch.dtype != np.float32 or sketch.shape != (size,):
-        found = f"{sketch.dtype} {list(sketch.shape)}"
-        raise MalformedError(
-            f"{record.key}: the sketch of frame {record.frame} should be float32 [{size}], not {found}"
-        )
-    return sketch
-
-
-def _column(name: str, found: Sequence[Any]) -> np.ndarray:
-    dtype, width = _COLUMNS[name]
-    if name in ("sketches", "bins"):
-        return np.concatenate([np.zeros(0, np.float32), *found]).astype(np.float32, copy=False)
-    return np.array(found, dtype).reshape((-1, width) if width else -1)
+def _joined(arrays: Iterable[np.ndarray | None]) -> np.ndarray:
+    """Those that are there, one behind the other."""
+    return np.concatenate([np.zeros(0, np.float32), *(x for x in arrays if x is not None)])
 
 
 def _array(value: np.ndarray, record: Record) -> Array:
