@@ -152,6 +152,19 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
+class Array:
+    """A tensor between processes, or on disk.
+
+    Attributes:
+        values: 16-bit floats, which numpy lacks or computes badly in, as float32; a golden's integers too.
+        dtype: of the tensor, in numpy's names (`bfloat16` included).
+    """
+
+    values: np.ndarray
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
 class Floor:
     """The difference that rounding alone explains at one site, as absolute norms in the value's own units.
 

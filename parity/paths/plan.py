@@ -20,6 +20,7 @@ import numpy as np
 from parity.hooks.sites import SitePlan
 from parity.paths.port.settings import PortInfo
 from parity.records import LOOP, Facts, Key, StepRecords
+from parity.records import Array as Array
 
 T = TypeVar("T")
 
@@ -37,19 +38,6 @@ State = Mapping[str, np.ndarray]
 
 Forced = Callable[[int], State | None]
 """Step -> the state it must start from, or None for its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class Array:
-    """A tensor on its way between processes.
-
-    Attributes:
-        values: 16-bit floats, which numpy lacks or computes badly in, widened to float32.
-        dtype: of the tensor, in numpy's names (`bfloat16` included).
-    """
-
-    values: np.ndarray
-    dtype: str
 
 
 Given = Mapping[str, Array]

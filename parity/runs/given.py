@@ -14,10 +14,9 @@ import safetensors
 
 from parity.errors import UsageError
 from parity.golden import Golden
-from parity.golden.disk.inputs import FILE, NOISE, Input, put_inputs, read_inputs
+from parity.golden.disk.inputs import FILE, NOISE, put_inputs, read_inputs
 from parity.golden.disk.store import open_store
-from parity.paths.plan import Array
-from parity.records import Facts, Provenance
+from parity.records import Array, Facts, Provenance
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ def read_like(where: str) -> Like:
         UsageError: no golden, one that carries no inputs, or damage.
     """
     golden = Golden.open(where)
-    found = {name: Array(item.values, item.dtype) for name, item in read_inputs(golden).items()}
+    found = read_inputs(golden)
     noise = found.pop(NOISE)
     return Like(where, golden.provenance, found, noise)
 
@@ -60,8 +59,8 @@ def carry(where: str, facts: Facts, provenance: Provenance, *, resumed: bool = F
     store = open_store(where)
     if resumed and FILE in store.files():
         return
-    inputs = {name: Input(x, facts.input_dtypes[name]) for name, x in facts.inputs.items()}
-    put_inputs(store, provenance, {**inputs, NOISE: Input(facts.noise, "float32")})
+    inputs = {name: Array(x, facts.input_dtypes[name]) for name, x in facts.inputs.items()}
+    put_inputs(store, provenance, {**inputs, NOISE: Array(facts.noise, "float32")})
 
 
 LATENTS = "latents"

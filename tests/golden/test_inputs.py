@@ -9,18 +9,18 @@ import pytest
 
 from parity.errors import UsageError
 from parity.golden import Golden, GoldenWriter, fingerprint
-from parity.golden.disk.inputs import FILE, Input, put_inputs, read_inputs
+from parity.golden.disk.inputs import FILE, put_inputs, read_inputs
 from parity.golden.disk.store import open_store
-from parity.records import Provenance, StepRecords
+from parity.records import Array, Provenance, StepRecords
 
 INPUTS = {
-    "cond.encoder_hidden_states": Input(np.float32([[1.0, -2.5, 3.140625]]), "bfloat16"),
-    "cond.encoder_attention_mask": Input(np.float32([[1, 1, 0]]), "int64"),
-    "noise": Input(np.random.default_rng(0).standard_normal((1, 4, 2), dtype=np.float32), "float32"),
+    "cond.encoder_hidden_states": Array(np.float32([[1.0, -2.5, 3.140625]]), "bfloat16"),
+    "cond.encoder_attention_mask": Array(np.float32([[1, 1, 0]]), "int64"),
+    "noise": Array(np.random.default_rng(0).standard_normal((1, 4, 2), dtype=np.float32), "float32"),
 }
 
 
-def golden(where: Path, inputs: dict[str, Input] = INPUTS) -> Golden:
+def golden(where: Path, inputs: dict[str, Array] = INPUTS) -> Golden:
     prints = {name: fingerprint(item.values) for name, item in INPUTS.items()}
     provenance = Provenance("reference", "torch", "m", {}, 0, 1, inputs=prints)
     with GoldenWriter(where, provenance) as writer:
@@ -29,7 +29,7 @@ def golden(where: Path, inputs: dict[str, Input] = INPUTS) -> Golden:
     return Golden.open(where)
 
 
-def is_whole(found: dict[str, Input]) -> bool:
+def is_whole(found: dict[str, Array]) -> bool:
     return all(np.array_equal(found[n].values, x.values) and found[n].dtype == x.dtype for n, x in INPUTS.items())
 
 
@@ -39,7 +39,7 @@ def test_inputs_come_back_with_bits_and_dtypes(tmp_path: Path) -> None:
 
 
 def test_inputs_without_fingerprints_are_not_written(tmp_path: Path) -> None:
-    one = golden(tmp_path / "g", {"tokens": Input(np.zeros(3, np.float32), "int64")})
+    one = golden(tmp_path / "g", {"tokens": Array(np.zeros(3, np.float32), "int64")})
     with pytest.raises(UsageError, match="carries no embeddings and noise"):
         read_inputs(one)
 
@@ -66,7 +66,7 @@ def test_damaged_inputs_are_refused(tmp_path: Path) -> None:
 
 def test_inputs_of_another_golden_are_refused(tmp_path: Path) -> None:
     one = golden(tmp_path / "g")
-    other = {**INPUTS, "noise": Input(INPUTS["noise"].values + 1, "float32")}
+    other = {**INPUTS, "noise": Array(INPUTS["noise"].values + 1, "float32")}
     prints = {name: fingerprint(item.values) for name, item in other.items()}
     put_inputs(open_store(tmp_path / "g"), Provenance("reference", "torch", "m", {}, 0, 1, inputs=prints), other)
     with pytest.raises(UsageError, match="'noise' does not match its fingerprint"):

@@ -14,18 +14,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
-import numpy as np
 
 from parity.errors import MalformedError, UsageError
 from parity.golden.disk.format import damaged
 from parity.golden.disk.read import Golden
 from parity.golden.disk.store import MissingError, Store
-from parity.golden.disk.tensors import Array, read_tensors, write_tensors
+from parity.golden.disk.tensors import Stored, read_tensors, write_tensors
 from parity.golden.fingerprint import fingerprint
-from parity.records import Provenance
+from parity.records import Array, Provenance
 
 FILE = "inputs.safetensors"
 MOST = 1 << 32
@@ -33,30 +31,18 @@ MOST = 1 << 32
 NOISE = "noise"
 
 
-@dataclass(frozen=True, slots=True)
-class Input:
-    """One input.
-
-    Attributes:
-        values: 16-bit floats and integers as float32. dtype: of the tensor, in numpy's names.
-    """
-
-    values: np.ndarray
-    dtype: str
-
-
-def put_inputs(store: Store, provenance: Provenance, inputs: Mapping[str, Input]) -> None:
+def put_inputs(store: Store, provenance: Provenance, inputs: Mapping[str, Array]) -> None:
     """Write the inputs of a golden; nothing where they are not those of its provenance (a recording that encodes its
     prompt has tokens there)."""
     named = {name: fingerprint(item.values) for name, item in inputs.items()}
     if named != dict(provenance.inputs) or not named:
         return
-    arrays = {name: Array.of(item.values, item.dtype) for name, item in sorted(inputs.items())}
+    arrays = {name: Stored.of(item.values, item.dtype) for name, item in sorted(inputs.items())}
     dtypes = json.dumps({name: item.dtype for name, item in sorted(inputs.items())})
     store.put(FILE, lambda path: write_tensors(path, arrays, ("dtypes", dtypes)))
 
 
-def read_inputs(golden: Golden) -> dict[str, Input]:
+def read_inputs(golden: Golden) -> dict[str, Array]:
     """The inputs that a golden carries.
 
     Raises:
@@ -67,7 +53,7 @@ def read_inputs(golden: Golden) -> dict[str, Input]:
         with golden.store.mapped(FILE, None, MOST) as (path, buffer):
             metadata, arrays = read_tensors(path, buffer)
         dtypes = msgspec.json.decode(metadata.get("dtypes", "{}"), type=dict[str, str])
-        found = {name: Input(held.values, dtypes[name]) for name, held in arrays.items()}
+        found = {name: Array(held.values, dtypes[name]) for name, held in arrays.items()}
     except MissingError:
         raise UsageError(
             f"{where}: this golden carries no embeddings and noise: it was recorded in a script, or with its text "

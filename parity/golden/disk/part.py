@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from parity.errors import MalformedError, shown
-from parity.golden.disk.tensors import Array, read_tensors, write_tensors
+from parity.golden.disk.tensors import Stored, read_tensors, write_tensors
 from parity.records import Floor, Key, Kind, Moments, Record, Scalar, StepRecords
 from parity.sketch import BINS, Geometry, geometry
 
@@ -98,7 +98,7 @@ class Table(Sequence[Record]):
     """
 
     def __init__(
-        self, layout: Layout, step: int, arrays: Mapping[str, Array], made: Sequence[Record] | None = None
+        self, layout: Layout, step: int, arrays: Mapping[str, Stored], made: Sequence[Record] | None = None
     ) -> None:
         self.layout, self.step, self._arrays, self._made = layout, step, arrays, made
         self.counts, self.numbers, self.sketches = (arrays[name].bits for name in ("counts", "moments", "sketches"))
@@ -157,7 +157,7 @@ class FloorTable(Mapping[Key, Floor]):
             the other's.
     """
 
-    def __init__(self, layout: Layout, step: int, arrays: Mapping[str, Array]) -> None:
+    def __init__(self, layout: Layout, step: int, arrays: Mapping[str, Stored]) -> None:
         self.layout, self.step = layout, step
         self.numbers, self.bins = arrays["floors"].bits, arrays["bins"].bits
 
@@ -281,7 +281,7 @@ def write_part(path: Path, step: StepRecords) -> None:
     write_tensors(path, {**arrays, **held}, (ROWS, text))
 
 
-def _columns(step: StepRecords, records: Sequence[Record]) -> tuple[tuple[Row, ...], dict[str, Array]]:
+def _columns(step: StepRecords, records: Sequence[Record]) -> tuple[tuple[Row, ...], dict[str, Stored]]:
     """A step's records, as `_plain` gives them: what they are at every step, and their numbers column by column."""
     floors = [step.floors.get(record.key) for record in records]
     known = [floor for floor in floors if floor is not None]
@@ -296,7 +296,7 @@ def _columns(step: StepRecords, records: Sequence[Record]) -> tuple[tuple[Row, .
         "scalars": [record.value for record in records if isinstance(record.value, float)],
     }
     columns = {
-        name: Array(np.asarray(found[name], dtype).reshape((-1, width) if width else -1), dtype)
+        name: Stored(np.asarray(found[name], dtype).reshape((-1, width) if width else -1), dtype)
         for name, (dtype, width) in _COLUMNS.items()
     }
     return tuple(map(_row, records, floors)), columns
@@ -307,9 +307,9 @@ def _joined(arrays: Iterable[np.ndarray | None]) -> np.ndarray:
     return np.concatenate([np.zeros(0, np.float32), *(x for x in arrays if x is not None)])
 
 
-def _array(value: np.ndarray, record: Record) -> Array:
+def _array(value: np.ndarray, record: Record) -> Stored:
     try:
-        return Array.of(value, record.dtype)
+        return Stored.of(value, record.dtype)
     except MalformedError as error:
         raise MalformedError(f"{record.key}: {error}") from None
 
@@ -373,7 +373,7 @@ def read_part(path: Path, buffer: memoryview, step: int) -> StepRecords:
     return StepRecords(step, Table(layout, step, arrays), FloorTable(layout, step, arrays))
 
 
-def _check_columns(layout: Layout, arrays: Mapping[str, Array]) -> None:
+def _check_columns(layout: Layout, arrays: Mapping[str, Stored]) -> None:
     held = {f"value.{i}" for i, has in enumerate(layout.values) if has}
     if strange := sorted(arrays.keys() ^ (_COLUMNS.keys() | held)):
         raise MalformedError(f"its tensor {shown(strange[0])} belongs to no record, or is missing")

@@ -24,7 +24,7 @@ _SYSTEM = re.compile(r"os error (\d+)|code: (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Array:
+class Stored:
     """Values and what they are on disk.
 
     Attributes:
@@ -35,7 +35,7 @@ class Array:
     dtype: str
 
     @classmethod
-    def of(cls, values: np.ndarray, dtype: str = "") -> Array:
+    def of(cls, values: np.ndarray, dtype: str = "") -> Stored:
         """Values in C order and little endian.
 
         Args:
@@ -69,7 +69,7 @@ class Array:
         return values
 
 
-def write_tensors(path: Path, arrays: Mapping[str, Array], metadata: tuple[str, str]) -> None:
+def write_tensors(path: Path, arrays: Mapping[str, Stored], metadata: tuple[str, str]) -> None:
     """Write a safetensors file; equal arguments give equal bytes.
 
     Args:
@@ -95,7 +95,7 @@ def write_tensors(path: Path, arrays: Mapping[str, Array], metadata: tuple[str, 
         raise OSError(int(number[1] or number[2]), str(error)) from None
 
 
-def read_tensors(path: Path, buffer: memoryview) -> tuple[dict[str, str], dict[str, Array]]:
+def read_tensors(path: Path, buffer: memoryview) -> tuple[dict[str, str], dict[str, Stored]]:
     """The metadata and the tensors of a safetensors file.
 
     Args:
@@ -120,6 +120,6 @@ def read_tensors(path: Path, buffer: memoryview) -> tuple[dict[str, str], dict[s
             bits = np.frombuffer(buffer[at : at + size], stored).reshape(shape)
         except ValueError as error:  # sizes beside a zero that numpy cannot hold
             raise MalformedError(f"tensor {shown(name)} has the shape {shown(shape)} ({error})") from None
-        found[name] = Array(bits, BFLOAT16 if dtype == "BF16" else stored.name)
+        found[name] = Stored(bits, BFLOAT16 if dtype == "BF16" else stored.name)
         at += size
     return metadata, found
