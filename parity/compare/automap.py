@@ -198,25 +198,25 @@ def _generalised(pairs: Mapping[str, str], names: Collection[str]) -> tuple[Rule
     """Rules for the pairs: one for all that differ in their numbers alone, if it contradicts no pair."""
     rules: dict[str, Rule] = {}
     for theirs, ours in pairs.items():
-        rule = _pattern(theirs, ours, f"rule {len(rules) + 1}")
+        rule = _pattern(theirs, ours)
         if rule.pattern.pattern in rules:
             continue
         collides = any(rule.apply(name) in names for name in names)  # a name that the candidate has already
         if collides or any(rule.apply(name) not in (None, target) for name, target in pairs.items()):
-            rule = Rule(re.compile(re.escape(theirs)), _escaped(ours), rule.name)
+            rule = Rule(re.compile(re.escape(theirs)), _escaped(ours))
         rules[rule.pattern.pattern] = rule
     return tuple(rules.values())
 
 
-def _pattern(theirs: str, ours: str, name: str) -> Rule:
+def _pattern(theirs: str, ours: str) -> Rule:
     """The pair's rule, with its numbers as groups where both sides have the same."""
     numbers = _NUMBER.findall(theirs)
     if not numbers or numbers != _NUMBER.findall(ours) or len(numbers) > 4:
-        return Rule(re.compile(re.escape(theirs)), _escaped(ours), name)
+        return Rule(re.compile(re.escape(theirs)), _escaped(ours))
     source = r"(\d+)".join(re.escape(part) for part in _NUMBER.split(theirs))
     parts = [_escaped(part) for part in _NUMBER.split(ours)]
     target = parts[0] + "".join(f"\\g<{i}>{part}" for i, part in enumerate(parts[1:], 1))
-    return Rule(re.compile(source), target, name)
+    return Rule(re.compile(source), target)
 
 
 def _escaped(text: str) -> str:

@@ -28,12 +28,11 @@ class Rule:
     """One rule.
 
     Attributes:
-        pattern: matches whole names. target: what they become. name: of the rule, for messages: `rule 3`.
+        pattern: matches whole names. target: what they become.
     """
 
     pattern: re.Pattern[str]
     target: str
-    name: str
 
     def apply(self, text: str) -> str | None:
         """The new name; None where the rule does not match."""
@@ -119,7 +118,7 @@ def _rule(source: str, target: str, name: str) -> Rule:
         pattern.sub(target, "")  # a group that is not there
     except (re.error, IndexError, OverflowError, RecursionError) as error:
         raise MalformedError(f"{name}, {shown(source)} -> {shown(target)}: {str(error)[:120]}") from None
-    rule = Rule(pattern, target, name)
+    rule = Rule(pattern, target)
     if _is_of_port(rule) and ":" not in target:
         raise MalformedError(f"{name}, {shown(source)}: it is of a module:port, and its target {shown(target)} is none")
     return rule
@@ -130,52 +129,29 @@ class Renamer:
     """Renames the candidate's records step by step, and knows which rules were of use.
 
     Attributes:
-        rename: the rules. used: names of the rules that matched so far. mapped: the reference's names of the modules
-            that one did.
+        rename: the rules. mapped: the reference's names of the modules that one renamed so far. used: those rules.
     """
 
     rename: Rename
     mapped: set[str] = field(default_factory=set)
-    used: set[str] = field(default_factory=set)
+    used: set[Rule] = field(default_factory=set)
     _modules: dict[str, str] = field(default_factory=dict)
-    _owners: dict[str, str] = field(default_factory=dict)
-
-    def module(self, path: str) -> str:
-        """The reference's name of a module.
-
-        Raises:
-            UsageError: another module has that name already.
-        """
-        if path in self._modules or path == LOOP:
-            return self._modules.get(path, path)
-        renamed, rule = _first(self.rename.modules, path)
-        if rule is not None:
-            self.used.add(rule.name)
-            self.mapped.add(renamed)
-        owner = self._owners.setdefault(renamed, path)
-        if owner != path:
-            message = (
-                f"{rule.name} renames {shown(path)} to {shown(renamed)}, which {shown(owner)} is called too"
-                if rule
-                else f"a rule renames {shown(owner)} to {shown(path)}, and none renames the {shown(path)} that there is"
-            )
-            raise UsageError(self._named(message))
-        self._modules[path] = renamed
-        return renamed
 
     def key(self, key: Key) -> Key:
         """The key under which the reference would have recorded it."""
         if key.module == LOOP:
             return key
-        site = f"{self.module(key.module)}:{key.port}"
-        if self.rename.ports:
-            bare, at, part = site.partition("@")
-            bare, rule = _first(self.rename.ports, bare)
-            if rule is not None:
-                self.used.add(rule.name)
-                self.mapped.add(bare.partition(":")[0])
-            site = bare + at + part
-        return replace(key, site=site)
+        if key.module not in self._modules:
+            self._modules[key.module] = self._renamed(self.rename.modules, key.module)
+        bare, at, part = f"{self._modules[key.module]}:{key.port}".partition("@")
+        return replace(key, site=self._renamed(self.rename.ports, bare) + at + part)
+
+    def _renamed(self, rules: Iterable[Rule], text: str) -> str:
+        renamed, rule = _first(rules, text)
+        if rule is not None:
+            self.used.add(rule)
+            self.mapped.add(renamed.partition(":")[0])
+        return renamed
 
     def step(self, step: StepRecords) -> StepRecords:
         """A step under the reference's names.
@@ -191,16 +167,15 @@ class Renamer:
             key = self.key(record.key)
             owner = owners.setdefault(key, record.key)
             if owner != record.key:
-                message = f"{shown(owner.site)} and {shown(record.key.site)} are both renamed to {shown(key.site)}"
-                raise UsageError(self._named(message))
+                both = f"{shown(owner.site)} and {shown(record.key.site)}"
+                raise UsageError(self._named(f"{both} would both be called {shown(key.site)}"))
             records.append(replace(record, key=key))
         return replace(step, records=tuple(records))
 
     def unused(self) -> tuple[str, ...]:
         """A note for each rule that matched nothing."""
-        rules = (*self.rename.modules, *self.rename.ports)
-        idle = [rule for rule in rules if rule.name not in self.used]
-        return tuple(self._named(f"{rule.name} ({shown(rule.pattern.pattern)}) matches nothing") for rule in idle)
+        idle = [rule for rule in (*self.rename.modules, *self.rename.ports) if rule not in self.used]
+        return tuple(self._named(f"the rule {shown(rule.pattern.pattern)} matches nothing") for rule in idle)
 
     def _named(self, message: str) -> str:
         return f"--map: {self.rename.where}: {message}" if self.rename.where else f"--map: {message}"
