@@ -18,12 +18,12 @@ the mean over all keys, which softmax does not see; then the sequence is filled 
 changes nothing; with `block_padding=unmasked` the added keys count as valid tokens with logit 0 and value 0. They come
 after smoothing, so smoothing is innocent in everything but them.
 
-The kernels that torch has (`sdpa`, `flex`), and a softmax in bfloat16 by hand, have the same arguments and results: all
-take query [B, heads, L, head dim], key and value [B, heads, keys, head dim], who sees whom, and whether the log-sum-exp
-of the scaled scores [B, heads, L] is wanted.
+The kernels take query [B, heads, L, head dim], key and value [B, heads, keys, head dim] and who sees whom. The
+log-sum-exp of the scaled scores [B, heads, L], where a mask wants it, is the kernel's own of splash and of a softmax in
+bfloat16; of torch's kernels it is computed beside.
 
-Cost: `flex` on CUDA is one fused kernel, except in float64; everywhere else, for the log-sum-exp with sdpa and for the
-softmax in bfloat16, scores are materialised for `QUERY_CHUNK` query rows at a time. Segments with sdpa need a mask of
+Cost: `flex` on CUDA is one fused kernel, except in float64; everywhere else, for the log-sum-exp and for the softmax in
+bfloat16, scores are materialised for `QUERY_CHUNK` query rows at a time. Segments with sdpa need a mask of
 L x keys.
 """
 
@@ -177,14 +177,15 @@ def _run(
     mark("attention.kernel")
     if how.softmax_dtype == "bfloat16":
         mark("attention.softmax_dtype")
-        return narrow_softmax(q, k, v, visible, lse)
+        out, sums = narrow_softmax(q, k, v, visible)
+        return out, sums if lse else None
     if how.kernel == "splash":
         from parity.models import splash  # jax, only from here on
 
         mark("attention.block_q")
         mark("attention.block_kv")
-        return splash.attention(q, k, v, visible, block_q=how.block_q, block_kv=how.block_kv, lse=lse)
-    return (flex if how.kernel == "flex" else sdpa)(q, k, v, visible, lse)
+        return splash.splash(q, k, v, visible, block_q=how.block_q, block_kv=how.block_kv, lse=lse)
+    return (flex if how.kernel == "flex" else sdpa)(q, k, v, visible), _lse(q, k) if lse else None
 
 
 # --- the kernels
@@ -196,9 +197,6 @@ QUERY_CHUNK = 4096
 MOST_BLOCKS = 1 << 16
 """Entries of splash's table of blocks, two bytes each. A TPU core has 1 MiB for it and all else that a kernel is given
 as scalars: at 113,585 tokens the compiler refuses blocks of 128 (788,544 entries), and takes 256 (197,136)."""
-
-Result = tuple[torch.Tensor, torch.Tensor | None]
-"""Attention in the dtype of value, and its log-sum-exp where that was wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,13 +232,11 @@ def wide(x: torch.Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
-def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: Visible | None, lse: bool) -> Result:
+def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: Visible | None) -> torch.Tensor:
     """scaled_dot_product_attention; a mask of the keys alone is not expanded to L x keys."""
     if _is_unfused(q):
-        out = in_chunks(q, k, v, visible)
-    else:
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=None if visible is None else visible.mask())
-    return out, _lse(q, k) if lse else None
+        return in_chunks(q, k, v, visible)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=None if visible is None else visible.mask())
 
 
 def in_chunks(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: Visible | None) -> torch.Tensor:
@@ -271,18 +267,13 @@ def _scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     return (q.to(wide(q)) @ k.to(wide(q)).transpose(-1, -2)) * (1.0 / math.sqrt(q.shape[-1]))
 
 
-def flex(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: Visible | None, lse: bool) -> Result:
+def flex(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: Visible | None) -> torch.Tensor:
     """flex_attention: compiled on CUDA, torch's unfused implementation elsewhere, and for float64 on CUDA `sdpa`."""
     if _is_unfused(q):
-        return sdpa(q, k, v, visible, lse)
+        return sdpa(q, k, v, visible)
     block_mask = None if visible is None else _block_mask(visible, q.device)
-    run = _flex_function(q.device.type)
-    if lse:
-        from torch.nn.attention.flex_attention import AuxRequest
-
-        out, aux = run(q, k, v, block_mask=block_mask, return_aux=AuxRequest(lse=True))
-        return out, aux.lse
-    return run(q, k, v, block_mask=block_mask), None
+    out: torch.Tensor = _flex_function(q.device.type)(q, k, v, block_mask=block_mask)
+    return out
 
 
 def _flex_function(device: str) -> Callable[..., Any]:
@@ -335,7 +326,9 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
         return torch.equal(a, b)
 
 
-def narrow_softmax(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: Visible | None, lse: bool) -> Result:
+def narrow_softmax(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: Visible | None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention whose softmax takes and gives bfloat16, and computes wider, as torch's does, and XLA's where fused.
 
     Scores and weights are rounded, exponentials and their sum are not: a rounded sum is one number that moves a whole
@@ -352,7 +345,7 @@ def narrow_softmax(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, visible: V
         total = weights.sum(dim=-1, keepdim=True)
         outs.append(_rounded(weights / total.masked_fill(total == 0.0, 1.0)).to(v.dtype) @ v)
         lses.append((top + torch.log(total))[..., 0])
-    return torch.cat(outs, dim=2), torch.cat(lses, dim=-1) if lse else None
+    return torch.cat(outs, dim=2), torch.cat(lses, dim=-1)
 
 
 def _rounded(x: torch.Tensor) -> torch.Tensor:

@@ -29,7 +29,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ma
 from jax.sharding import Mesh, PartitionSpec
 from torchax import interop
 
-from parity.models.attention import Result, Visible, splash_block
+from parity.models.attention import Visible, splash_block
 
 _MESH: ContextVar[Mesh | None] = ContextVar("parity_splash_mesh", default=None)
 
@@ -47,62 +47,28 @@ def on_mesh(mesh: Mesh) -> Iterator[None]:
         _MESH.reset(token)
 
 
-def attention(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
+def splash(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
     visible: Visible | None,
     *,
     block_q: int = 0,
     block_kv: int = 0,
     lse: bool = False,
-) -> Result:
-    """Splash on torchax tensors; arguments and results as those of `parity.models.attention`.
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Attention of torchax tensors, arguments as those of `parity.models.attention`; where wanted with its log-sum-exp.
 
     Args:
         block_q, block_kv: rows of a block, 0 for `splash_block` of the keys; keys in multiples of 128.
     """
-    ids = None if visible is None else _ids(visible)
-    own = splash_block(k.shape[2])
-    out, sums = splash(
-        interop.jax_view(q),
-        interop.jax_view(k),
-        interop.jax_view(v),
-        ids,
-        block_q=block_q or own,
-        block_kv=block_kv or own,
-        lse=lse,
-    )
-    return interop.torch_view(out), None if sums is None else interop.torch_view(sums)
-
-
-def _ids(visible: Visible) -> tuple[jax.Array, jax.Array]:
-    """int32 ids of queries [B, L] and keys [B, keys]; all queries have the valid keys' where there are no segments."""
-    queries, keys = interop.jax_view(visible.queries), interop.jax_view(visible.keys)
-    if not visible.segments:
-        queries = jnp.ones_like(queries)
-    return jnp.where(queries, _SHARED_ID, _OTHER_ID), jnp.where(keys, _SHARED_ID, _OTHER_ID)
-
-
-def splash(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    ids: tuple[jax.Array, jax.Array] | None,
-    *,
-    block_q: int,
-    block_kv: int,
-    lse: bool,
-) -> tuple[jax.Array, jax.Array | None]:
-    """Splash on jax arrays: attention [B, heads, L, head dim] and, where wanted, log-sum-exp [B, heads, L].
-
-    Args:
-        q, k, v: [B, heads, L or keys, head dim]. ids: int32 [B, L] and [B, keys]; None: every query sees every key.
-    """
     mesh = _MESH.get()
     dp, sp, tp = (1, 1, 1) if mesh is None else (int(mesh.shape[axis]) for axis in ("dp", "sp", "tp"))
+    q, k, v = (interop.jax_view(x) for x in (query, key, value))
     (batch, heads, length, width), keys = q.shape, k.shape[2]
+    block_q, block_kv = block_q or splash_block(keys), block_kv or splash_block(keys)
     more_q, more_kv = -length % (block_q * sp), -keys % block_kv
+    ids = None if visible is None else _ids(visible)
     if ids is None and more_kv:
         ids = jnp.full((batch, length), _SHARED_ID), jnp.full((batch, keys), _SHARED_ID)
     q = _filled(q * jnp.asarray(1.0 / math.sqrt(width), q.dtype), 2, more_q)
@@ -117,8 +83,16 @@ def splash(
         run = jax.shard_map(
             run, mesh=mesh, in_specs=(rows, all_keys, all_keys, *own_ids), out_specs=rows, check_vma=False
         )
-    out, *sums = run(q, k, v, *given)
-    return out[:, :, :length], sums[0][:, :, :length] if lse else None
+    out, *sums = (interop.torch_view(x[:, :, :length]) for x in run(q, k, v, *given))
+    return out, sums[0] if lse else None
+
+
+def _ids(visible: Visible) -> tuple[jax.Array, jax.Array]:
+    """int32 ids of queries [B, L] and keys [B, keys]; all queries have the valid keys' where there are no segments."""
+    queries, keys = interop.jax_view(visible.queries), interop.jax_view(visible.keys)
+    if not visible.segments:
+        queries = jnp.ones_like(queries)
+    return jnp.where(queries, _SHARED_ID, _OTHER_ID), jnp.where(keys, _SHARED_ID, _OTHER_ID)
 
 
 def _filled(x: jax.Array, axis: int, more: int, value: int = 0) -> jax.Array:

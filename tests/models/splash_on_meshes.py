@@ -5,8 +5,10 @@ from __future__ import annotations
 import jax
 import numpy as np
 from jax.sharding import AxisType
+from torchax import interop
 
 from parity.models import splash
+from parity.models.attention import Visible
 
 
 def main() -> None:
@@ -16,7 +18,8 @@ def main() -> None:
         ids = jax.numpy.asarray(rng.random((batch, 150)) < 0.7, "int32")
 
         def call(q, k, v, ids):  # type: ignore[no-untyped-def]
-            return splash.splash(q, k, v, (ids, ids), block_q=32, block_kv=128, lse=True)
+            visible = Visible(ids, ids, segments=True)
+            return interop.jax_view(splash.splash(q, k, v, visible, block_q=32, block_kv=128, lse=True))
 
         mesh = jax.make_mesh(
             shape, ("dp", "sp", "tp"), axis_types=(AxisType.Auto,) * 3, devices=jax.devices()[: int(np.prod(shape))]
