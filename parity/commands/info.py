@@ -256,23 +256,18 @@ _COLUMNS = ("site", "stage", "branch", "call", "dtype", "shape", "min", "max", "
 
 def _record_cells(step: StepRecords, record: Record) -> Cells:
     key, moments, floor = record.key, record.moments, step.floors.get(record.key)
-    value = isinstance(record.value, np.ndarray)
-    holds = [name for name, there in (("sketch", record.sketch is not None), ("value", value)) if there]
-    if record.kind != "tensor":
-        holds = ["None" if record.value is None else repr(record.value)]
-    shape = "x".join(map(str, record.shape)) if record.kind == "tensor" else ""
-    return tuple(
-        cell or "-"
-        for cell in (
-            key.site,
-            key.stage,
-            key.branch,
-            str(key.call),
-            record.dtype,
-            shape,
-            *(("", "", "") if moments is None else (f"{n:.4g}" for n in (moments.min, moments.max, moments.l2))),
-            "" if moments is None else str(record.nonfinite),
-            "" if floor is None else f"{floor.l2:.3g}",
-            " ".join(holds),
-        )
+    numbers = ["-"] * 4
+    if moments is not None:
+        numbers = [*(f"{n:.4g}" for n in (moments.min, moments.max, moments.l2)), str(record.nonfinite)]
+    holds = ["sketch"] * (record.sketch is not None) + ["value"] * isinstance(record.value, np.ndarray)
+    return (
+        key.site,
+        key.stage,
+        key.branch or "-",
+        str(key.call),
+        record.dtype or "-",
+        "x".join(map(str, record.shape)) or "-",
+        *numbers,
+        "-" if floor is None else f"{floor.l2:.3g}",
+        (" ".join(holds) or "-") if record.kind == "tensor" else repr(record.value),
     )
