@@ -117,7 +117,17 @@ class CogVideoX(Family):
         place_outputs((model.patch_embed, *model.transformer_blocks), place)
 
     def sampler(self, case: Case, seed: int) -> CogVideoXSampler:
-        return CogVideoXSampler.load(case.folder, case.spec, seed)
+        """Raises UsageError for a scheduler of another kind, or a guidance scale that switches guidance off."""
+        kind = str(read_config(case.folder, "scheduler").get("_class_name", ""))
+        if kind not in _SCHEDULERS:
+            raise UsageError(f"'{case.folder}' has a '{kind}'; CogVideoX runs with {' or '.join(_SCHEDULERS)}")
+        scale = PIPELINE_SCALE if case.spec.guidance_scale is None else float(case.spec.guidance_scale)
+        if scale <= 1.0:
+            raise UsageError(
+                f"guidance_scale {scale:g} switches CogVideoX's guidance off, and there is no uncond branch to "
+                "compare; give one above 1"
+            )
+        return CogVideoXSampler(load_part(case.folder, "scheduler"), scale, case.spec.dynamic_guidance, seed)
 
     def stage2(self, case: Case, latents: torch.Tensor) -> torch.Tensor:
         """The frames that were filled up stand first and are dropped, as the pipeline does before it decodes."""
@@ -182,24 +192,6 @@ class CogVideoXSampler(Sampler):
         self._keeps_history = "old_pred_original_sample" in inspect.signature(scheduler.step).parameters
         self._place: Place = lambda x: x
         self._noise = _StepNoise(seed)
-
-    @staticmethod
-    def load(folder: Any, spec: GenerationSpec, seed: int) -> CogVideoXSampler:
-        """The checkpoint's scheduler.
-
-        Raises:
-            UsageError: a scheduler of another kind, or a guidance scale that switches guidance off.
-        """
-        kind = str(read_config(folder, "scheduler").get("_class_name", ""))
-        if kind not in _SCHEDULERS:
-            raise UsageError(f"'{folder}' has a '{kind}'; CogVideoX runs with {' or '.join(_SCHEDULERS)}")
-        scale = PIPELINE_SCALE if spec.guidance_scale is None else float(spec.guidance_scale)
-        if scale <= 1.0:
-            raise UsageError(
-                f"guidance_scale {scale:g} switches CogVideoX's guidance off, and there is no uncond branch to "
-                "compare; give one above 1"
-            )
-        return CogVideoXSampler(load_part(folder, "scheduler"), scale, spec.dynamic_guidance, seed)
 
     @property
     def end(self) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from diffusers.models.attention_dispatch import AttentionBackendName
 
-from parity.hooks.rows import RowFrame, RowRule
+from parity.hooks.rows import RowFrame
 from parity.models import feature_cache
 from parity.models.attention import AttentionSettings
 from parity.models.family import Condition, Constrain, Family, Place, Sampler
@@ -121,7 +121,7 @@ class HunyuanVideo15(Family):
         first.register_forward_pre_hook(lambda module, args: (args[0], place(args[1]), *args[2:]))  # the joint text
 
     def sampler(self, case: Case, seed: int) -> FlowMatchSampler:
-        return FlowMatchSampler.load(case.folder, case.spec)
+        return FlowMatchSampler(case)
 
     def model_arguments(
         self, case: Case, settings: Settings, latents: torch.Tensor, timestep: torch.Tensor, dtype: torch.dtype
@@ -141,15 +141,19 @@ class HunyuanVideo15(Family):
         cos, sin = model.rope(latents)
         return {"cos": cos, "sin": sin}
 
-    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
-        return self._lengths(case, settings, condition)
+    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> hunyuan.HunyuanRows:
+        qwen = condition["encoder_attention_mask"].shape[1]
+        byt5 = condition["encoder_attention_mask_2"].shape[1]
+        vision = case.spec.vision_num_semantic_tokens
+        given = vision if settings.text("vision_states") == "zeros" else 0
+        return hunyuan.HunyuanRows(math.prod(self.token_grid(case)), given, byt5, qwen, vision + byt5 + qwen)
 
     def frames(self, case: Case, settings: Settings, condition: Condition) -> dict[str, RowFrame]:
-        return hunyuan.text_frames(condition, self._lengths(case, settings, condition), settings)
+        return hunyuan.text_frames(condition, self.row_rule(case, settings, condition), settings)
 
     def _first_row(self, case: Case, settings: Settings, first: Condition) -> list[bool]:
         """The text mask of the first branch, in the order in which this side has the text tokens."""
-        mask: list[bool] = hunyuan.joint_mask(first, self._lengths(case, settings, first)).tolist()
+        mask: list[bool] = hunyuan.joint_mask(first, self.row_rule(case, settings, first)).tolist()
         return sorted(mask, reverse=True) if settings.text("text.reorder") == "valid_first" else mask
 
     def token_grid(self, case: Case) -> tuple[int, int, int]:
@@ -157,30 +161,18 @@ class HunyuanVideo15(Family):
         _, _, frames, height, width = case.latent_shape
         return frames // p_t, height // p, width // p
 
-    def _lengths(self, case: Case, settings: Settings, condition: Condition) -> hunyuan.HunyuanRows:
-        qwen = condition["encoder_attention_mask"].shape[1]
-        byt5 = condition["encoder_attention_mask_2"].shape[1]
-        vision = case.spec.vision_num_semantic_tokens
-        given = vision if settings.text("vision_states") == "zeros" else 0
-        return hunyuan.HunyuanRows(math.prod(self.token_grid(case)), given, byt5, qwen, vision + byt5 + qwen)
-
 
 class FlowMatchSampler(Sampler):
-    """See `parity.models.family.Sampler`."""
+    """See `parity.models.family.Sampler`; with the checkpoint's guider, whose scale a `parity.json` may replace."""
 
-    def __init__(self, scheduler: Any, guider: Any) -> None:
-        self.scheduler, self.guider = scheduler, guider
-        self.guidance_scale = float(guider.config.get("guidance_scale", 1.0))
+    def __init__(self, case: Case) -> None:
+        self.scheduler, self.guider = (load_part(case.folder, part) for part in ("scheduler", "guider"))
+        if case.spec.guidance_scale is not None:
+            config = {**self.guider.config, "guidance_scale": case.spec.guidance_scale}
+            self.guider = type(self.guider).from_config(config)
+        self.guidance_scale = float(self.guider.config.get("guidance_scale", 1.0))
         self.timesteps = torch.empty(0)
         self.state: dict[str, torch.Tensor] = {}
-
-    @staticmethod
-    def load(folder: Any, spec: GenerationSpec) -> FlowMatchSampler:
-        """The checkpoint's scheduler and guider; the spec's scale takes the place of the guider's own."""
-        guider = load_part(folder, "guider")
-        if spec.guidance_scale is not None:
-            guider = type(guider).from_config({**guider.config, "guidance_scale": spec.guidance_scale})
-        return FlowMatchSampler(load_part(folder, "scheduler"), guider)
 
     @property
     def step_index(self) -> int | None:
