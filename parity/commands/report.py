@@ -8,6 +8,7 @@ the candidate's own (`candidate_in_chain`). What a viewer of the candidate sees 
 from __future__ import annotations
 
 import base64
+import contextlib
 import math
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +21,7 @@ from parity.errors import ParityError, UsageError
 from parity.files import read_bytes, read_object
 from parity.golden import Golden
 from parity.records import Provenance
-from parity.report.formats.html import Picture, Shown, Side, build
+from parity.report.formats.html import Picture, Shown, build
 from parity.report.output import show, write
 from parity.runs.request import RESULT, no_run
 from parity.versions import installed
@@ -77,44 +78,28 @@ def _shown(run: Path) -> Shown:
         return Shown(document=document, causes=document["causes"] or None)
     explained = read_object(run / "explain.json", MOST_BYTES)
     causes = document["causes"] or None if explained is None else explained["causes"]
-    return Shown(document=document, causes=causes, sides=_sides(run), **pictures(run, document))
+    found, note = pictures(run, document)
+    return Shown(document=document, causes=causes, sides=_sides(run), pictures=found, pictures_note=note)
 
 
-def _sides(run: Path) -> list[Side]:
+def _sides(run: Path) -> list[Provenance]:
     """What both sides were made with, as their goldens have it; of the last check that was kept."""
     for folder in (run / "precision", run):
-        try:
-            found = [Golden.open(str(folder / role)).provenance for role in ("reference", "candidate")]
-        except ParityError:
-            continue
-        return [_side(role, facts) for role, facts in zip(("reference", "candidate"), found, strict=True)]
+        with contextlib.suppress(ParityError):
+            return [Golden.open(str(folder / role)).provenance for role in ("reference", "candidate")]
     return []
 
 
-def _side(role: str, facts: Provenance) -> Side:
-    versions = ", ".join(f"{package} {version}" for package, version in facts.versions.items())
-    told = {
-        "command": facts.command,
-        "backend": facts.backend,
-        "model": facts.model,
-        "steps, seed": f"{facts.steps}, {facts.seed}",
-        "devices": ", ".join(facts.devices),
-        "versions": versions,
-        "code": facts.commit,
-    }
-    return Side(role, {name: text or "–" for name, text in told.items()}, facts.settings)
-
-
-def pictures(run: Path, document: dict[str, Any]) -> dict[str, Any]:
-    """The frames that a page shows, as fields of `Shown`: those with the lowest PSNR that are not the same file on both
-    sides.
+def pictures(run: Path, document: dict[str, Any]) -> tuple[list[Picture], str]:
+    """The frames that a page shows, those with the lowest PSNR that are not the same file on both sides, and a sentence
+    on them; empty where none were compared.
 
     Raises:
         LookupError, TypeError, ValueError: the document has no such frames.
     """
     frames = document["frames"]
     if not frames:
-        return {}
+        return [], ""
     chain = all(frame["in_chain"] for frame in frames) and (run / "frames" / "candidate_in_chain").is_dir()
     side = "candidate_in_chain" if chain else "candidate"
 
@@ -126,29 +111,23 @@ def pictures(run: Path, document: dict[str, Any]) -> dict[str, Any]:
         return -math.inf if math.isnan(value) else value  # a frame that holds NaN is the worst
 
     shown: list[Picture] = []
-    size = equal = 0
+    size = 0
     for frame in sorted(frames, key=psnr):
         number = int(frame["frame"])
-        pair = [_picture(run, run / "frames" / name / f"{number:04d}.png") for name in ("reference", side)]
-        if not all(pair):
+        ours, theirs = (_picture(run, run / "frames" / name / f"{number:04d}.png") for name in ("reference", side))
+        if not (ours and theirs) or ours == theirs:
             continue
-        if pair[0] == pair[1]:
-            equal += 1
-            continue
-        size += sum(map(len, pair))
-        if shown and size > MOST_PAGE_BYTES:
+        size += len(ours) + len(theirs)
+        if len(shown) == PICTURES or (shown and size > MOST_PAGE_BYTES):
             break
-        shown.append(Picture(number, pair[0], pair[1], caption=_caption(numbers(frame))))
-        if len(shown) == PICTURES:
-            break
+        shown.append(Picture(number, ours, theirs, caption=_caption(numbers(frame))))
+    if not shown:
+        return [], f"{len(frames)} frames were compared; no pictures that differ are kept beside the run."
     what = (
         "Each side's own latents, decoded by its own decoder" if chain else "The reference's latents, by each decoder"
     )
-    if not shown:
-        why = "its pictures are equal on both sides" if equal else "no pictures are kept beside the run"
-        return {"pictures_missing": f"{len(frames)} frames were compared; {why}."}
-    ordered = sorted(shown, key=lambda picture: picture.frame)
-    return {"pictures": ordered, "pictures_are": f"{what}; the frames that differ most."}
+    note = f"{what}; the frames that differ most. Reference left, candidate right."
+    return sorted(shown, key=lambda picture: picture.frame), note
 
 
 def _caption(numbers: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ from parity.compare.metrics import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Distance, Result, SiteDiff, Witness
 from parity.errors import MalformedError
-from parity.records import Key
+from parity.records import Key, Provenance
 from parity.report.formats.html import (
     HERE,
     INTRODUCED,
@@ -30,7 +30,6 @@ from parity.report.formats.html import (
     VERDICTS,
     Picture,
     Shown,
-    Side,
     Table,
     build,
 )
@@ -147,9 +146,9 @@ def test_a_foreign_document_cannot_put_anything_on_the_page_that_runs(hostile: s
     result = dataclasses.replace(
         RESULT, why=because(hostile), model=hostile, sites=(site,), notes=(Note(hostile),), causes=(cause,), origin=None
     )
-    sides = [Side("reference", {hostile: hostile}, {hostile: hostile})]
+    sides = [Provenance(hostile, hostile, hostile, {hostile: hostile}, 0, 1, versions={hostile: hostile})]
     frames = [Picture(0, "data:image/png;base64,", "data:image/png;base64,", hostile)]
-    read = page(result, to_json(result)["causes"], sides=sides, pictures=frames)
+    read = page(result, to_json(result)["causes"], sides=sides, pictures=frames, pictures_note=hostile)
     assert len(read.scripts) == 2
     assert [row[2] for row in table_of(data(read)["packed"])["rows"]] == [hostile]
     assert "\x1b" not in read.shown

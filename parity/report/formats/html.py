@@ -17,7 +17,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from markupsafe import Markup
 from parity.compare.independent import within
 from parity.compare.result import EVIDENCE
 from parity.errors import MalformedError, UsageError
+from parity.records import Provenance
 from parity.report.comparison import Comparison
 from parity.report.document import LARGEST, Document, Json, small, times
 from parity.report.formats.json import to_json
@@ -46,6 +47,9 @@ MOST_STEPS = 500
 """Rows of a table; `result.json` has all."""
 MOST_BINS = 2_048
 """Sites whose row bins are kept, those where something was introduced first."""
+
+FACTS = ("command", "backend", "model", "steps", "seed", "devices", "versions", "commit")
+"""What is shown of a side's provenance, beside its settings."""
 
 SIGNS = {"pass": "✓", "fail": "✗", "inconclusive": "?", "explained": "~", "harmless": "~"}
 
@@ -79,35 +83,21 @@ class Picture:
     caption: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
-    """What a side was made with.
-
-    Attributes:
-        role: `reference` or `candidate`. facts: command, versions, devices, ... by name. settings: all of them.
-    """
-
-    role: str
-    facts: Mapping[str, str]
-    settings: Mapping[str, str]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Shown:
     """A comparison and what was kept of its run.
 
     Attributes:
         document: of `--format json`. causes: of `parity explain --format json`; None where it was not asked.
-        pictures: the frames that differ most. pictures_are: what they are. pictures_missing: why there are none.
-        sides: what each side was made with.
+        pictures: the frames that differ most. pictures_note: what they are, or why there are none.
+        sides: what each side was made with; or none.
     """
 
     document: Json
     causes: Sequence[Json] | None = None
     pictures: Sequence[Picture] = ()
-    pictures_are: str = ""
-    pictures_missing: str = ""
-    sides: Sequence[Side] = field(default=())
+    pictures_note: str = ""
+    sides: Sequence[Provenance] = ()
 
 
 def build(shown: Shown, version: str = "") -> str:
@@ -128,7 +118,7 @@ def build(shown: Shown, version: str = "") -> str:
     try:
         text: str = environment.get_template("page.html.jinja").render(
             **_view(shown), shown=shown, version=version, limit=LIMIT, most_steps=MOST_STEPS, signs=SIGNS,
-            words=PLACES, evidence=EVIDENCE,
+            words=PLACES, evidence=EVIDENCE, facts=FACTS,
             style=Markup(style), style_hash=f"'{_hash(style)}'",
             script=Markup(script), script_hash=f"'{_hash(script)}'",
         )  # fmt: skip
