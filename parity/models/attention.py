@@ -29,7 +29,6 @@ L x keys.
 
 from __future__ import annotations
 
-import collections
 import functools
 import inspect
 import math
@@ -289,41 +288,32 @@ def _flex_function(device: str) -> Callable[..., Any]:
     return module.flex_attention
 
 
-_BLOCK_MASKS: collections.deque[tuple[Visible, Any]] = collections.deque(maxlen=4)
-"""Who sees whom, and its block mask: of the last attentions of both branches."""
-
-
 @functools.lru_cache(maxsize=1)
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, dynamic=False)
 
 
 def _block_mask(visible: Visible, device: torch.device) -> Any:
-    """The block mask of who sees whom, made once where the next calls' is the same."""
+    """The block mask of who sees whom, made once where the next calls' masks hold the same."""
+    with torch._C.DisableTorchFunction():
+        queries, keys = (x.cpu().numpy() for x in (visible.queries, visible.keys))
+    return _made_block_mask(queries.tobytes(), keys.tobytes(), len(queries), visible.segments, device)
+
+
+@functools.lru_cache(maxsize=4)
+def _made_block_mask(queries: bytes, keys: bytes, batch: int, segments: bool, device: torch.device) -> Any:
+    """The block mask of bool masks [batch, L] and [batch, keys]; those of the last attentions of both branches stay."""
     from torch.nn.attention.flex_attention import create_block_mask
 
-    for known, made in _BLOCK_MASKS:
-        same = _same(known.queries, visible.queries) and _same(known.keys, visible.keys)
-        if same and known.segments == visible.segments:
-            return made
-    queries, keys, segments = visible.queries, visible.keys, visible.segments
+    masks = (torch.frombuffer(bytearray(x), dtype=torch.bool) for x in (queries, keys))
+    rows, columns = (x.view(batch, -1).to(device) for x in masks)
 
-    def sees(batch: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    def sees(item: torch.Tensor, head: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         if segments:
-            return queries[batch, query] == keys[batch, key]
-        return queries[batch, query] & keys[batch, key]
+            return rows[item, query] == columns[item, key]
+        return rows[item, query] & columns[item, key]
 
-    made = create_block_mask(sees, keys.shape[0], None, queries.shape[1], keys.shape[1], device=device)
-    _BLOCK_MASKS.append((visible, made))
-    return made
-
-
-def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two masks are one; on a CPU also whether they hold the same, which a GPU would be waited for to tell."""
-    if a is b or a.shape != b.shape or a.device != b.device or a.device.type != "cpu":
-        return a is b
-    with torch._C.DisableTorchFunction():
-        return torch.equal(a, b)
+    return create_block_mask(sees, batch, None, rows.shape[1], columns.shape[1], device=device)
 
 
 def narrow_softmax(
