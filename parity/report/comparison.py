@@ -22,7 +22,6 @@ from parity.report.document import Facts, Json, Section, Table
 from parity.report.formats.json import written
 from parity.report.tables import blocks_table, failures, frames_table, stages_table, steps_table
 
-_SIGNS = {"pass": "✅", "fail": "❌", "inconclusive": "⚠️"}
 _KINDS = {
     "preflight": "preflight: seen before anything is computed",
     "logic": "logic: in float32, with every dtype setting neutral",
@@ -46,11 +45,6 @@ class Comparison:
     explained: bool = False
     following: tuple[str, ...] = ()
     details: bool = False
-
-    @property
-    def heading(self) -> str:
-        failed = f" ({self.result.failed})" if self.result.failed else ""
-        return f"## {_SIGNS[self.result.verdict]} parity: {self.result.verdict}{failed}"
 
     def json(self) -> Json:
         return {**written(self.result), "next": [command.partition("   #")[0] for command in self.following]}

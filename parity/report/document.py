@@ -41,7 +41,7 @@ class Table:
         title: of the table. noun: what a row is, in one word for the plain form. columns, rows: cells as shown.
         folds: columns whose cells a terminal may fold.
         repeats: number of leading cells that a terminal leaves blank where they equal those of the row above.
-        foot: what the rows leave out; may be empty. legend: one line on what the columns mean; may be empty.
+        below: lines under it: what the rows leave out, what the columns mean; empty ones are not shown.
     """
 
     title: str
@@ -50,8 +50,7 @@ class Table:
     rows: tuple[Cells, ...]
     folds: Cells = ()
     repeats: int = 0
-    foot: str = ""
-    legend: str = ""
+    below: tuple[str, ...] = ()
 
 
 Section = Facts | Table
@@ -65,11 +64,6 @@ def finite(value: float) -> float | None:
 
 class Document(Protocol):
     """Anything that a format renders."""
-
-    @property
-    def heading(self) -> str:
-        """What a Markdown page begins with; may be empty."""
-        return ""
 
     def json(self) -> Json:
         """The JSON document: its keys are a contract, its numbers finite (`finite`)."""
@@ -117,7 +111,7 @@ def lines(section: Section) -> Iterator[str]:
     for name, *cells in section.rows:
         named = (f"{column} {cell}" for column, cell in zip(section.columns[1:], cells, strict=True))
         yield f"{section.noun} {name}: " + "; ".join(named)
-    yield from (f"({said})" for said in (section.foot, section.legend) if said)
+    yield from (f"({said})" for said in section.below if said)
 
 
 # --- numbers

@@ -56,8 +56,7 @@ def steps_table(steps: Sequence[StepDiff], first: int | None = None, details: bo
         columns,
         tuple(row for step in steps if step.step in listed for row in _step_rows(step)),
         repeats=4,
-        foot=f"+{len(steps) - len(listed)} steps: -v" if len(listed) < len(steps) else "",
-        legend=LEGEND,
+        below=(f"+{len(steps) - len(listed)} steps: -v" if len(listed) < len(steps) else "", LEGEND),
     )
 
 
@@ -96,8 +95,7 @@ def blocks_table(
         "block",
         ("block", *(f"{branch} {'in' if is_input else 'out'}".strip() for branch, is_input in ports), "verdict"),
         tuple((block, *(_worst(by_block[block], *port) for port in ports), verdicts[block]) for block in listed),
-        foot=f"{rest}: -v" if rest else "",
-        legend=BLOCKS_LEGEND,
+        below=(f"{rest}: -v" if rest else "", BLOCKS_LEGEND),
     )
 
 
@@ -123,7 +121,7 @@ def stages_table(stages: Sequence[StageDiff]) -> Table:
     """One row a stage outside the loop: the worst of its outputs, by itself and in the chain."""
     columns = ("stage", "output", "by itself", "ratio", "in the chain", "ratio", "verdict")
     rows = tuple((s.stage, s.output, *_far(s.by_itself), *_far(s.in_chain), s.verdict) for s in stages)
-    return Table("Stages (relative L2 of the outputs)", "stage", columns, rows, legend=STAGES_LEGEND)
+    return Table("Stages (relative L2 of the outputs)", "stage", columns, rows, below=(STAGES_LEGEND,))
 
 
 def _far(distance: Distance) -> Cells:
@@ -143,8 +141,7 @@ def frames_table(frames: Sequence[FrameDiff], details: bool = False) -> Table:
         "frame",
         columns,
         tuple(map(_frame_cells, shown)),
-        foot=f"+{rest} frames: {'--format json' if details else '-v'}" if rest else "",
-        legend=FRAMES_LEGEND,
+        below=(f"+{rest} frames: {'--format json' if details else '-v'}" if rest else "", FRAMES_LEGEND),
     )
 
 
@@ -213,8 +210,7 @@ def failures(sites: Sequence[SiteDiff], propagated: int, details: bool = False) 
         ("site", "where", "rel L2", "ratio", "remarks"),
         rows,
         folds=("site", "remarks"),
-        foot=f"{', '.join(rest)}: {'--format json' if details else '-v'}" if rest else "",
-        legend=FAILED_LEGEND,
+        below=(f"{', '.join(rest)}: {'--format json' if details else '-v'}" if rest else "", FAILED_LEGEND),
     )
 
 

@@ -102,7 +102,7 @@ def test_both_forms_say_the_same_and_a_pipe_has_no_boxes(result: Result) -> None
         assert cell in text
         assert re.sub(r"\s+", "", cell) in on_terminal
     assert max(map(len, shown(result, 80).splitlines())) <= 80
-    assert all(table.legend for table in tables if isinstance(table, Table))
+    assert all(table.below for table in tables if isinstance(table, Table))
 
 
 @pytest.mark.parametrize("steps", [1, 50])

@@ -18,6 +18,7 @@ from parity.report.document import Document, Facts, Section
 MOST_ROWS = 100
 """Rows of a table; GitHub cuts a long comment."""
 
+_SIGNS = {"pass": "✅", "fail": "❌", "inconclusive": "⚠️"}
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|~$])")
 _LINKS = re.compile(r"(?<!\w)([@#])(?=\w)|(?<=:)(?=//)|(?<=www)(?=\.)", re.IGNORECASE)
 _BLOCK = re.compile(r"^(?=[-+#=]\D|\d+[.)]\s)")
@@ -27,9 +28,14 @@ _TICKS = re.compile(r"`+")
 
 
 def markdown(document: Document) -> str:
+    heading = ""
     if isinstance(document, Comparison):
-        document = replace(document, result=_without_commands(document.result), following=())
-    parts = [document.heading, *map(_section, (*document.conclusion(), *document.sections()))]
+        result = document.result
+        heading = f"## {_SIGNS[result.verdict]} parity: {result.verdict}" + (
+            f" ({result.failed})" if result.failed else ""
+        )
+        document = replace(document, result=_without_commands(result), following=())
+    parts = [heading, *map(_section, (*document.conclusion(), *document.sections()))]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -48,7 +54,7 @@ def _section(section: Section) -> str:
     more = len(section.rows) - len(rows)
     head = ["| " + " | ".join(map(text, section.columns)) + " |", "|" + " --- |" * len(section.columns)]
     tail = ["", f"{more} more rows"] if more else []
-    for said in filter(None, (section.foot, section.legend)):
+    for said in filter(None, section.below):
         tail += ["", text(said)]
     return "\n".join([f"### {text(section.title)}", "", *head, *rows, *tail])
 

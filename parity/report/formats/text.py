@@ -84,7 +84,7 @@ def _print_table(table: Table, console: Console) -> None:
         grid.add_row(*[""] * again, *(_styled(cell, console) for cell in row[again:]))
         above = row
     console.print(grid)
-    for said in filter(None, (table.foot, table.legend)):
+    for said in filter(None, table.below):
         console.print(Text(printable(said, console.encoding), style="dim"), soft_wrap=True)
 
 
