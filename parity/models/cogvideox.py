@@ -186,8 +186,6 @@ class CogVideoXSampler(Sampler):
 
     def __init__(self, scheduler: Any, scale: float, dynamic: bool, seed: int) -> None:
         self.scheduler, self.guidance_scale, self.dynamic, self.seed = scheduler, scale, dynamic, seed
-        self.timesteps = torch.empty(0)
-        self.state: dict[str, torch.Tensor] = {}
         self._exact = (scheduler.alphas_cumprod, scheduler.final_alpha_cumprod)
         self._keeps_history = "old_pred_original_sample" in inspect.signature(scheduler.step).parameters
         self._place: Place = lambda x: x

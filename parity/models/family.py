@@ -14,6 +14,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, Protocol, Self
 
 import torch
@@ -60,8 +61,8 @@ class Sampler(Protocol):
 
     guidance_scale: float
     scheduler: Any = None
-    timesteps: torch.Tensor
-    state: dict[str, torch.Tensor]
+    timesteps: torch.Tensor = torch.empty(0)
+    state: Mapping[str, torch.Tensor] = MappingProxyType({})
 
     @property
     def sigmas(self) -> torch.Tensor:

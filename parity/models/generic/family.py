@@ -238,18 +238,13 @@ class EulerSampler(Sampler):
     """
 
     guidance_scale = 1.0
+    sigmas = torch.empty(0)
 
     def __init__(
         self, scale: float, start_at: torch.Tensor | None = None, timesteps: torch.Tensor | None = None
     ) -> None:
         self.scale, self.start_at, self.given = scale, start_at, timesteps
-        self._sigmas = self.timesteps = torch.empty(0)
-        self.state: dict[str, torch.Tensor] = {}
         self.place: Place = lambda x: x
-
-    @property
-    def sigmas(self) -> torch.Tensor:
-        return self._sigmas
 
     def set_schedule(self, steps: int, device: Any, place: Place, dtype: torch.dtype | None) -> None:
         if self.given is not None and len(self.given) != steps:
@@ -260,7 +255,7 @@ class EulerSampler(Sampler):
         else:
             sigmas = torch.cat([self.given.double() / self.scale, torch.zeros(1, dtype=torch.float64)])
         sigmas = sigmas.float() if dtype is None else sigmas.to(dtype)
-        self.place, self._sigmas = place, place(sigmas)
+        self.place, self.sigmas = place, place(sigmas)
         self.timesteps = place(sigmas[:-1] * self.scale)
 
     def start(self, noise: torch.Tensor) -> torch.Tensor:

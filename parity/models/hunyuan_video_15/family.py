@@ -171,8 +171,6 @@ class FlowMatchSampler(Sampler):
             config = {**self.guider.config, "guidance_scale": case.spec.guidance_scale}
             self.guider = type(self.guider).from_config(config)
         self.guidance_scale = float(self.guider.config.get("guidance_scale", 1.0))
-        self.timesteps = torch.empty(0)
-        self.state: dict[str, torch.Tensor] = {}
 
     @property
     def step_index(self) -> int | None:

@@ -28,8 +28,7 @@ class OwnSampler(Sampler):
 
     def __init__(self, base: Sampler, entry: Entry, schedule: OwnSchedule | None, loop: OwnLoop | None) -> None:
         self.base, self.entry, self._schedule, self._loop = base, entry, schedule, loop
-        self.guidance_scale, self.timesteps = base.guidance_scale, torch.empty(0)
-        self.state: dict[str, torch.Tensor] = {}
+        self.guidance_scale = base.guidance_scale
         self.scheduler: Scheduler | None = None
         self._start = 0
         self._before: torch.Tensor | None = None
