@@ -51,15 +51,6 @@ def opened(path: str | os.PathLike[str]) -> Iterator[tuple[int, int]]:
         os.close(descriptor)
 
 
-def read_text(path: Path, most: int) -> str:
-    """A regular file's content as UTF-8.
-
-    Raises:
-        OSError: see `read_bytes`. UnicodeDecodeError: it is no UTF-8.
-    """
-    return read_bytes(path, most).decode("utf-8")
-
-
 def read_object(path: Path, most: int) -> dict[str, Any] | None:
     """The object in a JSON file; None where there is no file.
 
@@ -67,7 +58,7 @@ def read_object(path: Path, most: int) -> dict[str, Any] | None:
         UsageError: it cannot be read, or is no JSON object.
     """
     try:
-        content = json.loads(read_text(path, most))
+        content = json.loads(read_bytes(path, most))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

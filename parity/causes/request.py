@@ -8,7 +8,7 @@ from pathlib import Path
 
 from parity.compare.result import Result, read_result
 from parity.errors import UsageError
-from parity.files import read_text
+from parity.files import read_bytes
 from parity.paths.plan import LOOP_STAGE, VAE_STAGE, Openers, Role
 from parity.paths.port.settings import typed
 from parity.records import Provenance
@@ -77,7 +77,7 @@ def of_run(where: Path, openers: Openers, named: Mapping[Role, str | None] | Non
     named = named or {}
     try:
         spec = RunSpec.read(where)
-        found = read_result(read_text(where / FOUND, _MOST_BYTES))
+        found = read_result(read_bytes(where / FOUND, _MOST_BYTES))
     except (OSError, ValueError, RecursionError):  # another than a run writes
         raise no_run(where) from None
     if failed := _failed_outside(found):

@@ -383,7 +383,7 @@ def _plain(x: Any) -> Any:
     return x.tolist()
 
 
-def read_result(text: str) -> Result:
+def read_result(text: str | bytes) -> Result:
     """The result of `result_text`.
 
     Raises:

@@ -13,11 +13,12 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import msgspec
 
 from parity.errors import MalformedError, UsageError, shown
-from parity.files import read_bytes
+from parity.files import read_object
 from parity.records import LOOP, Key, StepRecords
 
 MAX_FILE = 1 << 20
@@ -85,16 +86,13 @@ def load_rename(path: str | os.PathLike[str]) -> Rename:
     Raises:
         UsageError: it cannot be read, is not of this form, or holds a rule that is refused; names file and rule.
     """
-    where = os.fspath(path)
+    rules = read_object(Path(path), MAX_FILE)
+    if rules is None:
+        raise UsageError(f"--map: there is no file '{os.fspath(path)}'")
     try:
-        content = read_bytes(path, MAX_FILE)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"--map: cannot read '{where}': {reason}") from None
-    try:
-        return decode_rename(msgspec.json.decode(content, type=dict[str, str]), where)
-    except (MalformedError, msgspec.MsgspecError, UnicodeError) as error:
-        raise UsageError(f"--map: {where}: {error}") from None
+        return decode_rename(msgspec.convert(rules, dict[str, str]), os.fspath(path))
+    except (MalformedError, msgspec.ValidationError) as error:
+        raise UsageError(f"--map: {os.fspath(path)}: {error}") from None
 
 
 def decode_rename(rules: Mapping[str, str], where: str = "") -> Rename:
