@@ -82,7 +82,6 @@ def _settings(generation: Generation, sides: Sides, checks: Checks, isolate: Iso
     answer = f"the run fails{' together' * (len(culprits) > 1)} with {changes}"
     facts.append(("", answer if culprits else "no setting is at fault: the run fails without any of them"))
     document = {
-        "format": 1,
         "bisected": "settings",
         "culprits": [asdict(swap) for swap in culprits],
         "searched": [asdict(swap) for swap in searched.swaps],
@@ -108,7 +107,6 @@ def _commits(good: str, bad: str, words: list[str], output: Output) -> int:
     else:
         facts = [("first bad commit", f"{first}{skipped}")]
     document = {
-        "format": 1,
         "bisected": "commits",
         "first_bad": None if first is None else first.sha,
         "subject": None if first is None else first.subject,

@@ -54,7 +54,6 @@ def listing(request: Request, answer: Answer) -> Listing:
     """The document of `parity compile`."""
     _, limit = topology_of(request.topology)
     document = {
-        "format": 1,
         "compiles": not answer.refusal,
         "refusal": answer.refusal,
         "model": request.model,

@@ -14,7 +14,6 @@ from parity.paths.worker.process import Workers
 from parity.redact import typed_command
 from parity.report.comparison import Comparison
 from parity.report.formats import render
-from parity.runs.request import no_run
 
 if TYPE_CHECKING:
     from parity.compare.result import Result
@@ -37,8 +36,6 @@ def explain(
     Of the last run, of a kept one, or of two goldens. Exit codes as of `parity diff`. Name a run's ports again.
     """
     where = last_run() if first is None else Path(first)
-    if second is None and not where.is_dir():
-        raise no_run(where)
     # Two goldens are explained as far as this machine can: without torch by what they show themselves.
     with output.sides(extras=second is None) as say, Workers() as openers:
         from parity.causes.explain import ExplainRequest, of_run

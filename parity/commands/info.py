@@ -126,7 +126,7 @@ def _cache(clear: str | None) -> Document:
             _delete(folder / name)
     found = {name: _bytes(folder / name) for name in PARTS}
     rows = tuple((name, size(count), PARTS[name]) for name, count in found.items())
-    document = {"format": 1, "folder": str(folder), "bytes": found}
+    document = {"folder": str(folder), "bytes": found}
     return Listing(
         document, (Table("Cache", "part", ("part", "size", "holds"), rows), Facts((("folder", str(folder)),)))
     )
@@ -181,7 +181,6 @@ def golden_listing(where: str, step: int | None, check: bool) -> tuple[Listing, 
 def golden_document(golden: Golden, problems: list[Problem] | None, records: StepRecords | None) -> dict[str, Any]:
     """As JSON; what was not measured is null."""
     result: dict[str, Any] = {
-        "format": 1,
         "golden": golden.name,
         "complete": golden.complete,
         "bytes": golden.bytes,

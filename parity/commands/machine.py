@@ -175,7 +175,7 @@ def _answer(process: subprocess.Popen[str], deadline: float, limit_s: float) -> 
 
 def listing(findings: Findings) -> Listing:
     """What `parity info` prints."""
-    document = {"format": 1, "python": platform.python_version(), **asdict(findings), "can_run": findings.can_run}
+    document = {"python": platform.python_version(), **asdict(findings), "can_run": findings.can_run}
     run = (
         "complete: `parity run` has all it needs"
         if findings.can_run

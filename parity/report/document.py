@@ -1,6 +1,6 @@
 """What a command has to show, once for every format: a JSON document for scripts and sections of text for people.
 
-    render(Listing(json={"format": 1, "tools": [...]}, sections=(Facts(rows),)), "markdown")
+    render(Listing({"tools": [...]}, (Facts(rows),)), "markdown")
 
 A comparison (`parity.report.comparison.Comparison`) is a document too; some formats take only that. Numbers are written
 here as every report writes them.
@@ -84,14 +84,14 @@ class Listing(Document):
     """A document that is made already.
 
     Attributes:
-        document: the JSON document. shown: its sections; empty ones are left out.
+        document: the JSON document, but for its `format`. shown: its sections; empty ones are left out.
     """
 
     document: Json
     shown: tuple[Section, ...]
 
     def json(self) -> Json:
-        return self.document
+        return {"format": 1, **self.document}
 
     def sections(self) -> tuple[Section, ...]:
         return tuple(section for section in self.shown if section.rows)
@@ -100,7 +100,7 @@ class Listing(Document):
 def listed(*tables: Table) -> Listing:
     """Tables whose rows are the JSON document too, under their titles."""
     rows = {table.title.lower(): [dict(zip(table.columns, row, strict=True)) for row in table.rows] for table in tables}
-    return Listing({"format": 1, **rows}, tables)
+    return Listing(rows, tables)
 
 
 def lines(section: Section) -> Iterator[str]:

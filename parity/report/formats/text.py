@@ -54,10 +54,6 @@ def laid_out(sections: Iterable[Section], console: Console) -> str:
 
 
 def _print_facts(facts: Facts, console: Console) -> None:
-    if not any(label for label, _ in facts.rows):
-        for line in lines(facts):
-            console.print(_styled(line, console), soft_wrap=True)
-        return
     grid = RichTable.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
