@@ -138,12 +138,11 @@ class Births:
                 continue
             excuse = excused(d.key, d.distance.rel_l2, self.excuses)
             before = _before(d.key, made if is_given(d) else upstream)
-            if self._carried(d) or (numbers and not is_given(d)):
+            # Stepped by numbers of a schedule that nobody recorded.
+            unnumbered = (numbers or self.scheduled) and not numbered and d.key.site == LATENTS[1]
+            if self._carried(d) or (numbers and not is_given(d)) or unnumbered:
                 before = math.inf
             given = inputs.get(call_of(d.key))
-            unnumbered = (
-                numbers and not numbered and d.key.site == LATENTS[1]
-            )  # stepped by numbers that nobody recorded
             if call_of(d.key) in uncompared or _masked(d.key, masked) or unnumbered:
                 given = max(given or 0.0, before)
             within = inside[d.key.branch, d.key.module]

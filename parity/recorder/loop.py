@@ -104,22 +104,27 @@ class Loop:
         """The whole schedule, as it was set."""
         found = []
         for name in ("timesteps", "sigmas"):
-            x = getattr(scheduler, name, None)
-            if isinstance(x, torch.Tensor) and x.numel():
-                values = np.asarray(self.kind.host(x), np.float64)
+            values = self._numbers(getattr(scheduler, name, None))
+            if values.size:
                 found.append(value_record(Key(STAGE, 0, "", f"schedule:{name}"), values, "float64"))
         return found
+
+    def _numbers(self, x: Any) -> np.ndarray:
+        """A scheduler's numbers, of any library or a list, as float64; empty for what holds none."""
+        try:
+            return np.asarray(self.kind.host(x) if isinstance(x, torch.Tensor) else [] if x is None else x, np.float64)
+        except (TypeError, ValueError):
+            return np.zeros(0)
 
     def _place(self, scheduler: Any, timestep: Any) -> list[Record]:
         """Where in the schedule the step was: its timestep, its index, and sigma where there is one."""
         index = getattr(scheduler, "step_index", None)
-        number = float(self.kind.host(timestep).reshape(-1)[0]) if isinstance(timestep, torch.Tensor) else timestep
-        found = {"timestep": float(number)}
-        sigmas = getattr(scheduler, "sigmas", None)
+        found = {"timestep": float(self._numbers(timestep).reshape(-1)[0])}
+        sigmas = self._numbers(getattr(scheduler, "sigmas", None))
         if index is not None:
             found["step_index"] = float(int(index) - 1)
-            if isinstance(sigmas, torch.Tensor) and 0 < int(index) < sigmas.numel():
-                pair = np.asarray(self.kind.host(sigmas), np.float64)[int(index) - 1 : int(index) + 1]
+            if 0 < int(index) < sigmas.size:
+                pair = sigmas[int(index) - 1 : int(index) + 1]
                 found |= {"sigma": float(pair[0]), "dt": float(pair[1] - pair[0])}
         return [self._number(port, x) for port, x in found.items()]
 

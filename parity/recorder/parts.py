@@ -147,7 +147,7 @@ def provenance_of(parts: Parts, kind: Kind, process: Process, *, weighed: bool =
         model=recorded,
         settings={"dtype": max(set(working), key=working.count), **configs} if working else configs,
         seed=0,
-        steps=int(timesteps.numel()) if isinstance(timesteps, torch.Tensor) else 0,
+        steps=len(timesteps) if hasattr(timesteps, "__len__") else 0,
         weights=weights,
         versions=versions(),
         devices=tuple(x.device.type for x in tensors[:1]),

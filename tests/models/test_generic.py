@@ -120,3 +120,10 @@ def test_no_timestep_that_is_made_is_one_that_bfloat16_holds(steps: int, scale: 
     sampler = EulerSampler(scale)
     sampler.set_schedule(steps, "cpu", lambda x: x, None)
     assert not (sampler.timesteps.bfloat16().float() == sampler.timesteps).any()
+
+
+def test_no_two_steps_that_are_made_are_equally_long() -> None:
+    """A port's loop that takes another step's length would pass."""
+    sampler = EulerSampler(1.0)
+    sampler.set_schedule(8, "cpu", lambda x: x, None)
+    assert len(set(sampler.sigmas.diff().tolist())) == 8

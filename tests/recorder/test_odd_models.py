@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -335,6 +336,35 @@ def test_two_recordings_without_a_scheduler_say_what_was_not_compared(tmp_path: 
 def test_steps_without_a_scheduler_are_not_counted_off(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="stop_after counts steps of a scheduler"):
         parity.record(tmp_path / "gpu", transformer=Model(), stop_after=1)
+
+
+class Own(Scheduler):
+    """A scheduler of one's own, whose numbers are of any library."""
+
+    def __init__(self, of: Callable[[Any], Any], wrong: float = 1.0) -> None:
+        self.timesteps, self.sigmas = of(np.float32([0, 1, 2])), of(np.float32([1.0, 0.7, 0.3 * wrong, 0.0]))
+
+    def step(self, model_output: torch.Tensor, timestep: int, sample: torch.Tensor) -> torch.Tensor:
+        return sample + (float(self.sigmas[timestep + 1]) - float(self.sigmas[timestep])) * model_output
+
+
+@pytest.mark.parametrize("of", [np.asarray, np.ndarray.tolist, lambda x: pytest.importorskip("jax.numpy").asarray(x)])
+@pytest.mark.parametrize("wrong", [1.0, 1.1])
+def test_a_schedule_may_be_of_any_numbers_and_its_steps_are_no_other_difference(
+    of: Callable[[Any], Any], wrong: float, tmp_path: Path
+) -> None:
+    model, ours, theirs = Model(), Own(torch.tensor), Own(of, wrong)
+
+    def go(scheduler: Own) -> torch.Tensor:
+        x = X
+        for i in range(3):
+            x = scheduler.step(model(x), i, x)
+        return x
+
+    referenced(tmp_path / "gpu", lambda: go(ours), transformer=model, scheduler=ours)
+    recorded(tmp_path / "tpu", lambda: go(theirs), transformer=model, scheduler=theirs)
+    found = diff(tmp_path / "gpu", tmp_path / "tpu")
+    assert [d.place for d in differences(found)] == ([] if wrong == 1.0 else ["the schedule"]), found.reason
 
 
 class Lists(Model):

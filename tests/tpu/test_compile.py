@@ -98,7 +98,7 @@ def test_its_program_is_that_of_the_candidate_with_weights() -> None:
     backend: Any = side("torchax").backend
     with backend.scope():
         given = {k: None if x is None else jax.numpy.zeros(x.shape, x.dtype) for k, x in found.arguments.items()}
-        frames = jax.tree.map(lambda x: jax.numpy.zeros(x.shape, x.dtype), dict(found.frames))
+        _, frames = backend.batch(backend.groups[0])
         placed = backend.placed({k: None if x is None else torchax.interop.torch_view(x) for k, x in given.items()})
         forward = backend.forward(("",), backend.rules["cond"], None)
         other, _ = backend.programs.lowered(forward, backend.params, placed, frames, None)

@@ -228,13 +228,18 @@ FIRST = 0.99601
 holds 996, so near that a model which rounds them itself, as Flux does, moves no further than by its dtype."""
 
 
+SHIFT = 3.0
+"""Of the sigmas: no two steps are equally long, so a port that takes another step's length is seen."""
+
+
 class EulerSampler(Sampler):
     """See `parity.models.family.Sampler`.
 
-    Sigmas fall evenly from `FIRST` to zero. A prediction of another shape than the latents' leaves them as they are.
+    Sigmas fall from `FIRST` to zero, shifted as flow matching shifts them. A prediction of another shape than the
+    latents' leaves them as they are.
 
     Args:
-        scale: of the timesteps. start_at: latents in place of the noise. timesteps: in place of the even ones.
+        scale: of the timesteps. start_at: latents in place of the noise. timesteps: in place of the made ones.
     """
 
     guidance_scale = 1.0
@@ -251,7 +256,8 @@ class EulerSampler(Sampler):
             count = len(self.given)
             raise UsageError(f"the inputs hold {count} timesteps for --steps {steps}: give --steps {count}")
         if self.given is None:
-            sigmas = torch.linspace(FIRST, 0.0, steps + 1, dtype=torch.float64)
+            even = torch.linspace(1.0, 0.0, steps + 1, dtype=torch.float64)
+            sigmas = FIRST * SHIFT * even / (1.0 + (SHIFT - 1.0) * even)
         else:
             sigmas = torch.cat([self.given.double() / self.scale, torch.zeros(1, dtype=torch.float64)])
         sigmas = sigmas.float() if dtype is None else sigmas.to(dtype)
