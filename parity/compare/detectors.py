@@ -74,15 +74,20 @@ class Detectors:
         if not differs:
             return
         told = (cause for detector in _DETECTORS for cause in detector(seen))
-        for cause in itertools.chain(told, truncated(reference, candidate), another_called(reference, candidate)):
+        for cause in itertools.chain(told, truncated(reference, candidate), another_called(reference, candidate, seen)):
             if cause.setting not in {c.setting for c in self.found}:
                 self.found.append(cause)
 
 
-def another_called(reference: StepRecords, candidate: StepRecords) -> Iterator[Cause]:
-    """Of a pipeline with two models: at one step each side calls another."""
+FIRST_MODEL = "the first model"
+"""Of a pipeline with two: it is called above a boundary of the timesteps."""
+
+
+def another_called(reference: StepRecords, candidate: StepRecords, seen: Seen) -> Iterator[Cause]:
+    """Of a pipeline with two models: at one step each side calls another, and their timesteps are not why."""
     ours, theirs = _called(reference), _called(candidate)
-    if ours and theirs and ours != theirs:
+    a, b = seen.numbers("timestep") or (0.0, 0.0)
+    if ours and theirs and ours != theirs and not (a > b if ours == FIRST_MODEL else b > a):
         text = (
             f"at step {reference.step} the candidate calls {theirs}, the reference {ours}: check the step at which the "
             "pipeline changes models (boundary_ratio), and which model is which"
@@ -95,7 +100,7 @@ def _called(step: StepRecords) -> str:
     that is not known."""
     modules = {r.key.module for r in chosen(step.records, _of_model)}
     if "" in modules:
-        return "the first model"
+        return FIRST_MODEL
     names = {module.partition(".")[0] for module in modules}
     return names.pop() if len(names) == 1 and len(modules) > 1 and names <= modules else ""
 

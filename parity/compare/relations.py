@@ -13,6 +13,7 @@ Cost. A few passes over values of the size of the latents, at the first step tha
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -242,8 +243,7 @@ def decoded(seen: Seen) -> Iterator[Cause]:
         return
     made = done(a, b) if apart(a, b) > SAME and not _handed_on(a, b, seen.before) else None
     if made is not None and not made.inverse and made.words.startswith("with another scale"):
-        text = f"what the VAE decodes: {made}: latents_mean and latents_std are left out, or applied twice"
-        yield measured(text, "vae.scaling_factor", at=GIVEN)
+        yield measured(f"what the VAE decodes: {made}{_otherwise(a, b, seen)}", "vae.scaling_factor", at=GIVEN)
     elif made is not None:
         factor = float(np.vdot(a, b) / np.vdot(a, a))
         text = f"what the VAE decodes: {made}{_of_config(factor, seen) if 'times' in made.words else ''}"
@@ -268,6 +268,34 @@ def _of_config(factor: float, seen: Seen) -> str:
         if scale is not None and abs(factor * scale - 1) <= EXACT:
             return f": the latents are divided by {name} {scale:.4g} twice"
     return ""
+
+
+def _otherwise(a: np.ndarray, b: np.ndarray, seen: Seen) -> str:
+    """What was done with the mean and deviation of the VAE's config, by which the channels of latents are scaled."""
+    fitted = by_channel(a, b)
+    for settings in seen.settings:
+        mean, std = (_numbers(settings.get(f"vae.latents_{name}", "")) for name in ("mean", "std"))
+        if fitted is None or not mean.size == std.size == a.shape[1] or not std.all():
+            continue
+        ways = {
+            "latents_mean and latents_std are left out": (1 / std, -mean / std),
+            "latents_mean and latents_std are applied twice": (std, mean),
+            "latents_mean is left out": (np.ones_like(std), -mean),
+            "latents_std is left out": (1 / std, mean - mean / std),
+            "latents_std divides where it multiplies": (1 / std**2, mean - mean / std**2),
+        }
+        for what, way in ways.items():
+            if all(np.allclose(x.ravel(), y, rtol=EXACT, atol=EXACT) for x, y in zip(fitted, way, strict=True)):
+                return f": {what}"
+    return ""
+
+
+def _numbers(text: str) -> np.ndarray:
+    """Those of a list in a config, as text."""
+    try:
+        return np.asarray(json.loads(text), np.float64)
+    except (ValueError, TypeError):
+        return np.zeros(0)
 
 
 def judged_by_own_latents(reference: StepRecords, candidate: StepRecords, latents: Both | None) -> StepRecords:
@@ -301,7 +329,10 @@ def tolerance(*dtypes: str) -> float:
 
 def _scales(given: np.ndarray, latents: np.ndarray, most: float) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Scale and offset of each channel, [1, channels, 1...], that make what is given of latents; these, so laid."""
-    for x in [latents, latents.swapaxes(1, 2)] if latents.ndim >= 4 else []:
+    laid = [latents, latents.swapaxes(1, 2)] if latents.ndim >= 4 else []
+    if latents.ndim == given.ndim + 1:  # frames that are decoded as pictures
+        laid = [x.reshape(-1, *x.shape[2:])[: len(given)] for x in laid]
+    for x in laid:
         if x.shape != given.shape or x[:, 0].size < FEW:
             continue
         fitted = by_channel(x, given)

@@ -122,7 +122,7 @@ def provenance_of(parts: Parts, kind: Kind, process: Process, *, weighed: bool =
     }
     recorded = type(pipe if pipe is not None else next(iter(models.values()))).__name__
     models = {name: model for name, model in models.items() if isinstance(model, torch.nn.Module)}
-    timesteps = getattr(parts.scheduler, "timesteps", None)
+    timesteps: Any = getattr(parts.scheduler, "timesteps", None)
     weights: dict[str, str] = {}
     modules: dict[str, str] = {}
     for i, (prefix, model) in enumerate(models.items()):

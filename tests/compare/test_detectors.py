@@ -145,13 +145,23 @@ def test_branches_that_are_weighed_otherwise_have_no_guidance_scale(cond: float,
     assert "scale" not in cause.cause
 
 
-@pytest.mark.parametrize(("model", "causes"), [("transformer_2", []), ("", ["boundary_ratio"]), ("a.b", [])])
-def test_another_model_of_two_that_a_step_calls_is_named(model: str, causes: list[str]) -> None:
-    def calling(name: str) -> StepRecords:
+@pytest.mark.parametrize(
+    ("model", "timestep", "causes"),
+    [
+        ("transformer_2", 900.0, []),
+        ("", 900.0, ["boundary_ratio"]),
+        ("", 950.0, []),  # its schedule is another, by which the pipeline chooses
+        ("", 850.0, ["boundary_ratio"]),
+        ("a.b", 900.0, []),
+    ],
+)
+def test_another_model_of_two_that_a_step_calls_is_named(model: str, timestep: float, causes: list[str]) -> None:
+    def calling(name: str, timestep: float) -> StepRecords:
         sites = (f"{name}:in.x", f"{name}.proj:out".lstrip("."))
-        return StepRecords(1, tuple(value_record(Key("transformer", 1, "cond", s), X, "float32") for s in sites))
+        seen = (value_record(Key("transformer", 1, "cond", s), X, "float32") for s in sites)
+        return StepRecords(1, (*step(1, timestep=timestep).records, *seen))
 
-    assert named(calling("transformer_2"), calling(model)) == causes
+    assert named(calling("transformer_2", 900.0), calling(model, timestep)) == causes
 
 
 def test_latents_that_differ_are_handed_on_by_a_right_scaling() -> None:
@@ -161,6 +171,26 @@ def test_latents_that_differ_are_handed_on_by_a_right_scaling() -> None:
     for given, causes in ((other * STD + MEAN, []), (other, ["vae.scaling_factor"])):
         told = found(loop, (step(-1, z=LATENTS * STD + MEAN), step(-1, z=given)))
         assert [cause.setting for cause in told] == causes
+        pictures = [x.swapaxes(1, 2).reshape(-1, 4, 4, 4)[:1] for x in (LATENTS * STD + MEAN, given)]
+        told = found(loop, (step(-1, z=pictures[0]), step(-1, z=pictures[1])))
+        assert [cause.setting for cause in told] == causes
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (LATENTS, "latents_mean and latents_std are left out"),
+        ((LATENTS * STD + MEAN) * STD + MEAN, "latents_mean and latents_std are applied twice"),
+        (LATENTS * STD, "latents_mean is left out"),
+        (LATENTS + MEAN, "latents_std is left out"),
+        (LATENTS / STD + MEAN, "latents_std divides where it multiplies"),
+        ((1.01 * LATENTS) * STD + MEAN, "in each channel"),
+    ],
+)
+def test_what_was_done_with_the_mean_and_deviation_of_latents_is_said(given: np.ndarray, said: str) -> None:
+    config = {f"vae.latents_{name}": str(x.ravel().tolist()) for name, x in (("mean", MEAN), ("std", STD))}
+    (cause,) = found((step(-1, z=LATENTS * STD + MEAN), step(-1, z=given)), settings=(config, config))
+    assert cause.cause.endswith(said)
 
 
 @pytest.mark.parametrize(
