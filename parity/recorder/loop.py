@@ -82,7 +82,7 @@ class Loop:
                 return
             given, timestep, remembered = held
             with self.recording.guard():
-                if self.called and not self.steps.calls and self.steps.number == 0:
+                if self.called and not (self.steps.calls or self.steps.traced) and self.steps.number == 0:
                     raise UsageError(NOT_CALLED)
                 seen = self.steps.part
                 seen += [] if remembered is None else [self._number("history", remembered)]

@@ -403,7 +403,7 @@ def _finish(recording: Recording, complete: bool, asked: Asked) -> None:
         say(
             "the scheduler that was given made no step; steps end where the timestep changes. Give the one that is used"
         )
-    if called and not recording.steps.called:
+    if called and not (recording.steps.called or recording.steps.traced):
         say(NOT_CALLED)
     if recording.steps.before:
         calls = f"{recording.steps.before} call{'s' if recording.steps.before > 1 else ''}"

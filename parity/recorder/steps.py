@@ -104,7 +104,7 @@ class Steps:
         stepped: whether a step of the scheduler was seen; None where none is recorded. calls: of the step that is
             being seen. before: calls that were made before those of the first step, on other latents.
         repeated: steps in which a branch was called more than once: the last call of each is kept. called: whether a
-            call of a transformer was seen.
+            call of a transformer was seen. traced: whether the script traced one.
     """
 
     where: str
@@ -118,6 +118,7 @@ class Steps:
     before: int = 0
     repeated: list[int] = field(default_factory=list)
     called: bool = False
+    traced: bool = False
     part: list[Record] = field(default_factory=list)
     outside: list[Record] = field(default_factory=list)
     _writer: GoldenWriter | None = None

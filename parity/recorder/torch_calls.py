@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from parity.hooks.attach import attached, watching
 from parity.hooks.methods import replaced
@@ -54,6 +55,10 @@ class Kind:
         """The context in which its tensors can be computed with."""
         return contextlib.nullcontext()
 
+    def is_traced(self, x: torch.Tensor) -> bool:
+        """Whether it has no values: the script traces the call."""
+        return False
+
 
 @dataclass
 class GuardedTap(Tap):
@@ -72,6 +77,13 @@ class GuardedTap(Tap):
 
     def attended(self, module: str, mask: Any) -> None:
         self.masked(module, {"mask": mask})
+
+
+TRACED = (
+    "the transformer is called inside a jax.jit of the script's own, where nothing can be seen: only what is around it "
+    "is recorded. To have its modules compared, compile it with torchax.compile without that jit, or give it as a "
+    "port (parity diff GOLDEN port.py:build)"
+)
 
 
 @dataclass(kw_only=True)
@@ -122,13 +134,21 @@ class Calls:
         return tap
 
     def _begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tap | None:
-        if self.busy or not self.recording.wanted():
+        if self.busy or not self.recording.wanted() or self.traced((args, kwargs)):
             return None
         with self.recording.guard():
             rows = self.branches.of(args, kwargs)
             self._call = rows, Again.of(copied(self.model), args, kwargs) if self._tried() else None
             return self.tap(rows)
         return None
+
+    def traced(self, given: Any) -> bool:
+        """Whether the script traces a call: nothing can be seen of it, and once it is compiled no call is made."""
+        found = any(isinstance(x, torch.Tensor) and self.kind.is_traced(x) for x in tree_leaves(given))
+        if found and not self.steps.traced:
+            self.steps.traced = True
+            self.tell(TRACED)
+        return found
 
     def _end(self, tap: Tap, output: Any) -> None:
         call, self._call = self._call, None

@@ -44,6 +44,9 @@ class InTorchax(Kind):
     def host(self, x: torch.Tensor) -> Any:
         return on_host(whole(array_of(x)))
 
+    def is_traced(self, x: torch.Tensor) -> bool:
+        return isinstance(x, torchax.tensor.Tensor) and isinstance(array_of(x), jax.core.Tracer)
+
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         env: contextlib.AbstractContextManager[Any] = torchax.default_env()
         return env
@@ -65,7 +68,7 @@ class CompiledCalls(Calls):
         own = self.compiled.jittable_call
 
         def call(method: str, *args: Any, **kwargs: Any) -> Any:
-            if method != "forward" or self.busy or not self.recording.wanted():
+            if method != "forward" or self.busy or not self.recording.wanted() or self.traced((args, kwargs)):
                 return own(method, *args, **kwargs)
             rows: tuple[str, ...] = ()
             with self.recording.guard():

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 import torch
@@ -20,7 +21,7 @@ import parity
 from parity.compare.diff import diff
 from parity.golden import Golden
 from parity.recorder.torchax_calls import InTorchax
-from tests.support.scripts import generate, load, referenced
+from tests.support.scripts import drawn, generate, load, referenced
 
 SDPA = torch.nn.functional.scaled_dot_product_attention
 
@@ -69,6 +70,32 @@ def test_an_observed_program_that_cannot_run_leaves_the_script_s_own(
     monkeypatch.setattr("parity.recorder.torchax_calls.split", exhausted)  # as where its reductions do not fit
     ported(env, tmp_path / "tpu", compiled=True)
     assert "RESOURCE_EXHAUSTED; the script goes on" in capsys.readouterr().err
+
+
+def test_what_is_around_a_call_inside_the_script_s_own_jit_is_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Scheduler:
+        def step(self, model_output: torch.Tensor, timestep: int, sample: torch.Tensor) -> torch.Tensor:
+            return sample - 0.1 * model_output
+
+    model, scheduler, x = torch.nn.Linear(8, 8), Scheduler(), drawn(1, 4, 8)
+
+    def loop(predict: Any, x: torch.Tensor) -> None:
+        for i in range(2):
+            x = scheduler.step(predict(x), i, x)
+
+    parts: dict[str, Any] = {"transformer": model, "scheduler": scheduler}
+    referenced(tmp_path / "gpu", lambda: loop(model, x), **parts)
+    with torchax.default_env():
+        model.to("jax")
+        compiled = torchax.interop.torch_view(jax.jit(torchax.interop.jax_view(lambda x: model(x))))
+        with parity.record(tmp_path / "tpu", **parts):
+            loop(compiled, x.to("jax"))
+    assert "is called inside a jax.jit of the script's own" in capsys.readouterr().err
+    found = diff(tmp_path / "gpu", tmp_path / "tpu")
+    assert [s.latents.ratio < 3 for s in found.steps] == [True, True]
+    assert found.verdict == "pass", found.reason
 
 
 @pytest.mark.parametrize("compiled", [True, pytest.param(False, marks=pytest.mark.slow)])
