@@ -24,7 +24,7 @@ import torch
 from parity.errors import UsageError
 from parity.hooks.rows import NoRows, RowFrame, RowRule
 from parity.hooks.sites import SitePlan
-from parity.hooks.torchtools import module_tree
+from parity.hooks.torchtools import leaves, module_tree
 from parity.models.family import Condition, Family
 from parity.models.patches import DTYPES, device_named
 from parity.models.spec import Case
@@ -171,7 +171,11 @@ def _decoded(entry: Entry, port: Port, inputs: Arguments) -> torch.Tensor:
 
         latents = to_jax(latents)
     with guarded(entry, "vae"):
-        frames = on_host(port.vae(moved(latents, port, _RANK, 1, -1)))
+        made = port.vae(moved(latents, port, _RANK, 1, -1))
+        arrays = (x for _, x in leaves(made) if hasattr(x, "shape"))  # of a tuple or an output object the first
+        frames = next(map(on_host, arrays), None)
+    if frames is None:
+        raise UsageError(f"{entry.named}: `vae` gave an object of type {type(made).__name__}; expected frames")
     frames = frames.movedim(-1, 1) if port.layout == "channels_last" and frames.ndim == _RANK else frames
     if frames.ndim != _RANK or frames.shape[1] != 3:
         raise UsageError(

@@ -24,8 +24,9 @@ def compared(folder: Path, decodes: str) -> Result:
     return run(request, quiet, openers=openers)
 
 
-def test_a_right_decoder_passes(tmp_path: Path) -> None:
-    result = compared(tmp_path, RIGHT)
+@pytest.mark.parametrize("more", ["", "\nframes = (frames,)", "\nframes = {'sample': frames}"])
+def test_a_right_decoder_passes(more: str, tmp_path: Path) -> None:
+    result = compared(tmp_path, RIGHT + more)
     assert result.verdict == "pass", result.reason
     assert len(result.frames) == 9
     assert all(f.by_itself is not None and f.by_itself.distance.ratio < 3 for f in result.frames)
@@ -52,6 +53,7 @@ def test_what_it_does_wrong_is_in_the_frames(body: str, tmp_path: Path) -> None:
     ("body", "told"),
     [
         ("frames = latents", r"`vae` gave float32 \[1, 16, 3, 2, 3\]; expected frames"),
+        ("frames = None", "`vae` gave an object of type NoneType; expected frames"),
         ("raise ValueError('no such latents')", r"`vae` raised at port.py:\d+: ValueError: no such latents"),
     ],
 )
