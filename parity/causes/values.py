@@ -47,10 +47,10 @@ def shown_by(
         key: of the site. reference, candidate: all of a step. counts_keys: whether phantom keys were counted there.
     """
     ours, theirs = (next((r for r in side if r.key == key), None) for side in (reference, candidate))
-    if ours is None and theirs is None:  # the run saw it, and kept blocks alone
+    if ours is None or theirs is None:  # the run saw it, under another name perhaps, and kept blocks alone
         return
-    if ours is None or theirs is None or (ours.kind != theirs.kind):
-        one = "the candidate" if ours is None or (theirs is not None and ours.kind == "none") else "the reference"
+    if ours.kind != theirs.kind:
+        one = "the candidate" if ours.kind == "none" else "the reference"
         yield measured(f"only {one} has a value at {key.site}", detail="one side has None or nothing there")
     elif ours.kind == "scalar":
         text = f"{_named(key)} is {theirs.value!r} on the candidate, {ours.value!r} on the reference"

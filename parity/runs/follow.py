@@ -113,13 +113,14 @@ def behind(result: Result, pair: Ready, side: Side, state: State) -> Result:
     known: dict[Key, Local] = {}
     passes: list[list[str]] = []
     try:
-        held = _comparable(pair, at.held(pair, EVERYTHING))
+        held = _comparable(pair, _as_paired(at.held(pair, EVERYTHING), of_step))
         known |= at.followed(side, held, far=True, own_order=own_order)
         passes = _passes(of_step, held, pair.modules)
         for modules in passes[:PASSES]:
             pair.say(f"the reference on the candidate's own values, {modules[0]} to {modules[-1]}")
             some = Held(EVERYTHING.ports, frozenset(modules), ROOM, ROOM)
-            known |= at.followed(side, _comparable(pair, at.held(pair, some)), far=True, own_order=own_order)
+            held = _comparable(pair, _as_paired(at.held(pair, some), of_step))
+            known |= at.followed(side, held, far=True, own_order=own_order)
     except LOST as error:
         result = result.noted(_lost(error))
     rest = [module for modules in passes[PASSES:] for module in modules]
@@ -146,6 +147,16 @@ def _comparable(pair: Ready, held: Mapping[str, Array]) -> dict[str, Array]:
     go on from those."""
     factors = pair.laid_out
     return {name: x for name, x in held.items() if not factors_at(module_of(name), factors)}
+
+
+def _as_paired(held: Mapping[str, Array], sites: Sequence[SiteDiff]) -> dict[str, Array]:
+    """What the candidate hands out, outputs under the reference's names: a block that Flax scans gives `(x, None)`."""
+    names = {
+        name_of(replace(d.key, step=0, site=f"{d.key.module}:{d.called}")): name_of(replace(d.key, step=0))
+        for d in sites
+        if d.called and not d.key.is_input
+    }
+    return {names.get(name, name): x for name, x in held.items()}
 
 
 def _passes(sites: Sequence[SiteDiff], held: Mapping[str, Array], modules: Sequence[str]) -> list[list[str]]:
@@ -236,7 +247,7 @@ class Following:
         """Take in a judged step; `outputs`: the candidate's that were held."""
         at = At(reference.step, state_of(reference, "before"))
         if self.at is None and outputs:
-            self.at, self.outputs = at, outputs
+            self.at, self.outputs = at, _as_paired(outputs, sites)
         # A feature cache calls other modules by design.
         cached = any(d.setting == "cache" for d in self.pair.differing)
         if self.at is None or self.doubt is not None or cached or born(sites):

@@ -181,6 +181,14 @@ def test_flax_parameters_are_compared_with_torch_s(
     assert [d.place for d in differences(result)] == listed
 
 
+def test_a_fault_of_a_block_that_gives_a_carry_is_one_difference(tmp_path: Path) -> None:
+    """Flax's scan wants `(x, None)` of it, torch's block gives `x`."""
+    paths = linen_port.write(tmp_path, edited(linen_port.PORT, ("return x + jnp.tanh(", "return x + 1.01 * jnp.tanh(")))
+    result = compare(*paths)
+    assert [d.place for d in differences(result)] == ["blocks.*"]
+    assert not result.causes
+
+
 def test_port_that_agrees_says_what_was_compared(tmp_path: Path) -> None:
     result = compare(*write(tmp_path))
     note, attention = result.notes
