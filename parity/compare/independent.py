@@ -41,10 +41,12 @@ class Difference:
         return self.place + (f" ({', '.join(self.branches)})" if self.branches else "")
 
     def also(self, place: str) -> None:
-        """The same code differs at another place: where that is the same module of another block, both are meant."""
-        if place != self.place and _any_block(place) == _any_block(self.place):
-            both = zip(self.place.split("."), place.split("."), strict=True)
-            self.place = ".".join(a if a == b else _any_block(f".{a}")[1:] for a, b in both)
+        """The same code differs at another place: where that is in another block, both blocks are meant."""
+        own, other = re.split(_BLOCK, self.place), re.split(_BLOCK, place)
+        for i in range(1, min(len(own), len(other)), 2):
+            if own[: i + 1 : 2] == other[: i + 1 : 2]:  # the words before this number
+                own[i] = own[i] if own[i] == other[i] else "*"
+        self.place = "".join(own)
 
 
 def differences(result: Result) -> tuple[Difference, ...]:
@@ -121,8 +123,12 @@ def _caller(module: str) -> str:
     return above.rpartition(".")[0] if name.isdigit() else above
 
 
+_BLOCK = r"(?<=\.)(\d+|\*)(?=\W|$)"
+"""The number of a block, or of any."""
+
+
 def _any_block(place: str) -> str:
-    return re.sub(r"(?<=\.)(\d+|\*)(?=\W|$)", "*", place)
+    return re.sub(_BLOCK, "*", place)
 
 
 def place_of(site: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import types
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -127,6 +127,24 @@ def test_one_value_that_is_handed_to_several_modules_is_one_difference(second: f
     )
     result = Result("fail", "logic", Reason(kind="first_divergence"), sites=at, origin=Origin(at[0].key, "input"))
     assert len(differences(result)) == listed
+
+
+@pytest.mark.parametrize(
+    ("sites", "listed"),
+    [
+        (("blocks.0.attn.attention:in.key", "blocks.1.attn.to_out.0:in.input"), "blocks.*.attn.attention's input key"),
+        (("blocks.0.attn.to_out.0:out", "blocks.3.attn.to_out.0:out"), "blocks.*.attn.to_out.0"),
+        (("blocks.2.attn.to_out.0:out", "blocks.2.attn.to_out.1:out"), "blocks.2.attn.to_out.*"),
+        (("blocks.2.attn.norm:out", "blocks.2.attn.norm:out"), "blocks.2.attn.norm"),
+    ],
+)
+def test_what_the_same_code_does_in_several_blocks_is_one_difference_in_all(sites: Sequence[str], listed: str) -> None:
+    at = tuple(
+        SiteDiff(Key("transformer", 0, "", site), Distance(i + 1.0, 0.0, 1e9), verdict="fail", birth="module")
+        for i, site in enumerate(sites)
+    )
+    result = Result("fail", "logic", Reason(kind="first_divergence"), sites=at, origin=Origin(at[0].key, "module"))
+    assert [d.place for d in differences(result)] == [listed]
 
 
 @pytest.mark.parametrize("looked", [True, False])
