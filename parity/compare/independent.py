@@ -63,6 +63,7 @@ def differences(result: Result) -> tuple[Difference, ...]:
     explained = {d.key for d in result.closer if not d.introduced}  # the closer look has seen what comes before them
     measured = {d.key for d in result.introduced if d.local.rel_l2 > 0}  # made of the candidate's own values
     far = {d.key: d.distance.rel_l2 for d in result.introduced if d.key.is_input}
+    handed_on = {_value(d) for d in result.sites if first and _around(d.key, first[0])}
     again = set[str]()
     handed: dict[tuple[object, ...], str] = {}  # the model hands one value to several modules
     for key in (*first, *(d.key for d in result.introduced)):
@@ -70,6 +71,8 @@ def differences(result: Result) -> tuple[Difference, ...]:
             continue  # a module that has other weights differs by them
         if first and key != first[0] and ((key in explained and key not in measured) or _around(key, first[0])):
             continue  # it hands on what begins before it, or inside it
+        if key.is_input and (key.step, key.branch, far.get(key)) in handed_on:
+            continue  # it is given what that made
         value = (key.step, key.branch, key.port, far.get(key, key))
         if handed.setdefault(value, code_of(key.site)) != code_of(key.site):
             again.add(code_of(key.site))
@@ -83,6 +86,11 @@ def differences(result: Result) -> tuple[Difference, ...]:
             found.setdefault(code_of(cause.at), Difference(place_of(cause.at))).causes.append(cause.cause)
     behind = {place_of(site): i + 1 for i, site in enumerate(_RELATIONS)}
     return tuple(sorted(found.values(), key=lambda d: behind.get(d.place, 0)))
+
+
+def _value(d: SiteDiff) -> tuple[object, ...]:
+    """What is the same of one value wherever it is seen."""
+    return d.key.step, d.key.branch, d.distance.rel_l2
 
 
 def _around(key: Key, origin: Key) -> bool:

@@ -18,7 +18,7 @@ import diffusers
 from parity.compare.diff import diff
 from parity.compare.independent import differences
 from parity.compare.reason import UNKNOWN, Reason
-from parity.compare.result import Distance, Origin, Result, SiteDiff
+from parity.compare.result import Birth, Distance, Origin, Result, SiteDiff
 from parity.records import Key
 from tests.support.cli import cli
 from tests.support.scripts import drawn, recorded, referenced, tame
@@ -145,6 +145,21 @@ def test_what_the_same_code_does_in_several_blocks_is_one_difference_in_all(site
     )
     result = Result("fail", "logic", Reason(kind="first_divergence"), sites=at, origin=Origin(at[0].key, "module"))
     assert [d.place for d in differences(result)] == [listed]
+
+
+@pytest.mark.parametrize(("given", "listed"), [(0.5, 1), (0.4, 2)])
+def test_what_is_given_the_output_that_the_origin_lies_in_is_no_other_difference(given: float, listed: int) -> None:
+    sites: list[tuple[str, float, Birth]] = [
+        ("blocks.1.norm:in.x", 0.1, "input"),
+        ("blocks.1:out", 0.5, "module"),
+        ("norm_out:in.x", given, "input"),
+    ]
+    at = tuple(
+        SiteDiff(Key("transformer", 0, "", site), Distance(far, 0.0, 1e9), verdict="fail", birth=birth)
+        for site, far, birth in sites
+    )
+    result = Result("fail", "logic", Reason(kind="first_divergence"), sites=at, origin=Origin(at[0].key, "input"))
+    assert len(differences(result)) == listed
 
 
 @pytest.mark.parametrize("looked", [True, False])
