@@ -8,8 +8,8 @@ walking its attributes (lists and dicts add their index or key), and each call o
 flax is not imported. Cost: one walk of the tree for each call of the top object.
 
 Inside that call `nnx.remat` and `nnx.scan` rebuild objects once more. One that holds the arrays of a named object is
-that object. One whose arrays are those of a named one of its class without their leading axis is a layer of it, the
-next: `blocks.0`, `blocks.1`, once the scan is unrolled.
+that object; one whose arrays are cut of a stack's is a layer of it, `blocks.0`, as the tracers show once the scan is
+unrolled. Any other is nobody's.
 
 A linen module has no children before it is applied, and names of its own: it is asked for each call by linen's own
 `intercept_methods`. The layers of an `nn.scan` are one module there, called once a layer, and are named so too.
@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import math
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from parity.hooks.methods import replaced
 
@@ -139,7 +140,6 @@ class _State:
         self.see, self.within, self.top = see, within, top
         self.names: dict[int, str] = {}
         self.held: dict[str, Any] = {}  # alive while their ids are names
-        self.called: Counter[str] = Counter()  # those that were rebuilt
 
     def wrapped(self, call: Any) -> Any:
         def observed(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -156,7 +156,6 @@ class _State:
                 return self.asked(call, module, args, kwargs)
             finally:
                 self.names, self.held = outer
-                self.called = Counter() if outermost else self.called
 
         return observed
 
@@ -171,13 +170,18 @@ class _State:
     def rebuilt(self, module: Any) -> str | None:
         """The name of an object that was made of a named one's arrays, or of a layer of them; None for any other."""
         own = _arrays(module)
-        alike = {path: _arrays(x) for path, x in self.held.items() if type(x) is type(module)} if own else {}
-        same = [path for path, held in alike.items() if list(map(id, held)) == list(map(id, own))]
-        layers = {path: _layers(held, own) for path, held in alike.items()}
-        for path in same or [path for path, count in layers.items() if self.called[path] < count]:
-            number = self.called[path]
-            self.called[path] += 1
-            return path if same or alike[path][0].ndim == own[0].ndim else _below(path, str(number))
+        at = min(range(len(own)), key=lambda i: own[i].size, default=0)
+        known = {path: _arrays(x) for path, x in self.held.items()} if own else {}
+        roots = {id(x) for held in known.values() for x in held}
+        root, layer = _made_of(own[at], roots) if own else (None, None)
+        for path, held in known.items():
+            if type(self.held[path]) is type(module) and len(held) == len(own) and held[at] is root:
+                if root.ndim == own[at].ndim:
+                    return path
+                stacked = root.shape[: root.ndim - own[at].ndim]
+                above = (above for above in _around(path) if _is_stack(known.get(above, ()), stacked))
+                whole = next(above, path)
+                return None if layer is None else _below(f"{whole}.{layer}", path[len(whole) + 1 :])
         return None
 
 
@@ -189,14 +193,49 @@ def _arrays(module: Any) -> list[Any]:
     return [x for x in jax.tree.leaves(module) if hasattr(x, "shape")]
 
 
-def _layers(held: Sequence[Any], one: Sequence[Any]) -> int:
-    """How many objects with arrays like those of one are stacked in others; 0 for none."""
-    if [x.shape for x in held] == [x.shape for x in one]:
-        return 1
-    if len(held) != len(one) or any(x.ndim != y.ndim + 1 for x, y in zip(held, one, strict=True)):
-        return 0
-    counts = {x.size / y.size for x, y in zip(held, one, strict=True)}
-    return int(counts.pop()) if len(counts) == 1 else 0
+def _around(path: str) -> Iterator[str]:
+    """The paths above one, the shortest first, and itself."""
+    parts = path.split(".")
+    return (".".join(parts[: i + 1]) for i in range(len(parts)))
+
+
+def _is_stack(arrays: Sequence[Any], shape: tuple[int, ...]) -> bool:
+    return bool(arrays) and all(x.shape[: len(shape)] == shape for x in arrays)
+
+
+_LAID: Mapping[str, Callable[[np.ndarray, Mapping[str, Any]], np.ndarray]] = {
+    "slice": lambda x, given: x[_slices(given)],
+    "squeeze": lambda x, given: x.squeeze(given["dimensions"]),
+    "transpose": lambda x, given: x.transpose(given["permutation"]),
+    "reshape": lambda x, given: x.reshape(given["new_sizes"]),
+    "rev": lambda x, given: np.flip(x, given["dimensions"]),
+    "convert_element_type": lambda x, given: x,
+    "copy": lambda x, given: x,
+}  # fmt: skip
+"""Operations of JAX's that compute nothing: what each does to an array."""
+
+
+def _slices(given: Mapping[str, Any]) -> tuple[slice, ...]:
+    first, last = given["start_indices"], given["limit_indices"]
+    return tuple(map(slice, first, last, given["strides"] or [1] * len(first)))
+
+
+def _made_of(x: Any, roots: Collection[int]) -> tuple[Any, int | None]:
+    """The array, of those whose ids are given, that another was cut of, and the layer of its leading axes that it is;
+    None where it was not, or is of several layers. A tracer knows what made it."""
+    whole, steps = x, list[Any]()
+    while id(whole) not in roots:
+        made = getattr(whole, "parent", None)
+        if made is None or made.primitive.name not in _LAID:
+            return None, None
+        steps.insert(0, made)
+        (whole,) = made.in_tracers
+    stacked = whole.shape[: max(whole.ndim - x.ndim, 0)]
+    layers = np.arange(math.prod(stacked)).reshape(*stacked, *[1] * (whole.ndim - len(stacked)))
+    layers = np.broadcast_to(layers, whole.shape)
+    for made in steps:
+        layers = _LAID[made.primitive.name](layers, made.params)
+    return whole, int(layers.flat[0]) if layers.size and (layers == layers.flat[0]).all() else None
 
 
 def _observed(see: See, path: str, named: Mapping[str, Any], call: Callable[[], Any]) -> Any:

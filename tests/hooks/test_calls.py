@@ -86,7 +86,7 @@ def test_calls_of_a_copy_are_seen_and_the_classes_are_restored() -> None:
 
 
 def test_what_a_flax_transformation_rebuilds_has_the_name_of_what_it_was_made_of() -> None:
-    nnx, jnp = pytest.importorskip("flax.nnx"), pytest.importorskip("jax.numpy")
+    jax, nnx = pytest.importorskip("jax"), pytest.importorskip("flax.nnx")
     pytest.importorskip("torchax")
     from parity.paths.jax.tracing import inlining
 
@@ -97,22 +97,42 @@ def test_what_a_flax_transformation_rebuilds_has_the_name_of_what_it_was_made_of
         def __call__(self, x: Any) -> Any:
             return self.fc(x)
 
+    def stacked(*counts: int) -> Any:
+        made = Block
+        for count in reversed(counts):
+            made = nnx.split_rngs(splits=count)(nnx.vmap(made, in_axes=0, out_axes=0))
+        return made(nnx.Rngs(0))
+
+    def through(call: Any, **options: Any) -> Any:
+        return nnx.scan(call, in_axes=(nnx.Carry, 0), out_axes=nnx.Carry, **options)
+
     class Net(nnx.Module):  # type: ignore[misc, name-defined]
-        def __init__(self, rngs: Any) -> None:
-            stacked = nnx.split_rngs(splits=3)(nnx.vmap(Block, in_axes=0, out_axes=0))
-            self.first, self.second, self.each = stacked(rngs), stacked(rngs), nnx.List([Block(rngs), Block(rngs)])
+        def __init__(self) -> None:
+            self.head, self.first, self.second, self.groups = Block(nnx.Rngs(0)), stacked(3), stacked(2), stacked(2, 2)
+            self.each = nnx.List([Block(nnx.Rngs(0)), Block(nnx.Rngs(0))])
 
         def __call__(self, x: Any) -> Any:
-            through = nnx.scan(lambda x, block: block(x), in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
-            x = through(through(x, self.first), self.second)
+            call = through(lambda x, block: block(x))
+            x = self.head(call(x, self.second))
+            x = through(lambda x, block: block.fc(x), reverse=True)(x, self.first)
+            x = through(call)(x, self.groups)
             for block in reversed(self.each):
                 x = nnx.remat(lambda block, x: block(x))(block, x)
-            return x
+            return Block(nnx.Rngs(1))(x)  # of no tree
 
     seen: list[str] = []
-    net = Net(nnx.Rngs(0))
+    net = Net()
+    graph, state = nnx.split(net)
     with watched(net, lambda path, port, _: seen.append(path) if port == "out" else None, lambda _: True), inlining():
-        for _ in range(2):
-            net(jnp.ones((1, 3)))
-    blocks = [*(f"{stack}.{i}" for stack in ("first", "second") for i in range(3)), "each.1", "each.0"]
-    assert seen == [*(f"{block}{at}" for block in blocks for at in (".fc", "")), ""] * 2
+        jax.make_jaxpr(lambda state, x: nnx.merge(graph, state)(x))(state, jax.numpy.ones((1, 3)))
+    called = [
+        "second.0",
+        "second.1",
+        "head",
+        "first.2.fc",
+        "first.1.fc",
+        "first.0.fc",
+        *(f"groups.{i}" for i in range(4)),
+    ]
+    called += ["each.1", "each.0"]
+    assert seen == [*(at for name in called for at in ([] if name.endswith("fc") else [f"{name}.fc"]) + [name]), ""]
