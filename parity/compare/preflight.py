@@ -129,7 +129,7 @@ def compare_weights(
     alone = [f"{len(one_sided)} parameters on one side only: {few(one_sided)}"] if one_sided else []
     alone += [f"{len(rounded)} of another dtype not compared"] if rounded else []
     if other and not (one_sided and not mapped):
-        judged = _judged_weights({n: prints[n] for n in other}, a, b, own)
+        judged = _judged_weights({n: prints[n] for n in other}, a, b, own=own, otherwise=own and bool(one_sided))
         if judged is not None:
             return replace(judged, detail="; ".join([judged.detail, *alone]))
     values = f"{len(other)} of {len(a)} parameters differ in value: {few(other)}" if other else f"{len(both)} equal"
@@ -142,12 +142,12 @@ def compare_weights(
 
 
 def _judged_weights(
-    other: Mapping[str, tuple[WeightPrint, WeightPrint]], a: Weights, b: Weights, own: bool
+    other: Mapping[str, tuple[WeightPrint, WeightPrint]], a: Weights, b: Weights, *, own: bool, otherwise: bool
 ) -> Check | None:
     """What the numbers of parameters say that are not equal to the bit; None where they are not known of all.
 
     Args:
-        other: these parameters. a, b, own: see `compare_weights`.
+        other: these parameters. a, b, own: see `compare_weights`. otherwise: whether a port has other parameters too.
     """
     apart = {n: x.apart(y) for n, (x, y) in other.items()}
     if any(map(math.isnan, apart.values())):
@@ -168,7 +168,8 @@ def _judged_weights(
     worst = max(wrong, key=lambda n: apart[n])
     named = {WeightPrint.parse(text).digits: n for n, (_, text) in a.items()}
     taken = {n: named[other[n][1].digits] for n in wrong if other[n][1].digits in named}
-    if 2 * len(taken) > len(wrong):
+    mixed_up = 2 * len(taken) > len(wrong)
+    if mixed_up:
         first = min(taken)
         how = f"hold others of the reference's, '{first}' those of '{taken[first]}'"
     elif set(wrong) <= laid_out:
@@ -178,7 +179,7 @@ def _judged_weights(
     else:
         how = f"have other values, '{worst}' by {apart[worst]:.1%}" + " in a few places" * (worst in few_values)
     detail = f"{len(wrong)} of {len(a)} parameters {how}: {few(wrong)}"
-    if own and scaled:  # a port may have folded a scale into its weights: the sites decide
+    if (own and scaled) or (otherwise and not mixed_up):  # it may have folded others into these: the sites decide
         return Check(WEIGHTS, "explained", detail)
     return Check(WEIGHTS, "fail", detail, computed=True)
 

@@ -230,6 +230,18 @@ def test_weights_that_are_not_equal_are_told_by_how(theirs: Weights, own: bool, 
 
 
 @pytest.mark.parametrize(
+    ("theirs", "verdict"),
+    [
+        (held(A + B, B), "explained"),  # a norm's scale may be folded into them, which has no parameters then
+        (held(B, B), "fail"),
+    ],
+)
+def test_weights_of_a_port_with_others_too_are_its_own_unless_they_are_mixed_up(theirs: Weights, verdict: str) -> None:
+    ours = {**held(A, B), "norm.weight": ((40,), weight_print(A[0]))}
+    assert compare_weights(ours, theirs, (), own=True, mapped=True).verdict == verdict
+
+
+@pytest.mark.parametrize(
     ("theirs", "factors"),
     [
         (held(A * np.float32(1 + 1e-6), B), {}),  # rounded
