@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from parity.compare.births import SCHEDULE, is_unlike
 from parity.compare.result import Result, SiteDiff
@@ -62,21 +62,19 @@ def differences(result: Result) -> tuple[Difference, ...]:
     first = [result.origin.key] if result.origin is not None and result.origin.birth != "propagated" else []
     explained = {d.key for d in result.closer if not d.introduced}  # the closer look has seen what comes before them
     measured = {d.key for d in result.introduced if d.local.rel_l2 > 0}  # made of the candidate's own values
-    far = {d.key: d.distance.rel_l2 for d in result.introduced if d.key.is_input}
-    handed_on = {_value(d) for d in result.sites if first and _around(d.key, first[0])}
+    same = {d.key: replace(d.key, site=d.same) for d in result.introduced if d.same and d.key.is_input}
     again = set[str]()
-    handed: dict[tuple[object, ...], str] = {}  # the model hands one value to several modules
     for key in (*first, *(d.key for d in result.introduced)):
         if weights and key.module not in _AROUND:
             continue  # a module that has other weights differs by them
         if first and key != first[0] and ((key in explained and key not in measured) or _around(key, first[0])):
             continue  # it hands on what begins before it, or inside it
-        if key.is_input and (key.step, key.branch, far.get(key)) in handed_on:
-            continue  # it is given what that made
-        value = (key.step, key.branch, key.port, far.get(key, key))
-        if handed.setdefault(value, code_of(key.site)) != code_of(key.site):
-            again.add(code_of(key.site))
-            continue
+        other = same.get(key)
+        if other is not None and code_of(other.site) != code_of(key.site):
+            handed = other.is_input and other.port == key.port and code_of(other.site) in found
+            if handed or (first and _around(other, first[0])):
+                again.add(code_of(key.site))
+                continue  # the model hands one value to several modules, or on
         one = found.setdefault(code_of(key.site), Difference(place_of(key.site)))
         one.also(place_of(key.site))
         if key.branch and key.branch not in one.branches:
@@ -86,11 +84,6 @@ def differences(result: Result) -> tuple[Difference, ...]:
             found.setdefault(code_of(cause.at), Difference(place_of(cause.at))).causes.append(cause.cause)
     behind = {place_of(site): i + 1 for i, site in enumerate(_RELATIONS)}
     return tuple(sorted(found.values(), key=lambda d: behind.get(d.place, 0)))
-
-
-def _value(d: SiteDiff) -> tuple[object, ...]:
-    """What is the same of one value wherever it is seen."""
-    return d.key.step, d.key.branch, d.distance.rel_l2
 
 
 def _around(key: Key, origin: Key) -> bool:

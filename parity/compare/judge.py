@@ -100,6 +100,7 @@ class Judge:
         step.excuse_missing_masks(sites)
         step.excuse_other_orders(sites, laid_out=bool(self.laid_out))
         sites = self.births.judged(sites)
+        step.name_same(sites)
         self.seen.add(meeting, sites, len(floors))
         return tuple(sites)
 
@@ -183,6 +184,14 @@ class _Step:
         for i, d in enumerate(sites if found else ()):  # what hands these on has the same values on both sides
             if d.verdict == "pass" and self.meeting.own[i] and beyond(d) and (note := found.get(self._sketches(i), "")):
                 sites[i] = replace(d, verdict="not compared", note=note)
+
+    def name_same(self, sites: list[SiteDiff]) -> None:
+        """Of the sites that differ, say which have the values of an earlier one: what a module gives is handed on."""
+        first: dict[tuple[str, bytes, bytes], str] = {}
+        for i, d in enumerate(sites):
+            both = self._sketches(i) if d.verdict == "fail" else (b"", b"")
+            if both[0] and (same := first.setdefault((d.key.branch, *both), d.key.site)) != d.key.site:
+                sites[i] = replace(d, same=same)
 
     def _sketches(self, i: int) -> tuple[bytes, bytes]:
         """What both sides have at a site, bit for bit; empty where it is no tensor of both."""
@@ -287,6 +296,8 @@ def _read(sites: list[SiteDiff]) -> None:
     for i, whole in enumerate(sites if parts else ()):
         part = parts.get(whole.key.read)
         if part is None or (np.isnan(part.distance.ratio) and part.distance.rel_l2 != 0.0):
+            continue
+        if whole.distance.rel_l2 == 0.0:  # the same rows, of which the masks say otherwise which are read
             continue
         numbers = {name: getattr(part, name) for name in ("distance", "cosine", "max_abs", "linf_ratio", "peak")}
         if not beyond(part):  # else the whole's bins say where it differs

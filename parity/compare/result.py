@@ -86,6 +86,7 @@ class SiteDiff:
             both sides; its note says how); `inconclusive` (it differs and has no floor).
         note: what else is to be said, such as `None against a tensor`.
         called: the candidate's name of the port, where it was paired under another than the reference's; else empty.
+        same: the first site of its step and branch where both sides have just these values; empty for itself.
     """
 
     key: Key
@@ -105,6 +106,7 @@ class SiteDiff:
     verdict: SiteVerdict = "pass"
     note: str = ""
     called: str = ""
+    same: str = ""
 
     @property
     def introduced(self) -> bool:

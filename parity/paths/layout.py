@@ -55,7 +55,8 @@ class Layout:
 
     def see(self, module: str, given: Mapping[str, tuple[torch.Tensor, torch.Tensor | None]]) -> None:
         """Take in the arguments of a call, by name, of both sides: the masks among them."""
-        rows = [(x, other.to(x)) for x, other in given.values() if x.ndim == 3 and other is not None]
+        both = ((x, other) for x, other in given.values() if other is not None and other.ndim == x.ndim == 3)
+        rows = [(x, other.to(x)) for x, other in both if x.is_floating_point()]
         for port, (x, other) in given.items():
             self._ours.see(module, {port: x})
             if self.own_order and other is not None and is_mask(port, x) and other.ndim >= 2:

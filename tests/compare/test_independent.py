@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import types
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -119,11 +120,12 @@ def test_what_hands_on_what_begins_inside_it_is_no_other_difference(site: str, l
     assert len(differences(result)) == listed
 
 
-@pytest.mark.parametrize(("second", "listed"), [(0.5, 1), (0.4, 2)])
-def test_one_value_that_is_handed_to_several_modules_is_one_difference(second: float, listed: int) -> None:
+@pytest.mark.parametrize("far", [0.5, math.nan])
+@pytest.mark.parametrize(("same", "listed"), [("blocks.0:in.mask", 1), ("", 2)])
+def test_one_value_that_is_handed_to_several_modules_is_one_difference(same: str, listed: int, far: float) -> None:
     at = tuple(
-        SiteDiff(Key("transformer", 0, "cond", site), Distance(far, 0.0, 1e9), verdict="fail", birth="input")
-        for site, far in (("blocks.0:in.mask", 0.5), ("single_blocks.0:in.mask", second))
+        SiteDiff(Key("transformer", 0, "cond", site), Distance(far, 0.0, 1e9), verdict="fail", birth="input", same=of)
+        for site, of in (("blocks.0:in.mask", ""), ("single_blocks.0:in.mask", same))
     )
     result = Result("fail", "logic", Reason(kind="first_divergence"), sites=at, origin=Origin(at[0].key, "input"))
     assert len(differences(result)) == listed
@@ -147,16 +149,14 @@ def test_what_the_same_code_does_in_several_blocks_is_one_difference_in_all(site
     assert [d.place for d in differences(result)] == [listed]
 
 
-@pytest.mark.parametrize(("given", "listed"), [(0.5, 1), (0.4, 2)])
-def test_what_is_given_the_output_that_the_origin_lies_in_is_no_other_difference(given: float, listed: int) -> None:
-    sites: list[tuple[str, float, Birth]] = [
-        ("blocks.1.norm:in.x", 0.1, "input"),
-        ("blocks.1:out", 0.5, "module"),
-        ("norm_out:in.x", given, "input"),
-    ]
+@pytest.mark.parametrize(("same", "listed"), [("blocks.1:out", 1), ("", 2)])
+def test_what_is_given_the_output_that_the_origin_lies_in_is_no_other_difference(same: str, listed: int) -> None:
+    sites: list[tuple[str, Birth, str]] = [
+        ("blocks.1.norm:in.x", "input", ""), ("blocks.1:out", "module", ""), ("norm_out:in.x", "input", same),
+    ]  # fmt: skip
     at = tuple(
-        SiteDiff(Key("transformer", 0, "", site), Distance(far, 0.0, 1e9), verdict="fail", birth=birth)
-        for site, far, birth in sites
+        SiteDiff(Key("transformer", 0, "", site), Distance(0.5, 0.0, 1e9), verdict="fail", birth=birth, same=of)
+        for site, birth, of in sites
     )
     result = Result("fail", "logic", Reason(kind="first_divergence"), sites=at, origin=Origin(at[0].key, "input"))
     assert len(differences(result)) == listed

@@ -166,6 +166,15 @@ def test_text_without_its_padding_needs_no_mask(rows: int, port: bool, verdict: 
     assert walk.judge(Judge(port=port))["cond/:in.text_mask"].verdict == verdict
 
 
+@pytest.mark.parametrize(("apart", "verdict"), [(0.0, "pass"), (1e-3, "fail")])
+def test_the_same_rows_under_another_mask_are_the_same(apart: float, verdict: str) -> None:
+    walk, text = Walk(), noise(4, (1, 64, 8))
+    walk.pair(tensor(":in.text", text), tensor(":in.text", text + apart * noise(5, (1, 64, 8))))
+    read = (tensor(":in.text@read", np.where(mask[..., None], text, 0)) for mask in (KEYS[None], KEYS[None, ::-1]))
+    walk.pair(*read)
+    assert walk.judge(Judge(port=True))["cond/:in.text"].verdict == verdict
+
+
 @pytest.mark.parametrize(("rows", "listed"), [(38, []), (40, ["the argument text"])])
 @pytest.mark.parametrize("mask", [None, np.ones((1, 38), bool)])
 def test_text_without_its_padding_is_no_difference_beside_another(

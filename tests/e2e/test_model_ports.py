@@ -170,7 +170,8 @@ def test_a_mask_that_lets_other_rows_through_is_the_only_difference(tmp_path: Pa
         num_refiner_layers=1, rope_axes_dim=(4, 6, 6), text_embed_dim=16, pooled_projection_dim=8,
     )  # fmt: skip
     made.save_pretrained(tmp_path / "model")
-    result = compare(None, port(tmp_path, MISPLACED), model=str(tmp_path / "model"), openers=InProcess())
+    options: dict[str, Any] = {"model": str(tmp_path / "model"), "openers": InProcess(), "sites": "all"}
+    result = compare(None, port(tmp_path, MISPLACED), **options)
     assert [d.place for d in differences(result)] == ["transformer_blocks.*.attn's input attention_mask"]
     assert any(c.cause.endswith("keys through, others than the reference's") for c in result.causes)
 

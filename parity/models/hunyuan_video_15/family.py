@@ -18,7 +18,7 @@ from diffusers.models.attention_dispatch import AttentionBackendName
 from parity.hooks.rows import RowFrame
 from parity.models import feature_cache
 from parity.models.attention import AttentionSettings
-from parity.models.family import Condition, Constrain, Family, Place, Sampler
+from parity.models.family import Condition, Constrain, Family, Place, Said, Sampler
 from parity.models.folder import load_component, load_part, read_config
 from parity.models.hunyuan_video_15 import transformer as hunyuan
 from parity.models.patches import patch_norms, patch_rope, patch_timestep_embedding, place_outputs
@@ -119,6 +119,12 @@ class HunyuanVideo15(Family):
         place_outputs((model.x_embedder, *model.transformer_blocks), place)
         first = next(iter(model.transformer_blocks))
         first.register_forward_pre_hook(lambda module, args: (args[0], place(args[1]), *args[2:]))  # the joint text
+
+    def checks(self, case: Case, role: str) -> tuple[Said, ...]:
+        if role != "reference" or case.config.get("task_type") != "i2v":
+            return ()
+        said = "an image-to-video checkpoint, run as text-to-video: the code that reads an image is given zeros"
+        return (("image", "explained", said),)
 
     def sampler(self, case: Case, seed: int) -> FlowMatchSampler:
         return FlowMatchSampler(case)
