@@ -160,18 +160,24 @@ def weight_print(values: np.ndarray) -> str:
     return f"{fingerprint(values)}:{base64.b85encode(numbers.tobytes()).decode()}"
 
 
-def weight_prints(parameters: Iterable[tuple[str, Callable[[], np.ndarray]]]) -> dict[str, str]:
+def weight_prints(parameters: Iterable[tuple[str, Callable[[], np.ndarray | None]]]) -> dict[str, str]:
     """Name -> `weight_print` of many parameters, in their order.
 
     Cost: 8 billion numbers are 30 seconds of one processor, and what it takes to bring them to the host. As many
     parameters are read and held at once as there are processors, at most eight.
 
     Args:
-        parameters: the name of each, and what reads it; called in another thread.
+        parameters: the name of each, and what reads it, None where it cannot be read; called in another thread.
     """
+
+    def made(read: Callable[[], np.ndarray | None]) -> str:
+        values = read()
+        return "" if values is None else weight_print(values)
+
     reads = dict(parameters)
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        return dict(zip(reads, pool.map(lambda read: weight_print(read()), reads.values()), strict=True))
+        found = dict(zip(reads, pool.map(made, reads.values()), strict=True))
+    return {name: text for name, text in found.items() if text}
 
 
 @functools.lru_cache(maxsize=4096)

@@ -104,23 +104,17 @@ class Loop:
         """The whole schedule, as it was set."""
         found = []
         for name in ("timesteps", "sigmas"):
-            values = self._numbers(getattr(scheduler, name, None))
+            values = self.kind.numbers(getattr(scheduler, name, None))
             if values.size:
                 found.append(value_record(Key(STAGE, 0, "", f"schedule:{name}"), values, "float64"))
         return found
 
-    def _numbers(self, x: Any) -> np.ndarray:
-        """A scheduler's numbers, of any library or a list, as float64; empty for what holds none."""
-        try:
-            return np.asarray(self.kind.host(x) if isinstance(x, torch.Tensor) else [] if x is None else x, np.float64)
-        except (TypeError, ValueError):
-            return np.zeros(0)
-
     def _place(self, scheduler: Any, timestep: Any) -> list[Record]:
         """Where in the schedule the step was: its timestep, its index, and sigma where there is one."""
         index = getattr(scheduler, "step_index", None)
-        found = {"timestep": float(self._numbers(timestep).reshape(-1)[0])}
-        sigmas = self._numbers(getattr(scheduler, "sigmas", None))
+        number = self.kind.numbers(timestep)
+        found = {"timestep": float(number[0])} if number.size else {}
+        sigmas = self.kind.numbers(getattr(scheduler, "sigmas", None))
         if index is not None:
             found["step_index"] = float(int(index) - 1)
             if 0 < int(index) < sigmas.size:

@@ -103,8 +103,12 @@ class Parts:
         return found
 
 
-def _weight(kind: Kind, x: torch.Tensor) -> np.ndarray:
-    return narrow(kind.host(x))
+def _weight(kind: Kind, x: torch.Tensor) -> np.ndarray | None:
+    """A parameter's values; None of a tensor that only its model can read, as a quantiser's own are."""
+    try:
+        return narrow(kind.host(x))
+    except (RuntimeError, TypeError, ValueError, NotImplementedError):
+        return None
 
 
 def provenance_of(parts: Parts, kind: Kind, process: Process, *, weighed: bool = True) -> Provenance:
@@ -122,7 +126,6 @@ def provenance_of(parts: Parts, kind: Kind, process: Process, *, weighed: bool =
     }
     recorded = type(pipe if pipe is not None else next(iter(models.values()))).__name__
     models = {name: model for name, model in models.items() if isinstance(model, torch.nn.Module)}
-    timesteps: Any = getattr(parts.scheduler, "timesteps", None)
     weights: dict[str, str] = {}
     modules: dict[str, str] = {}
     for i, (prefix, model) in enumerate(models.items()):
@@ -133,8 +136,11 @@ def provenance_of(parts: Parts, kind: Kind, process: Process, *, weighed: bool =
             if weighed and there and not (process.split or process.together):
                 if torch.cuda.is_initialized():  # they are read by threads, whose stream is not this one
                     torch.cuda.current_stream().synchronize()
-                each = named_tensors(model)
-                weights |= weight_prints((before + n, functools.partial(_weight, kind, x)) for n, x in each)
+                each = {before + n: functools.partial(_weight, kind, x) for n, x in named_tensors(model)}
+                weights |= weight_prints(each.items())
+                if unread := [name for name in each if name not in weights]:
+                    what = f"{len(unread)} parameters cannot be read and are not compared, first {unread[0]}"
+                    print(f"parity: {what}", file=sys.stderr, flush=True)
             top = prefix if i else ""
             modules |= {before + name: before + above if above else top for name, above in module_tree(model).items()}
             modules |= {prefix: ""} if i else {}
@@ -147,7 +153,7 @@ def provenance_of(parts: Parts, kind: Kind, process: Process, *, weighed: bool =
         model=recorded,
         settings={"dtype": max(set(working), key=working.count), **configs} if working else configs,
         seed=0,
-        steps=len(timesteps) if hasattr(timesteps, "__len__") else 0,
+        steps=kind.numbers(getattr(parts.scheduler, "timesteps", None)).size,
         weights=weights,
         versions=versions(),
         devices=tuple(x.device.type for x in tensors[:1]),

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
-from torch.utils._pytree import tree_leaves
 
 from parity.hooks.attach import attached, watching
 from parity.hooks.methods import replaced
@@ -27,7 +27,7 @@ from parity.hooks.reduce.on_torch import TorchReducer, is_split, to_numpy, torch
 from parity.hooks.rows import MaskedRows, Masks, NoRows, let_through
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.hooks.tap import Reducer, Tap, by_branch, rows_of
-from parity.hooks.torchtools import ORIGINAL, eagerly, entry_of, mapped, module_tree, prediction_of
+from parity.hooks.torchtools import ORIGINAL, eagerly, entry_of, leaves, mapped, module_tree, prediction_of
 from parity.recorder.rerun import Again, Memory
 from parity.recorder.steps import STAGE, Branches, names_of
 from parity.recorder.wrong import STEP, Wrong, copied
@@ -54,6 +54,16 @@ class Kind:
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         """The context in which its tensors can be computed with."""
         return contextlib.nullcontext()
+
+    def numbers(self, x: object) -> np.ndarray:
+        """A scheduler's numbers, of any library or a list, as float64 [N]; of many rows that are the same the first.
+        Empty for what holds none."""
+        try:
+            found = np.asarray(self.host(x) if isinstance(x, torch.Tensor) else [] if x is None else x, np.float64)
+        except (TypeError, ValueError):
+            return np.zeros(0)
+        rows = found.reshape(-1, found.shape[-1]) if found.ndim > 1 and found.shape[-1] > 1 else found.reshape(1, -1)
+        return rows[0] if rows.size and (rows == rows[0]).all() else np.zeros(0)
 
     def is_traced(self, x: torch.Tensor) -> bool:
         """Whether it has no values: the script traces the call."""
@@ -144,7 +154,7 @@ class Calls:
 
     def traced(self, given: Any) -> bool:
         """Whether the script traces a call: nothing can be seen of it, and once it is compiled no call is made."""
-        found = any(isinstance(x, torch.Tensor) and self.kind.is_traced(x) for x in tree_leaves(given))
+        found = any(isinstance(x, torch.Tensor) and self.kind.is_traced(x) for _, x in leaves(given))
         if found and not self.steps.traced:
             self.steps.traced = True
             self.tell(TRACED)

@@ -38,6 +38,8 @@ class Model(torch.nn.Module):
 
 class Scheduler:
     timesteps: Any = None
+    sigmas: Any = None
+    step_index: int | None = None
 
     def step(self, model_output: torch.Tensor, timestep: int, sample: torch.Tensor) -> torch.Tensor:
         return sample - 0.1 * model_output
@@ -336,6 +338,37 @@ def test_two_recordings_without_a_scheduler_say_what_was_not_compared(tmp_path: 
 def test_steps_without_a_scheduler_are_not_counted_off(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="stop_after counts steps of a scheduler"):
         parity.record(tmp_path / "gpu", transformer=Model(), stop_after=1)
+
+
+@pytest.mark.parametrize(
+    ("held", "said"),
+    [
+        (lambda: torch.randn(4, dtype=torch.complex64).conj(), ""),
+        (lambda: torch.eye(4).to_sparse(), ""),
+        (lambda: torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(4, 3)]), "1 parameters cannot be read"),
+    ],
+    ids=["a conjugate", "sparse", "nested"],
+)
+def test_what_numpy_does_not_hold_ends_no_recording(
+    held: Callable[[], torch.Tensor], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = Model()
+    model.register_buffer("held", held())
+    golden(tmp_path / "tpu", lambda s: loop(model, scheduler=s), model)
+    assert ("held" in Golden.open(tmp_path / "tpu").provenance.weights) == (not said)
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("timestep", [None, "last", {"at": 1}])
+def test_a_step_without_a_number_ends_no_recording(timestep: object, tmp_path: Path) -> None:
+    model, scheduler = Model(), Scheduler()
+    scheduler.timesteps, scheduler.sigmas, scheduler.step_index = torch.zeros(2, 3), torch.ones(2, 3), 1
+
+    def go() -> None:
+        scheduler.step(model(X), timestep, X)  # type: ignore[arg-type]
+
+    recorded(tmp_path / "tpu", go, transformer=model, scheduler=scheduler)
+    assert Golden.open(tmp_path / "tpu").complete
 
 
 class Own(Scheduler):

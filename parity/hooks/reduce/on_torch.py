@@ -302,9 +302,10 @@ def torch_records(entries: Sequence[Entry], stage: str, step: int) -> list[Recor
 def to_numpy(x: torch.Tensor) -> np.ndarray:
     """A torch tensor's values on the host; floats of 16 bits and fewer, which numpy lacks or sums badly, widened."""
     x = whole_of(x).detach().cpu()  # first: half as many bytes
+    x = x.dequantize() if x.is_quantized else x.to_dense() if x.layout != torch.strided else x
     if x.is_floating_point() and x.itemsize < 4:
         x = x.to(torch.float32)
-    return x.numpy()
+    return x.numpy(force=True)  # a conjugate too
 
 
 def widen16(x: np.ndarray) -> np.ndarray:
