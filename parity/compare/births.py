@@ -138,9 +138,10 @@ class Births:
                 continue
             excuse = excused(d.key, d.distance.rel_l2, self.excuses)
             before = _before(d.key, made if is_given(d) else upstream)
-            # Stepped by numbers of a schedule that nobody recorded.
-            unnumbered = (numbers or self.scheduled) and not numbered and d.key.site == LATENTS[1]
-            if self._carried(d) or (numbers and not is_given(d)) or unnumbered:
+            unnumbered = (
+                numbers and not numbered and d.key.site == LATENTS[1]
+            )  # stepped by numbers that nobody recorded
+            if self._carried(d) or (numbers and not is_given(d)):
                 before = math.inf
             given = inputs.get(call_of(d.key))
             if call_of(d.key) in uncompared or _masked(d.key, masked) or unnumbered:

@@ -46,6 +46,7 @@ class Detectors:
     found: list[Cause] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     _before: Both | None = None
+    _spans: dict[bool, list[float]] = field(default_factory=dict)
 
     def as_judged(self, reference: StepRecords, candidate: StepRecords) -> tuple[StepRecords, StepRecords]:
         """The reference of a step as `add` reads it, and as it is to be judged.
@@ -71,23 +72,32 @@ class Detectors:
         self._before = None if a is None or b is None else (a, b)
         if reference.step == 0:
             self.notes += relations.rounded_otherwise(seen)
+        for step, values in ((reference, ours), (candidate, theirs)):
+            if (called := _called(step)) and ("", TIMESTEP) in values:
+                self._spans.setdefault(called == FIRST_MODEL, []).extend(values["", TIMESTEP].ravel().tolist())
         if not differs:
             return
+        another = another_called(reference, candidate, self._spans)
         told = (cause for detector in _DETECTORS for cause in detector(seen))
-        for cause in itertools.chain(told, truncated(reference, candidate), another_called(reference, candidate, seen)):
+        for cause in itertools.chain(told, truncated(reference, candidate), another):
             if cause.setting not in {c.setting for c in self.found}:
                 self.found.append(cause)
 
 
+TIMESTEP = f"{LOOP}:timestep"
 FIRST_MODEL = "the first model"
 """Of a pipeline with two: it is called above a boundary of the timesteps."""
 
 
-def another_called(reference: StepRecords, candidate: StepRecords, seen: Seen) -> Iterator[Cause]:
-    """Of a pipeline with two models: at one step each side calls another, and their timesteps are not why."""
+def another_called(reference: StepRecords, candidate: StepRecords, spans: dict[bool, list[float]]) -> Iterator[Cause]:
+    """Of a pipeline with two models: at one step each side calls another, and no boundary of the timesteps is why.
+
+    Args:
+        spans: the timesteps so far at which a side called the first model, and another.
+    """
     ours, theirs = _called(reference), _called(candidate)
-    a, b = seen.numbers("timestep") or (0.0, 0.0)
-    if ours and theirs and ours != theirs and not (a > b if ours == FIRST_MODEL else b > a):
+    bounded = min(spans.get(True, ()), default=0.0) > max(spans.get(False, ()), default=0.0)
+    if ours and theirs and ours != theirs and not bounded:
         text = (
             f"at step {reference.step} the candidate calls {theirs}, the reference {ours}: check the step at which the "
             "pipeline changes models (boundary_ratio), and which model is which"

@@ -63,9 +63,10 @@ def differences(result: Result) -> tuple[Difference, ...]:
     explained = {d.key for d in result.closer if not d.introduced}  # the closer look has seen what comes before them
     measured = {d.key for d in result.introduced if d.local.rel_l2 > 0}  # made of the candidate's own values
     same = {d.key: replace(d.key, site=d.same) for d in result.introduced if d.same and d.key.is_input}
+    weighed = {name.rpartition(".")[0] for c in weights for name in c.at}
     again = set[str]()
     for key in (*first, *(d.key for d in result.introduced)):
-        if weights and key.module not in _AROUND:
+        if key.module not in _AROUND and any(within(module, key.module) for module in weighed):
             continue  # a module that has other weights differs by them
         if first and key != first[0] and ((key in explained and key not in measured) or _around(key, first[0])):
             continue  # it hands on what begins before it, or inside it

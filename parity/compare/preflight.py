@@ -120,7 +120,7 @@ def compare_weights(
     broken = [n for n in other if prints[n][1].broken and not prints[n][0].broken]
     if broken:
         detail = f"{len(broken)} of {len(a)} parameters hold NaN or infinities in the candidate alone: {few(broken)}"
-        return Check(WEIGHTS, "fail", detail, computed=True)
+        return Check(WEIGHTS, "fail", detail, computed=True, at=tuple(broken))
     if not (one_sided or other or rounded):
         return Check(WEIGHTS, "pass", f"{len(a)} parameters equal")
     digits = [Counter((shape, WeightPrint.parse(text).digits) for shape, text in side.values()) for side in (a, b)]
@@ -181,7 +181,7 @@ def _judged_weights(
     detail = f"{len(wrong)} of {len(a)} parameters {how}: {few(wrong)}"
     if (own and scaled) or (otherwise and not mixed_up):  # it may have folded others into these: the sites decide
         return Check(WEIGHTS, "explained", detail)
-    return Check(WEIGHTS, "fail", detail, computed=True)
+    return Check(WEIGHTS, "fail", detail, computed=True, at=tuple(wrong))
 
 
 Factors = Mapping[str, frozenset[float]]

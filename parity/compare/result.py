@@ -33,12 +33,14 @@ class Check:
         detail: one line with the numbers.
         computed: whether it fails by numbers of both sides, so that the run fails with it; else the two are not
             comparable.
+        at: parameters by which it fails.
     """
 
     check: str
     verdict: Literal["pass", "fail", "explained"]
     detail: str
     computed: bool = False
+    at: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

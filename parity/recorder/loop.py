@@ -111,15 +111,16 @@ class Loop:
 
     def _place(self, scheduler: Any, timestep: Any) -> list[Record]:
         """Where in the schedule the step was: its timestep, its index, and sigma where there is one."""
-        index = getattr(scheduler, "step_index", None)
-        number = self.kind.numbers(timestep)
+        index, number = getattr(scheduler, "step_index", None), self.kind.numbers(timestep)
         found = {"timestep": float(number[0])} if number.size else {}
-        sigmas = self.kind.numbers(getattr(scheduler, "sigmas", None))
+        timesteps, sigmas = (self.kind.numbers(getattr(scheduler, name, None)) for name in ("timesteps", "sigmas"))
+        at = self.steps.number  # of one's own scheduler, which has no index, where its timestep is that of this step
+        at = at if number.size and np.isclose(timesteps[at : at + 1], number[0]).any() else -1
         if index is not None:
-            found["step_index"] = float(int(index) - 1)
-            if 0 < int(index) < sigmas.size:
-                pair = sigmas[int(index) - 1 : int(index) + 1]
-                found |= {"sigma": float(pair[0]), "dt": float(pair[1] - pair[0])}
+            at = int(index) - 1
+            found["step_index"] = float(at)
+        if 0 <= at < sigmas.size - 1:
+            found |= {"sigma": float(sigmas[at]), "dt": float(sigmas[at + 1] - sigmas[at])}
         return [self._number(port, x) for port, x in found.items()]
 
     def _number(self, port: str, value: float) -> Record:

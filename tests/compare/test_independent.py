@@ -19,7 +19,7 @@ import diffusers
 from parity.compare.diff import diff
 from parity.compare.independent import differences
 from parity.compare.reason import UNKNOWN, Reason
-from parity.compare.result import Birth, Distance, Origin, Result, SiteDiff
+from parity.compare.result import Birth, Check, Distance, Origin, Result, SiteDiff
 from parity.records import Key
 from tests.support.cli import cli
 from tests.support.scripts import drawn, recorded, referenced, tame
@@ -160,6 +160,16 @@ def test_what_is_given_the_output_that_the_origin_lies_in_is_no_other_difference
     )
     result = Result("fail", "logic", Reason(kind="first_divergence"), sites=at, origin=Origin(at[0].key, "input"))
     assert len(differences(result)) == listed
+
+
+@pytest.mark.parametrize(
+    ("site", "listed"), [("blocks.1:out", []), ("blocks.0:out", ["blocks.0"]), ("out:in.x", ["out's input x"])]
+)
+def test_a_module_beside_one_with_other_weights_is_listed(site: str, listed: list[str]) -> None:
+    at = SiteDiff(Key("transformer", 0, "", site), Distance(0.5, 0.0, 1e9), verdict="fail", birth="module")
+    weights = Check("weights", "fail", "2 of 9", computed=True, at=("blocks.1.ff.weight", "blocks.1.ff.bias"))
+    result = Result("fail", "preflight", Reason(kind="first_divergence"), sites=(at,), preflight=(weights,))
+    assert [d.place for d in differences(result)] == ["the weights", *listed]
 
 
 @pytest.mark.parametrize("looked", [True, False])
