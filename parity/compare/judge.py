@@ -105,6 +105,10 @@ class Judge:
         return tuple(sites)
 
 
+NEARLY = 1e-5
+"""Relative difference of two norms of the same float32 values."""
+
+
 class _Step:
     """One step being measured."""
 
@@ -221,10 +225,24 @@ class _Step:
                     (whole,) == length and cut in keys
                     for (length, keys), each in zip(through, rows, strict=True)
                     for whole, cut in each
-                ):
+                ) and self._may_be_cut(j):
                     sites[j] = replace(e, note=CUT)
                     if missing:
                         sites[i] = replace(d, verdict="not compared", note=f"a mask against None, beside rows {CUT}")
+
+    def _may_be_cut(self, j: int) -> bool:
+        """Whether the rows that are read of one side may be the other side's rows, by their norms."""
+        (a, b), at = (moments[j] for moments in self.moments), self.meeting.floors[j]
+        if a < 0 or b < 0:
+            return True
+        key = replace(self.meeting.places[j].key.read, step=self.ours.step)
+        norms = [self.ours.numbers[a, 3], self.theirs.numbers[b, 3]]
+        read = [next((r.moments for r in side if r.key == key), None) for side in (self.ours, self.theirs)]
+        if not any(read):
+            return True
+        norms = [norm if of is None else of.l2 for norm, of in zip(norms, read, strict=True)]
+        floor = 0.0 if at < 0 else L2_LIMIT * float(self.floors.numbers[at, 0])
+        return bool(abs(norms[0] - norms[1]) <= max(floor, NEARLY * norms[0]))
 
     def excuse_other_orders(self, sites: list[SiteDiff], *, laid_out: bool) -> None:
         """Inside a port the reference's values in another order are not compared where what reads them agrees; see

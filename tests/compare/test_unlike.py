@@ -166,6 +166,16 @@ def test_text_without_its_padding_needs_no_mask(rows: int, port: bool, verdict: 
     assert walk.judge(Judge(port=port))["cond/:in.text_mask"].verdict == verdict
 
 
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "not compared"), (1.01, "fail")])
+def test_text_without_its_padding_has_the_norm_of_what_is_read(factor: float, verdict: str) -> None:
+    walk, text = Walk(), noise(4, (1, 64, 8))
+    walk.pair(tensor(":in.text", text[:, :38]), tensor(":in.text", factor * text))
+    read = tensor(":in.text@read", np.where(KEYS[None, :, None], factor * text, 0))
+    walk.candidate.append(dataclasses.replace(read, key=walk.candidate[-1].key.read))
+    walk.pair(none(":in.text_mask"), tensor(":in.text_mask", KEYS[None]))
+    assert walk.judge(Judge(port=True))["cond/:in.text_mask"].verdict == verdict
+
+
 @pytest.mark.parametrize(("apart", "verdict"), [(0.0, "pass"), (1e-3, "fail")])
 def test_the_same_rows_under_another_mask_are_the_same(apart: float, verdict: str) -> None:
     walk, text = Walk(), noise(4, (1, 64, 8))
