@@ -6,6 +6,7 @@ patch which the model never reaches is found out. They are written in torch's fu
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -89,6 +90,7 @@ def _norm_forward(module: Any, dtype: torch.dtype, reached: Reached) -> Callable
     rms = type(module).__name__ == "RMSNorm"
     eps = module.eps if module.eps is not None else torch.finfo(torch.float32).eps
 
+    @functools.wraps(module.forward)  # which calls its argument by another name than others
     def forward(hidden_states: torch.Tensor) -> torch.Tensor:
         reached.mark("norm_dtype")
         x = hidden_states.to(dtype)

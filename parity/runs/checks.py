@@ -290,8 +290,8 @@ def _coarse(pair: Ready) -> Side | None:
 
 
 def coarse_settings(reference: Settings, candidate: Settings) -> Settings:
-    """The reference's settings with the candidate's working dtype; one encoder in bfloat16 makes it that throughout."""
-    same = reference.with_({name: candidate[name] for name in ("dtype", "matmul_precision")})
+    """The reference's settings with the candidate's working dtypes, of one encoder where that alone is coarser."""
+    same = reference.with_({name: candidate[name] for name in ("dtype", "matmul_precision", "text.byt5_dtype")})
     if same.working_bits <= candidate.working_bits:
         return same
     coarse = next(name for name, bits in BITS.items() if bits == candidate.working_bits)

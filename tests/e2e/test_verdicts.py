@@ -121,6 +121,9 @@ ROWS = (
     Row("ltx", BF16, reference=BF16),
     Row("wan", "matmul_precision=default", harmless="matmul_precision", slow=True),
     Row(NANO, "rope_dtype=bfloat16", "precision", "rope:out.0"),
+    Row(NANO, "text.byt5_dtype=bfloat16 rope_dtype=bfloat16", "precision", "rope:out.0"),
+    Row(NANO, "norm_dtype=bfloat16", "precision", "context_embedder.token_refiner.refiner_blocks.0.norm1:out",
+        options={"sites": "all", "checks": "precision"}, slow=True),
     # faults
     Row(NANO, "attention.mask=none", "logic", ATTENTION),
     Row(NANO, "attention.mask=zero_kv", "logic", ATTENTION, slow=True),

@@ -121,10 +121,13 @@ class HunyuanVideo15(Family):
         first.register_forward_pre_hook(lambda module, args: (args[0], place(args[1]), *args[2:]))  # the joint text
 
     def checks(self, case: Case, role: str) -> tuple[Said, ...]:
-        if role != "reference" or case.config.get("task_type") != "i2v":
-            return ()
-        said = "an image-to-video checkpoint, run as text-to-video: the code that reads an image is given zeros"
-        return (("image", "explained", said),)
+        found: list[Said] = []
+        if role == "reference" and case.config.get("task_type") == "i2v":
+            said = "an image-to-video checkpoint, run as text-to-video: the code that reads an image is given zeros"
+            found.append(("image", "explained", said))
+        if role == "reference" and case.config.get("use_meanflow"):
+            found.append(("timestep_r", "explained", "not given: what this checkpoint makes of it is not compared"))
+        return tuple(found)
 
     def sampler(self, case: Case, seed: int) -> FlowMatchSampler:
         return FlowMatchSampler(case)
