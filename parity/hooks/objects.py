@@ -226,10 +226,11 @@ def _made_of(x: Any, roots: Collection[int]) -> tuple[Any, int | None]:
     whole, steps = x, list[Any]()
     while id(whole) not in roots:
         made = getattr(whole, "parent", None)
-        if made is None or made.primitive.name not in _LAID:
+        given = getattr(made, "in_tracers", ())  # another JAX may not say it
+        if made is None or len(given) != 1 or made.primitive.name not in _LAID:
             return None, None
         steps.insert(0, made)
-        (whole,) = made.in_tracers
+        (whole,) = given
     stacked = whole.shape[: max(whole.ndim - x.ndim, 0)]
     layers = np.arange(math.prod(stacked)).reshape(*stacked, *[1] * (whole.ndim - len(stacked)))
     layers = np.broadcast_to(layers, whole.shape)
