@@ -226,7 +226,7 @@ def _made_of(x: Any, roots: Collection[int]) -> tuple[Any, int | None]:
     whole, steps = x, list[Any]()
     while id(whole) not in roots:
         made = getattr(whole, "parent", None)
-        given = getattr(made, "in_tracers", ())  # another JAX may not say it
+        given: Sequence[Any] = getattr(made, "in_tracers", ())  # another JAX may not say it
         if made is None or len(given) != 1 or made.primitive.name not in _LAID:
             return None, None
         steps.insert(0, made)
