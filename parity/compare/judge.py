@@ -22,14 +22,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from parity.compare.births import CUT, Births, Excuse, beyond, call_of
-from parity.compare.metrics import L2_LIMIT, LINF_LIMIT, between, compared, is_mask, keys_through, ratios, unread
+from parity.compare.metrics import ALIKE, L2_LIMIT, LINF_LIMIT, between, compared, is_mask, keys_through, ratios, unread
 from parity.compare.order import ORDER, Around
 from parity.compare.pairs import Meeting, meet
 from parity.compare.preflight import Factors
 from parity.compare.result import NAN, Distance, SiteDiff
 from parity.compare.values import PREDICTED
 from parity.golden.disk.part import FloorTable, Table, tabled
-from parity.records import StepRecords
+from parity.records import Record, StepRecords
 from parity.sketch import Geometry
 
 BLOCK = 1 << 17
@@ -103,10 +103,6 @@ class Judge:
         step.name_same(sites)
         self.seen.add(meeting, sites, len(floors))
         return tuple(sites)
-
-
-NEARLY = 1e-5
-"""Relative difference of two norms of the same float32 values."""
 
 
 class _Step:
@@ -216,16 +212,9 @@ class _Step:
             missing = any(mask.kind == "none" for mask in masks)
             if not (missing or d.verdict == "not compared") or not any(map(is_mask, masks)):
                 continue
-            through = [(mask.shape[-1:], keys_through(mask)) for mask in masks]
             for j, e in enumerate(sites):
                 other = e.verdict == "not compared" and e.key.is_input and call_of(e.key) == call_of(d.key) and i != j
-                pairs = [(x, y) for x, y in zip(*e.shapes, strict=False) if x != y] if other else []
-                rows = (pairs, [(y, x) for x, y in pairs])
-                if any(
-                    (whole,) == length and cut in keys
-                    for (length, keys), each in zip(through, rows, strict=True)
-                    for whole, cut in each
-                ) and self._may_be_cut(j):
+                if other and _is_cut(e.shapes, masks) and self._may_be_cut(j):
                     sites[j] = replace(e, note=CUT)
                     if missing:
                         sites[i] = replace(d, verdict="not compared", note=f"a mask against None, beside rows {CUT}")
@@ -242,7 +231,7 @@ class _Step:
             return True
         norms = [norm if of is None else of.l2 for norm, of in zip(norms, read, strict=True)]
         floor = 0.0 if at < 0 else L2_LIMIT * float(self.floors.numbers[at, 0])
-        return bool(abs(norms[0] - norms[1]) <= max(floor, NEARLY * norms[0]))
+        return bool(abs(norms[0] - norms[1]) <= max(floor, ALIKE * norms[0]))
 
     def excuse_other_orders(self, sites: list[SiteDiff], *, laid_out: bool) -> None:
         """Inside a port the reference's values in another order are not compared where what reads them agrees; see
@@ -286,6 +275,16 @@ class _Step:
             if as_many and read and not any(map(beyond, read)):
                 note = "it lets as many keys through, and the rows that it reads are the reference's"
                 sites[i] = replace(d, verdict="not compared", note=note)
+
+
+def _is_cut(shapes: tuple[tuple[int, ...], tuple[int, ...]], masks: tuple[Record, Record]) -> bool:
+    """Whether a tensor has as many rows on one side as the mask of the other side lets through of all."""
+    sides = ((masks[0], shapes[0], shapes[1]), (masks[1], shapes[1], shapes[0]))
+    return any(
+        own != other and (own,) == mask.shape[-1:] and other in keys_through(mask)
+        for mask, ours, theirs in sides
+        for own, other in zip(ours, theirs, strict=False)
+    )
 
 
 def _same_values(x: np.ndarray, y: np.ndarray, factor: float, near: float, count: int) -> bool:

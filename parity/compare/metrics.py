@@ -267,7 +267,7 @@ def is_mask(record: Record) -> bool:
 
 
 ALIKE = 1e-5
-"""Relative difference of the moments of one mask in two forms: that of float32."""
+"""Relative difference of the moments of the same values: that of float32."""
 
 
 def same_mask(a: Record, b: Record) -> tuple[bool, bool]:

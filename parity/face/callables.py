@@ -46,7 +46,8 @@ class Fields:
     names: tuple[str, ...] = ()
 
     def keep(self, output: object) -> None:
-        self.names = tuple(_named(output))
+        """Take the names of the first output that has some."""
+        self.names = self.names or tuple(_named(output))
 
     def arranged(self, output: object) -> object:
         """An output with the same names, in this order."""
@@ -138,8 +139,7 @@ class Callee:
         def call(given: Mapping[str, torch.Tensor]) -> torch.Tensor:
             args, kwargs = self.nest.fill(_own(given))
             out = module(*args, **kwargs)
-            if not self.fields.names:
-                self.fields.keep(out)
+            self.fields.keep(out)  # the reference's are kept first, and a candidate's are in their order by now
             return _prediction(self, out, given[LATENT].ndim)
 
         return replace(self.port, module=module, call=call)

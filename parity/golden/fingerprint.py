@@ -132,7 +132,7 @@ ALIKE = 1e-5
 def weight_print(values: np.ndarray) -> str:
     """A parameter's fingerprint, and the numbers of `WeightPrint` behind it.
 
-    Cost: half as much again as the fingerprint; 8 MB of memory, taken once: fresh pages cost more than the sums. In
+    Cost: twice that of the fingerprint; 8 MB of memory, taken once: fresh pages cost more than the sums. In
     blocks of many chunks, since numpy lets other threads run within a long operation and not between short ones.
     """
     flat = values.reshape(-1)
@@ -163,7 +163,7 @@ def weight_print(values: np.ndarray) -> str:
 def weight_prints(parameters: Iterable[tuple[str, Callable[[], np.ndarray | None]]]) -> dict[str, str]:
     """Name -> `weight_print` of many parameters, in their order.
 
-    Cost: 8 billion numbers are 30 seconds of one processor, and what it takes to bring them to the host. As many
+    Cost: 8 billion numbers are 35 seconds of one processor, and what it takes to bring them to the host. As many
     parameters are read and held at once as there are processors, at most eight.
 
     Args:

@@ -9,7 +9,7 @@ flax is not imported. Cost: one walk of the tree for each call of the top object
 
 Inside that call `nnx.remat` and `nnx.scan` rebuild objects once more. One that holds the arrays of a named object is
 that object; one whose arrays are cut of a stack's is a layer of it, `blocks.0`, as the tracers show once the scan is
-unrolled. Any other is nobody's.
+unrolled. Any other stays without a name.
 
 A linen module has no children before it is applied, and names of its own: it is asked for each call by linen's own
 `intercept_methods`. The layers of an `nn.scan` are one module there, called once a layer, and are named so too.

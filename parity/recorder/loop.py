@@ -114,11 +114,12 @@ class Loop:
         index, number = getattr(scheduler, "step_index", None), self.kind.numbers(timestep)
         found = {"timestep": float(number[0])} if number.size else {}
         timesteps, sigmas = (self.kind.numbers(getattr(scheduler, name, None)) for name in ("timesteps", "sigmas"))
-        at = self.steps.number  # of one's own scheduler, which has no index, where its timestep is that of this step
-        at = at if number.size and np.isclose(timesteps[at : at + 1], number[0]).any() else -1
+        at = self.steps.number
         if index is not None:
             at = int(index) - 1
             found["step_index"] = float(at)
+        elif not number.size or not np.isclose(timesteps[at : at + 1], number[0]).any():
+            at = -1  # one's own scheduler, which does not stand where the step does
         if 0 <= at < sigmas.size - 1:
             found |= {"sigma": float(sigmas[at]), "dt": float(sigmas[at + 1] - sigmas[at])}
         return [self._number(port, x) for port, x in found.items()]

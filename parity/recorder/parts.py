@@ -132,9 +132,8 @@ def provenance_of(parts: Parts, kind: Kind, process: Process, *, weighed: bool =
         before = f"{prefix}." if i else ""
         with eagerly(model):
             # What is offloaded is nowhere now; a fingerprint of some weights alone would say that others are missing.
-            there = not any(
-                x.is_meta and not hasattr(x, "jax") for _, x in named_tensors(model)
-            )  # torchax's say so too
+            # Torchax's tensors say that they are meta too.
+            there = not any(x.is_meta and not hasattr(x, "jax") for _, x in named_tensors(model))
             if weighed and there and not (process.split or process.together):
                 if torch.cuda.is_initialized():  # they are read by threads, whose stream is not this one
                     torch.cuda.current_stream().synchronize()

@@ -120,15 +120,24 @@ def test_what_hands_on_what_begins_inside_it_is_no_other_difference(site: str, l
     assert len(differences(result)) == listed
 
 
+def listed_of(*sites: tuple[str, str], far: float = 0.5) -> list[str]:
+    """The differences of sites (site, whose values it has) that a divergence is introduced at, the first its origin."""
+    births: dict[bool, Birth] = {True: "input", False: "module"}
+    keys = [Key("transformer", 0, "", site) for site, _ in sites]
+    at = tuple(
+        SiteDiff(key, Distance(far, 0.0, 1e9), verdict="fail", birth=births[key.is_input], same=of)
+        for key, (_, of) in zip(keys, sites, strict=True)
+    )
+    origin = Origin(keys[0], births[keys[0].is_input])
+    found = differences(Result("fail", "logic", Reason(kind="first_divergence"), sites=at, origin=origin))
+    return [d.place for d in found]
+
+
 @pytest.mark.parametrize("far", [0.5, math.nan])
 @pytest.mark.parametrize(("same", "listed"), [("blocks.0:in.mask", 1), ("", 2)])
 def test_one_value_that_is_handed_to_several_modules_is_one_difference(same: str, listed: int, far: float) -> None:
-    at = tuple(
-        SiteDiff(Key("transformer", 0, "cond", site), Distance(far, 0.0, 1e9), verdict="fail", birth="input", same=of)
-        for site, of in (("blocks.0:in.mask", ""), ("single_blocks.0:in.mask", same))
-    )
-    result = Result("fail", "logic", Reason(kind="first_divergence"), sites=at, origin=Origin(at[0].key, "input"))
-    assert len(differences(result)) == listed
+    found = listed_of(("blocks.0:in.mask", ""), ("single_blocks.0:in.mask", same), far=far)
+    assert len(found) == listed
 
 
 @pytest.mark.parametrize(
@@ -141,25 +150,13 @@ def test_one_value_that_is_handed_to_several_modules_is_one_difference(same: str
     ],
 )
 def test_what_the_same_code_does_in_several_blocks_is_one_difference_in_all(sites: Sequence[str], listed: str) -> None:
-    at = tuple(
-        SiteDiff(Key("transformer", 0, "", site), Distance(i + 1.0, 0.0, 1e9), verdict="fail", birth="module")
-        for i, site in enumerate(sites)
-    )
-    result = Result("fail", "logic", Reason(kind="first_divergence"), sites=at, origin=Origin(at[0].key, "module"))
-    assert [d.place for d in differences(result)] == [listed]
+    assert listed_of(*((site, "") for site in sites)) == [listed]
 
 
 @pytest.mark.parametrize(("same", "listed"), [("blocks.1:out", 1), ("", 2)])
 def test_what_is_given_the_output_that_the_origin_lies_in_is_no_other_difference(same: str, listed: int) -> None:
-    sites: list[tuple[str, Birth, str]] = [
-        ("blocks.1.norm:in.x", "input", ""), ("blocks.1:out", "module", ""), ("norm_out:in.x", "input", same),
-    ]  # fmt: skip
-    at = tuple(
-        SiteDiff(Key("transformer", 0, "", site), Distance(0.5, 0.0, 1e9), verdict="fail", birth=birth, same=of)
-        for site, birth, of in sites
-    )
-    result = Result("fail", "logic", Reason(kind="first_divergence"), sites=at, origin=Origin(at[0].key, "input"))
-    assert len(differences(result)) == listed
+    found = listed_of(("blocks.1.norm:in.x", ""), ("blocks.1:out", ""), ("norm_out:in.x", same))
+    assert len(found) == listed
 
 
 @pytest.mark.parametrize(
