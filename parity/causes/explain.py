@@ -45,6 +45,14 @@ from parity.runs.sides import modules_of
 
 __all__ = ["ExplainRequest", "explain", "of_run"]
 
+NOTHING = {
+    "pass": "there is nothing to explain",
+    "inconclusive": "the comparison could not be judged, so there is nothing to explain",
+    "preflight": "preflight has seen what differs before anything is computed: nothing is run again",
+}
+UNPLACED = "no module is known in which it begins: none is looked at"
+"""What is said of a comparison without a first divergence, by what failed or by its verdict."""
+
 
 def explain(request: ExplainRequest, openers: Openers, say: Say) -> Result:
     """Find the causes of a difference.
@@ -60,8 +68,7 @@ def explain(request: ExplainRequest, openers: Openers, say: Say) -> Result:
     say("comparing" if request.found is None else "looking for causes")
     found = request.found or diff(request.reference, request.candidate)
     if found.verdict != "fail" or found.origin is None:
-        judged = "" if found.verdict == "pass" else "the comparison could not be judged, so "
-        return found.noted(f"{judged}there is nothing to explain")
+        return found.noted(NOTHING.get(found.failed or found.verdict, UNPLACED))
     key = found.origin.key
     reference, candidate = Golden.open(request.reference), Golden.open(request.candidate)
     if key.step < 0:

@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from parity.compare.metrics import compare_values
-from parity.compare.result import Check
+from parity.compare.result import Cause, Check, measured
 from parity.errors import shown
 from parity.golden.fingerprint import WeightPrint
 from parity.records import Facts, Schedule
-from parity.settings import changed_by
+from parity.settings import Difference, Input, changed_by, remedy, sentence
 
 TABLE_LIMIT = 1e-4
 """Relative L2 by which rotary tables may differ: libraries' sines differ by 5e-7 at 111,600 tokens (measured by
@@ -360,14 +360,24 @@ def _schedule(a: Schedule, b: Schedule, declared: frozenset[str]) -> list[Check]
         else:
             detail = f"differ most at {at}: {x[at]:g} against {y[at]:g}"
             checks.append(explained(name, detail, [changed_by("schedule")], declared))
+    state = "scheduler state"
     moved = [
-        f"the {side}'s scheduler already stands at step {schedule.step_index} before step 0: warm-up calls moved it or "
-        "equal first timesteps, of which diffusers' schedulers begin at the second; set_begin_index(0)"
+        Check(
+            state,
+            "fail",
+            f"the {side}'s scheduler already stands at step {schedule.step_index} before step 0: warm-up calls moved "
+            "it or equal first timesteps, of which diffusers' schedulers begin at the second; set_begin_index(0)",
+            by=_settings_of(side, state),
+        )
         for side, schedule in sides
         if schedule.step_index not in (None, 0)
     ]
-    states = [Check("scheduler state", "fail", detail) for detail in moved]
-    return [*checks, *(states or [Check("scheduler state", "pass", "both stand before step 0")])]
+    return [*checks, *(moved or [Check(state, "pass", "both stand before step 0")])]
+
+
+def _settings_of(side: str, what: Input) -> tuple[str, ...]:
+    """The settings that a side's own failure may come from: a cause is the candidate's."""
+    return changed_by(what) if side == "candidate" else ()
 
 
 def _walkable(side: str, schedule: Schedule) -> Check:
@@ -378,7 +388,7 @@ def _walkable(side: str, schedule: Schedule) -> Check:
         return Check(name, "fail", "timesteps or sigmas are not finite")
     repeats = _repeats(t)
     if repeats:
-        return Check(name, "fail", f"timesteps repeat: {repeats}")
+        return Check(name, "fail", f"timesteps repeat: {repeats}", by=_settings_of(side, "schedule"))
     rising = np.flatnonzero(np.diff(t) >= 0)
     if rising.size:
         i = int(rising[0])
@@ -399,6 +409,18 @@ def _repeats(t: np.ndarray) -> str:
     many = sorted(values[counts > 1], reverse=True)
     each = [f"{v:g} (steps {', '.join(map(str, np.flatnonzero(t == v)))})" for v in many[:8]]
     return ", ".join(each) + ", ..." * (len(many) > 8)
+
+
+def causes_of(check: Check, differing: Iterable[Difference]) -> tuple[Cause, ...]:
+    """The declared settings that a failing check comes from."""
+    declared = (d for d in differing if d.setting in check.by)
+    return tuple(
+        measured(
+            sentence(d.setting, d.candidate), d.setting, d.reference, d.candidate, detail=check.detail,
+            fix=remedy(d.setting),
+        )
+        for d in declared
+    )  # fmt: skip
 
 
 def _tables(a: Facts, b: Facts, declared: frozenset[str]) -> Check:

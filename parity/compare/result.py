@@ -33,7 +33,7 @@ class Check:
         detail: one line with the numbers.
         computed: whether it fails by numbers of both sides, so that the run fails with it; else the two are not
             comparable.
-        at: parameters by which it fails.
+        at: parameters by which it fails. by: the candidate's settings that it may come from.
     """
 
     check: str
@@ -41,6 +41,7 @@ class Check:
     detail: str
     computed: bool = False
     at: tuple[str, ...] = ()
+    by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

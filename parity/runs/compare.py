@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from parity.compare.preflight import WEIGHTS, failed
+from parity.compare.preflight import WEIGHTS, causes_of, failed
 from parity.compare.reason import Note, Output, Reason
 from parity.compare.result import Check, Checked, Result
 from parity.errors import InconclusiveError
@@ -76,7 +76,8 @@ def compare(
         checks, differing = pair.checks, pair.differing
         problem = failed([c for c in checks if c.check != WEIGHTS] if pair.port else checks)
         if problem is not None and not past_preflight:
-            return Result("fail", "preflight", _of_check(problem), request.model, differing, checks)
+            why, causes = _of_check(problem), causes_of(problem, differing)
+            return Result("fail", "preflight", why, request.model, differing, checks, causes=causes)
         pair.plan()  # refuses before anything runs
         if exact == request:
             result, truth = logic(pair, sink)

@@ -27,6 +27,7 @@ from parity.settings.catalogue import (
 )
 from parity.settings.catalogue import LAYOUT as LAYOUT
 from parity.settings.catalogue import MODEL as MODEL
+from parity.settings.catalogue import Input as Input
 from parity.settings.catalogue import Capability as Capability
 from parity.settings.catalogue import Setting as Setting
 from parity.settings.catalogue import changed_by as changed_by

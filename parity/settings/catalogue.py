@@ -26,7 +26,9 @@ Value = str | int | bool
 Place = Literal["text", "text.byt5", "transformer", "vae"]
 """A part of a generation: a stage, or one encoder of the text stage."""
 
-Input = Literal["weights", "embeddings", "masks", "image embeddings", "noise", "schedule", "rotary tables"]
+Input = Literal[
+    "weights", "embeddings", "masks", "image embeddings", "noise", "schedule", "scheduler state", "rotary tables",
+]  # fmt: skip
 """What both sides' networks start from, compared before any forward."""
 
 Capability = Literal[
@@ -329,7 +331,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="scheduler.warmup_steps", meaning="warm-up calls that share the scheduler's state",
         kind=integer(most=10_000),
-        default=0, requires=("step counter",), examples=("1",),
+        default=0, requires=("step counter",), changes=("scheduler state",), examples=("1",),
         fault="warm-up calls moved the scheduler", remedy="reset the scheduler after warming up",
         around_ports=True,
     ),

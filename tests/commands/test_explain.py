@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torchax")
 
 from parity.compare.reason import Reason
-from parity.compare.result import Result, result_text
+from parity.compare.result import Result, measured, result_text
 from parity.records import Floor, Key, StepRecords
 from tests.runs.test_spec import PLAIN
 from tests.support.cli import Ran, cli
@@ -42,8 +42,16 @@ def test_what_is_no_golden_or_no_run_is_bad_input(tmp_path: Path) -> None:
     for name in ("result.json", "found.json"):
         (tmp_path / "empty" / name).write_text("[]")
     assert "is not a run folder" in explain(tmp_path / "empty", code=2).said
-    (tmp_path / "empty" / "found.json").write_text(result_text(Result("pass", None, Reason(kind="agrees"))))
-    assert "it ended in preflight" in explain(tmp_path / "empty", code=2).said
+
+
+def test_a_run_that_ended_in_preflight_keeps_its_causes(tmp_path: Path) -> None:
+    cause = measured("warm-up calls moved the scheduler", "scheduler.warmup_steps", "0", "1", fix="reset the scheduler")
+    why = Reason(kind="preflight", check="scheduler state", detail="it stands at step 1")
+    (tmp_path / "request.json").write_text(PLAIN.to_json())
+    (tmp_path / "found.json").write_text(result_text(Result("fail", "preflight", why, causes=(cause,))))
+    found = explain(tmp_path, code=1).json
+    assert [c["fix"] for c in found["causes"]] == ["reset the scheduler"]
+    assert "preflight has seen what differs" in found["notes"][0]
 
 
 def test_what_cannot_be_judged_has_no_causes_and_says_why(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from parity.compare.preflight import (
     SCHEDULE_LIMIT,
     Weights,
+    causes_of,
     compare_weights,
     failed,
     laid_out,
@@ -20,6 +21,7 @@ from parity.compare.result import Check
 from parity.golden import fingerprint
 from parity.golden.fingerprint import weight_print
 from parity.records import Facts, Schedule
+from parity.settings import Difference
 
 NAN, INF = float("nan"), float("inf")
 
@@ -186,6 +188,23 @@ def test_a_difference_fails_its_check_unless_a_setting_explains_it(row: tuple[st
 )
 def test_a_difference_of_rounding_passes(check: str, candidate: Facts) -> None:
     assert checked(candidate)[check].verdict == "pass"
+
+
+@pytest.mark.parametrize(
+    ("candidate", "setting", "fix"),
+    [
+        (REPEATING, "schedule_dtype", "keep the schedule in float32"),
+        (REPEATING, "rope_dtype", ""),
+        (times([900, 950, 500], [0.9, 0.8, 0.5, 0]), "schedule_dtype", ""),  # no rounding makes it rise
+        (facts(schedule=replace(schedule(), step_index=1)), "scheduler.warmup_steps", "reset the scheduler"),
+    ],
+)
+def test_a_declared_setting_that_a_failing_check_comes_from_is_its_cause(
+    candidate: Facts, setting: str, fix: str
+) -> None:
+    bad = next(check for check in checked(candidate, setting).values() if check.verdict == "fail")
+    causes = causes_of(bad, [Difference(setting, "here", "there")])
+    assert [cause.fix.startswith(fix) for cause in causes] == ([True] if fix else [])
 
 
 def test_a_reference_that_cannot_be_walked_fails_too() -> None:
