@@ -14,13 +14,13 @@ case.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeVar, get_args
 
 from parity.errors import ParityError, UsageError
 from parity.paths.port.settings import PortInfo, typed
-from parity.settings import SETTINGS, Settings, Value, differences, render
+from parity.settings import BY_NAME, SETTINGS, Settings, Value, differences, render
 
 if TYPE_CHECKING:
     from parity.runs.request import Request, Say
@@ -138,11 +138,13 @@ class Plan:
         return _together(self.candidate.with_({name: values[name] for name in plain}), self.candidate, self.port)
 
 
-def plan(reference: Settings, candidate: Settings, port: PortInfo | None = None) -> Plan:
+def plan(
+    reference: Settings, candidate: Settings, port: PortInfo | None = None, stages: Sequence[str] | None = None
+) -> Plan:
     """What to vary between two sides.
 
     Args:
-        port: of the candidate, where it is one.
+        port: of the candidate, where it is one. stages: in which it is to have an effect; by default in any.
 
     Raises:
         UsageError: they differ in nothing that can be varied.
@@ -156,7 +158,7 @@ def plan(reference: Settings, candidate: Settings, port: PortInfo | None = None)
                 without = typed(port, candidate.backend, {name: difference.reference})[name]
             except UsageError:
                 without = typed(port, candidate.backend, {})[name]
-        if without == candidate[name]:
+        if without == candidate[name] or not (stages is None or BY_NAME[name].is_of(stages)):
             kept.append(name)
         else:
             swaps.append(Swap(name, render(without), difference.candidate))

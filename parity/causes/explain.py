@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,16 +30,17 @@ from parity.causes.swaps import swap_tests
 from parity.causes.values import arguments_alone, dtype, schedule, values, values_reordered
 from parity.compare.attention import count_phantoms, mask_causes, phantom_cause
 from parity.compare.comparable import of_script
+from parity.compare.conclude import BEFORE
 from parity.compare.diff import TO_COUNT, diff
 from parity.compare.pairs import Branches, met
 from parity.compare.reason import Note
-from parity.compare.result import EVIDENCE, Cause, Result
+from parity.compare.result import EVIDENCE, Cause, Origin, Result
 from parity.errors import InconclusiveError, ParityError
 from parity.golden import Golden
 from parity.hooks.sites import plan_sites
-from parity.paths.plan import Openers, Plan, Role
+from parity.paths.plan import LOOP_STAGE, Openers, Plan, Role
 from parity.paths.worker.extras import check_extras
-from parity.records import ATTENTION, PORT, Record, StepRecords
+from parity.records import ATTENTION, PORT, Key, Record, StepRecords
 from parity.runs.request import Request, Say
 from parity.runs.sides import modules_of
 
@@ -63,29 +64,41 @@ def explain(request: ExplainRequest, openers: Openers, say: Say) -> Result:
     Raises:
         UsageError: no golden, a damaged one. InconclusiveError: nothing can be judged.
     """
-    if request.outside is not None:
-        return _outside(request.outside, openers, say)
     say("comparing" if request.found is None else "looking for causes")
     found = request.found or diff(request.reference, request.candidate)
-    if found.verdict != "fail" or found.origin is None:
+    failed = [s.stage for s in found.stages if s.verdict == "fail"]
+    begins = {stage: _first_in(found, stage) for stage in (*failed, LOOP_STAGE)}
+    if found.verdict != "fail" or not (failed or begins[LOOP_STAGE]):
         return found.noted(NOTHING.get(found.failed or found.verdict, UNPLACED))
-    key = found.origin.key
-    reference, candidate = Golden.open(request.reference), Golden.open(request.candidate)
-    if key.step < 0:
-        try:
-            check_extras()
-            pair = outside_of(request, reference.provenance, candidate.provenance, key.stage)
-            again = _outside(pair, openers, say)
-        except ParityError as error:
-            return _recorded(found, request, reference, candidate, str(error))
-        return replace(found, causes=(*found.causes, *again.causes), notes=(*found.notes, *again.notes))
+    told = {stage: tuple(_outside(found, request, stage, begins[stage], openers, say)) for stage in failed}
+    origin = begins[LOOP_STAGE]
+    # Embeddings that differ are wrong in the loop too, whatever else is.
+    if origin is not None and not (BEFORE in failed and origin.key.is_input):
+        found = _in_loop(found, request, origin, openers, say)
+    causes, notes = found.causes, found.notes
+    found = replace(found, causes=(), notes=())
+    before, after = told.pop(BEFORE, ()), [t for each in told.values() for t in each]
+    return found.told([*before, *causes, *after, *notes])
+
+
+def _first_in(found: Result, stage: str) -> Origin | None:
+    """Where a comparison begins to differ in a stage; None where it does not begin there."""
+    if found.origin is not None and found.origin.key.stage == stage:
+        return found.origin
+    first = next((d for d in found.introduced if d.key.stage == stage), None)
+    return None if first is None or first.birth is None else Origin(first.key, first.birth)
+
+
+def _in_loop(found: Result, request: ExplainRequest, origin: Origin, openers: Openers, say: Say) -> Result:
+    """The comparison with the causes of what begins in the loop."""
+    key, reference, candidate = origin.key, Golden.open(request.reference), Golden.open(request.candidate)
     ours, theirs = reference.read_step(key.step), candidate.read_step(key.step)
     theirs = Branches.of(reference.provenance, candidate.provenance).step(ours, theirs)
     ours, theirs = _with_closer(request, "reference", ours), _with_closer(request, "candidate", theirs)
     evidence = Evidence(
         request=request,
         found=found,
-        origin=found.origin,
+        origin=origin,
         ours=ours,
         theirs=met(ours, theirs) if candidate.provenance.backend == PORT else theirs,
         reference=reference.provenance,
@@ -100,24 +113,40 @@ def explain(request: ExplainRequest, openers: Openers, say: Say) -> Result:
     return _asked(found, evidence)
 
 
-def _recorded(found: Result, request: ExplainRequest, reference: Golden, candidate: Golden, why: str) -> Result:
-    """The comparison with causes in a stage outside the loop of two recordings that cannot be run here.
+def _outside(
+    found: Result, request: ExplainRequest, stage: str, origin: Origin | None, openers: Openers, say: Say
+) -> Iterable[Cause | Note]:
+    """What is found of a stage outside the loop that failed: by running it again, or of recordings that cannot be."""
+
+    def again(pair: Request) -> Iterable[Cause | Note]:
+        from parity.causes.stages import explain_stage  # torch and transformers, only from here on
+
+        return tuple(explain_stage(pair, openers, say))
+
+    kept = next((pair for pair in request.outside if pair.stage == stage), None)
+    if kept is not None:
+        return again(kept)
+    reference, candidate = Golden.open(request.reference), Golden.open(request.candidate)
+    try:
+        check_extras()
+        return again(outside_of(request, reference.provenance, candidate.provenance, stage))
+    except ParityError as error:
+        if origin is None:
+            raise
+        return _recorded(reference, candidate, origin.key, str(error))
+
+
+def _recorded(reference: Golden, candidate: Golden, key: Key, why: str) -> Iterator[Cause | Note]:
+    """The causes of a difference in a stage outside the loop of two recordings that cannot be run here.
 
     Args:
-        why: it cannot be run.
+        key: where it begins. why: it cannot be run.
     """
-    assert found.origin is not None
-    key = found.origin.key
     ours, theirs = reference.read_step(key.step), candidate.read_step(key.step)
-    told = tuple(of_recording(request.reference, key, ours, theirs, reference.provenance.settings))
-    skipped = () if any(isinstance(t, Cause) for t in told) else (f"the {key.stage} stage is not run again: {why}",)
-    return found.noted(*skipped).told(told)
-
-
-def _outside(pair: Request, openers: Openers, say: Say) -> Result:
-    from parity.causes.stages import explain_stage  # torch and transformers, only from here on
-
-    return explain_stage(pair, openers, say)
+    told = tuple(of_recording(reference.name, key, ours, theirs, reference.provenance.settings))
+    if not any(isinstance(t, Cause) for t in told):
+        yield Note(f"the {key.stage} stage is not run again: {why}")
+    yield from told
 
 
 def _asked(found: Result, evidence: Evidence) -> Result:
@@ -132,10 +161,22 @@ def _asked(found: Result, evidence: Evidence) -> Result:
     measured += (c for c in found.causes if c.setting not in known)
     # How to have phantom keys counted is no news where they were.
     held = (n for n in found.notes if not (evidence.counts_keys and n.text.startswith(TO_COUNT)))
+    swapped, measured = _described(swapped, measured, evidence.origin.key)
     named = _merged(swapped, faults, measured)
     if any(not c.harmless for c in named):  # what known faults leave unknown is not unknown beside a cause
         notes = [replace(n, text=re.sub("^unknown: ", "signatures: ", n.text)) for n in notes]
     return replace(found, causes=named, notes=(*held, *notes))
+
+
+def _described(swapped: list[Cause], measured: list[Cause], origin: Key) -> tuple[list[Cause], list[Cause]]:
+    """The two, where one setting takes all of the error back: what the values show where it begins is its evidence."""
+    confirmed = [c for c in swapped if c.confirm]
+    if len(confirmed) != 1:
+        return swapped, measured
+    (one,) = confirmed
+    same = [c for c in measured if not c.setting and c.at in ("", origin.site)]
+    shown = replace(one, evidence=(*one.evidence, *(piece for c in same for piece in c.evidence)))
+    return [shown if c is one else c for c in swapped], [c for c in measured if c not in same]
 
 
 def _merged(swapped: Sequence[Cause], faults: Sequence[Cause], measured: Sequence[Cause] = ()) -> tuple[Cause, ...]:

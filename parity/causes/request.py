@@ -9,7 +9,7 @@ from pathlib import Path
 from parity.compare.result import Result, read_result
 from parity.errors import UsageError
 from parity.files import read_bytes
-from parity.paths.plan import LOOP_STAGE, VAE_STAGE, Openers, Role
+from parity.paths.plan import VAE_STAGE, Openers, Role
 from parity.paths.port.settings import typed
 from parity.records import Provenance
 from parity.redact import typed_command
@@ -32,8 +32,8 @@ class ExplainRequest:
             where it was not the model's own.
         rounding: the differing settings that the check of these goldens neutralised.
         ports, inputs: of the kept run; see `parity.runs.request.Request`.
-        outside: the stage outside the loop in which the kept run failed, to be compared again. spec, found: what the
-            kept run was asked for, and what it found; None for two goldens, which are compared first.
+        outside: the stages outside the loop in which the kept run failed, each to be compared again. spec, found: what
+            the kept run was asked for, and what it found; None for two goldens, which are compared first.
     """
 
     reference: str
@@ -43,7 +43,7 @@ class ExplainRequest:
     rounding: tuple[str, ...] = ()
     ports: Ports = NO_PORTS
     inputs: Path | None = None
-    outside: Request | None = None
+    outside: tuple[Request, ...] = ()
     spec: RunSpec | None = None
     found: Result | None = None
 
@@ -80,9 +80,8 @@ def of_run(where: Path, openers: Openers, named: Mapping[Role, str | None] | Non
         found = read_result(read_bytes(where / FOUND, _MOST_BYTES))
     except (OSError, ValueError, RecursionError):  # another than a run writes
         raise no_run(where) from None
-    if failed := _failed_outside(found):
-        pair = _outside(where, spec, failed, ports_of(spec, openers, named))
-        return ExplainRequest(str(where / "reference"), str(where / "candidate"), outside=pair)
+    ports = ports_of(spec, openers, named)
+    failed = tuple(s.stage for s in found.stages if s.verdict == "fail")
     neutral = (d for d in found.differing_settings if d.setting in NEUTRAL)
     at = where / "precision" if (where / "precision").is_dir() else where
     return ExplainRequest(
@@ -91,20 +90,12 @@ def of_run(where: Path, openers: Openers, named: Mapping[Role, str | None] | Non
         model=spec.model if spec.port or spec.reference_port else None,
         prompt=spec.prompt,
         rounding=tuple(d.setting for d in neutral) if at == where else (),
-        ports=ports_of(spec, openers, named),
+        ports=ports,
         inputs=None if spec.arguments is None else Path(spec.arguments),
-        spec=spec,
+        outside=tuple(_outside(where, spec, stage, ports) for stage in failed),
+        spec=spec.at([stage for stage in spec.stages if stage not in failed]),
         found=found,
     )
-
-
-def _failed_outside(found: Result) -> str:
-    """The stage outside the loop that decided a kept run's verdict; empty where none did."""
-    if found.verdict != "fail":
-        return ""
-    if found.origin is not None:
-        return "" if found.origin.key.stage == LOOP_STAGE else found.origin.key.stage
-    return next((s.stage for s in found.stages if s.verdict == "fail"), "")
 
 
 def _outside(where: Path, spec: RunSpec, stage: str, ports: Ports) -> Request:

@@ -44,8 +44,8 @@ from parity.settings import BY_NAME, Settings, differences
 NOT_DIVIDED = "vae.scaling=none"
 
 
-def explain_stage(request: Request, openers: Openers, say: Say) -> Result:
-    """Compare one stage and name the causes of its difference.
+def explain_stage(request: Request, openers: Openers, say: Say) -> Iterator[Cause | Note]:
+    """Compare one stage again and name the causes of its difference.
 
     Args:
         request: of one stage outside the loop.
@@ -53,28 +53,37 @@ def explain_stage(request: Request, openers: Openers, say: Say) -> Result:
     Raises:
         UsageError: the model or a file is not there. InconclusiveError: the stage cannot be judged.
     """
-    found = run(request, say, openers=openers)
-    if found.verdict != "fail":
-        return found.noted(f"compared again, the {request.stage} stage agrees on this machine")
-    if found.failed == "preflight":
-        return found.noted(f"what the {request.stage} stage is given or gives differs: nothing was run again")
-    if request.ports.any and request.stage != VAE_STAGE:
-        return found.noted("a port stands in this run: its code is its own, and no setting of its stage is swapped")
-    if request.stage == TEXT and request.stage1 is not None:
-        return found.noted("the candidate's embeddings are a file's: there is no encoder of its own to run again")
+    stage, found = request.stage, run(request, say, openers=openers)
+    if why := _not_run_again(request, found):
+        yield Note(why)
+        return
     if found.failed == "logic":
         request = request.of("logic")
     again = _Again(request, openers, say)
-    if request.stage == VAE_STAGE and (request.ports.any or not differences(request.reference, request.candidate)):
-        return found.told(_decoding(again))
+    varied = [d for d in differences(request.reference, request.candidate) if BY_NAME[d.setting].is_of((stage,))]
+    if stage == VAE_STAGE and (request.ports.any or not varied):
+        yield from _decoding(again)
+        return
     try:
-        searched, ours = plan(request.reference, request.candidate), again.reference()
+        searched, ours = plan(request.reference, request.candidate, stages=(stage,)), again.reference()
         keys = tuple(r.key for r in ours.records)
         swap = functools.partial(again.run, "candidate")
-        return found.told(swap_test(searched, ours, keys, swap, RunSpec.of(request)))
+        yield from swap_test(searched, ours, keys, swap, RunSpec.of(request).at((stage,)))
     except UsageError as error:
-        why = f"no cause is named in the {request.stage} stage: {error}; what differs is in its code"
-        return found.noted(why)
+        yield Note(f"no cause is named in the {stage} stage: {error}; what differs is in its code")
+
+
+def _not_run_again(request: Request, found: Result) -> str:
+    """Why a stage that was compared again is not run with other settings; empty where it is."""
+    if found.verdict != "fail":
+        return f"compared again, the {request.stage} stage agrees on this machine"
+    if found.failed == "preflight":
+        return f"what the {request.stage} stage is given or gives differs: nothing was run again"
+    if request.ports.any and request.stage != VAE_STAGE:
+        return "a port stands in this run: its code is its own, and no setting of its stage is swapped"
+    if request.stage == TEXT and request.stage1 is not None:
+        return "the candidate's embeddings are a file's: there is no encoder of its own to run again"
+    return ""
 
 
 def _decoding(again: _Again) -> Iterator[Cause | Note]:

@@ -24,6 +24,7 @@ from parity.compare.metrics import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import HARMLESS, Cause, Witness
 from parity.errors import ParityError, UsageError
+from parity.paths.plan import LOOP_STAGE
 from parity.records import LOOP, Key, StepRecords
 from parity.runs.request import RunSpec
 from parity.settings import Settings, remedy, sentence
@@ -93,7 +94,8 @@ def swap_tests(evidence: Evidence) -> Iterator[Cause | Note]:
         yield Note("no swap test: the candidate is not parity's own path")
         return
     try:
-        searched = plan(machine.settings, candidate, machine.request.ports.candidate or machine.request.ports.reference)
+        port = machine.request.ports.candidate or machine.request.ports.reference
+        searched = plan(machine.settings, candidate, port, ("text", LOOP_STAGE))
     except UsageError as error:
         yield Note(f"no swap test: {error}")
         return

@@ -360,7 +360,7 @@ def _schedule(a: Schedule, b: Schedule, declared: frozenset[str]) -> list[Check]
         else:
             detail = f"differ most at {at}: {x[at]:g} against {y[at]:g}"
             checks.append(explained(name, detail, [changed_by("schedule")], declared))
-    state = "scheduler state"
+    state: Input = "scheduler state"
     moved = [
         Check(
             state,

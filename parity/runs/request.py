@@ -24,7 +24,7 @@ from parity.paths.plan import LOOP_STAGE, Openers, Role
 from parity.paths.port.settings import PortInfo, chosen, port_timeout
 from parity.paths.worker.process import Workers
 from parity.redact import typed_command, without_secrets
-from parity.settings import Settings, paired
+from parity.settings import SETTINGS, Settings, paired
 
 if TYPE_CHECKING:
     from parity.runs.given import Like
@@ -234,6 +234,16 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return replace(
             self, reference=replaced(self.reference, reference), candidate=replaced(self.candidate, candidate)
         )
+
+    def at(self, stages: Sequence[str]) -> RunSpec:
+        """The same run of these stages alone, with the settings that apply there."""
+
+        def own(texts: Sequence[str]) -> tuple[str, ...]:
+            names = {setting.name for setting in SETTINGS if setting.is_of(stages)}
+            return tuple(text for text in texts if text.partition("=")[0] in names)
+
+        taken = tuple(stage for stage in self.stages if stage in stages)
+        return replace(self, stages=taken, reference=own(self.reference), candidate=own(self.candidate))
 
     def command(self) -> str:
         """The command that asks for it."""

@@ -27,8 +27,8 @@ from parity.settings.catalogue import (
 )
 from parity.settings.catalogue import LAYOUT as LAYOUT
 from parity.settings.catalogue import MODEL as MODEL
-from parity.settings.catalogue import Input as Input
 from parity.settings.catalogue import Capability as Capability
+from parity.settings.catalogue import Input as Input
 from parity.settings.catalogue import Setting as Setting
 from parity.settings.catalogue import changed_by as changed_by
 from parity.settings.catalogue import meaningless as meaningless
@@ -98,11 +98,11 @@ class Settings:
         """
         run = tuple(stages)
         for setting in SETTINGS:
-            own = [place.partition(".")[0] for place in setting.places]
-            if self.changed(setting.name) and not set(own) & set(run):
-                wanted = ",".join(stage for stage in ("text", "transformer", "vae") if stage in (*run, own[-1]))
+            if self.changed(setting.name) and not setting.is_of(run):
+                own = setting.places[-1]
+                wanted = ",".join(stage for stage in ("text", "transformer", "vae") if stage in (*run, own))
                 raise UsageError(
-                    f"'{setting.name}={self.as_text()[setting.name]}' is a setting of the {own[-1]} stage, which is "
+                    f"'{setting.name}={self.as_text()[setting.name]}' is a setting of the {own} stage, which is "
                     f"not run; `--stages {wanted}` runs it"
                 )
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -139,6 +139,10 @@ class Setting:
     def applies_in(self, place: str) -> bool:
         """Whether a part of a generation has code for it: `text.byt5` has what `text` has."""
         return any(place == own or place.startswith(f"{own}.") for own in self.places)
+
+    def is_of(self, stages: Iterable[str]) -> bool:
+        """Whether it applies anywhere in these stages."""
+        return not {place.partition(".")[0] for place in self.places}.isdisjoint(stages)
 
     def read(self, text: str) -> Value:
         """The typed value of a text, whether or not parity's own paths take it.

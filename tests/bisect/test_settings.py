@@ -109,6 +109,18 @@ def test_culprits_among_eight(faults: dict[str, Any], refuses: bool, probes: int
     assert len(judge.asked) <= probes
 
 
+def test_what_is_varied_in_a_stage() -> None:
+    differing = parse("torchax", ["attention.mask=none", "vae.tiling=true", "dtype=bfloat16"])
+    for stages, names in (
+        (None, ["dtype", "attention.mask", "vae.tiling"]),
+        (["vae"], ["dtype", "vae.tiling"]),
+        (["text", "transformer"], ["dtype", "attention.mask"]),
+    ):
+        assert [s.setting for s in plan(parse("torch"), differing, stages=stages).swaps] == names
+    with pytest.raises(UsageError, match="differ in no setting"):
+        plan(parse("torch"), parse("torchax", ["attention.mask=none"]), stages=["vae"])
+
+
 def test_a_run_that_does_not_fail_or_cannot_be_run_has_nothing_to_find() -> None:
     with pytest.raises(UsageError, match="the run does not fail: pass"):
         search(Failing({"dtype": "float16"}), eight())
