@@ -8,19 +8,17 @@ difference is not measured: they are said where the divergence starts inside tha
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from parity.compare import relations
 from parity.compare.births import SCHEDULE
 from parity.compare.frames import truncated
-from parity.compare.result import Cause, Origin, SettingDifference, measured
-from parity.compare.values import GIVEN, LATENTS, PREDICTED, Both, Seen, counters, held, order, schedule, start
+from parity.compare.independent import code_of
+from parity.compare.result import Cause, SettingDifference, measured
+from parity.compare.values import LATENTS, PREDICTED, Both, Seen, counters, held, order, schedule, start
 from parity.golden.disk.part import chosen
-from parity.records import LOOP, Record, StepRecords
-
-OWN_LATENTS = f"{GIVEN} is compared with what the reference's scaling makes of the candidate's latents"
-OWN_BRANCHES = "noise_pred is compared with what the reference's guidance makes of the candidate's branches"
+from parity.records import LOOP, Key, Record, StepRecords
 
 _DETECTORS = (
     schedule,
@@ -48,26 +46,28 @@ class Detectors:
     _before: Both | None = None
     _spans: dict[bool, list[float]] = field(default_factory=dict)
 
-    def as_judged(self, reference: StepRecords, candidate: StepRecords) -> tuple[StepRecords, StepRecords]:
-        """The reference of a step as `add` reads it, and as it is to be judged.
+    def as_judged(self, reference: StepRecords, seen: Seen) -> StepRecords:
+        """The reference of a step as it is to be judged; see `relations.judged_by_own`."""
+        judged, notes = relations.judged_by_own(reference, seen)
+        self.notes += (note for note in notes if note not in self.notes)
+        return judged
 
-        See `judged_by_own_latents` and `judged_by_own_branches`; `add` reads the branches that were recorded.
-        """
-        read = relations.judged_by_own_latents(reference, candidate, self._before)
-        judged = relations.judged_by_own_branches(read, candidate)
-        for instead, of, note in ((read, reference, OWN_LATENTS), (judged, read, OWN_BRANCHES)):
-            if instead is not of and note not in self.notes:
-                self.notes.append(note)
-        return read, judged
+    def seen(self, reference: StepRecords, candidate: StepRecords) -> Seen:
+        """What both sides hold of the loop's values at a step."""
+        ours, theirs = held(reference), held(candidate)
+        return Seen(ours=ours, theirs=theirs, settings=self.settings, step=reference.step, before=self._before)
 
-    def add(self, reference: StepRecords, candidate: StepRecords, *, differs: bool = True) -> None:
+    def add(
+        self, reference: StepRecords, candidate: StepRecords, seen: Seen | None = None, *, differs: bool = True
+    ) -> None:
         """Look at one step of both sides; each kind of cause is named once.
 
         Args:
-            differs: whether anything in it does; of a step that agrees only what the next one needs is kept.
+            seen: what both hold, where that is known already. differs: whether anything in it does; of a step that
+                agrees only what the next one needs is kept.
         """
-        ours, theirs = held(reference), held(candidate)
-        seen = Seen(ours=ours, theirs=theirs, settings=self.settings, step=reference.step, before=self._before)
+        seen = seen or self.seen(reference, candidate)
+        ours, theirs = seen.ours, seen.theirs
         a, b = (side.get(("", LATENTS)) for side in (ours, theirs))
         self._before = None if a is None or b is None else (a, b)
         if reference.step == 0:
@@ -128,24 +128,30 @@ MOST = 4
 """Fields that are listed at most; with more the two are other models."""
 
 
-def config_cause(differing: Iterable[SettingDifference], origin: Origin | None) -> Iterator[Cause]:
-    """One cause where configs differ in the component of the first divergence."""
-    component = "" if origin is None else _component(origin)
-    fields = [d for d in differing if component and d.setting.startswith(COMPONENTS[component])]
-    fields = [d for d in fields if d.setting == CLASS] or fields
-    if not fields or len(fields) > MOST:
-        return
-    shown = "; ".join(f"{d.setting} is {d.candidate or 'missing'}, not {d.reference or 'missing'}" for d in fields)
-    plural = "values differ" if len(fields) > 1 else "value differs"
-    text = f"the divergence starts in a component whose config {plural}: {shown}"
-    first = fields[0]
-    at = origin.key.site if origin is not None and component == "schedule" else ""
-    yield measured(text, first.setting, first.reference, first.candidate, float(len(fields)), at=at)
+def config_causes(
+    differing: Sequence[SettingDifference], begins: Iterable[Key], known: Container[str]
+) -> Iterator[Cause]:
+    """One cause for each component in which a divergence starts and whose config differs.
+
+    Args:
+        begins: where divergences start, the first first. known: codes (`code_of`) of which a cause is known.
+    """
+    first: dict[str, Key] = {}
+    for key in begins:
+        first.setdefault(_component(key), key)
+    for component, key in first.items():
+        fields = [d for d in differing if component and d.setting.startswith(COMPONENTS[component])]
+        fields = [d for d in fields if d.setting == CLASS] or fields
+        if not fields or len(fields) > MOST or code_of(key.site) in known:
+            continue
+        shown = "; ".join(f"{d.setting} is {d.candidate or 'missing'}, not {d.reference or 'missing'}" for d in fields)
+        plural = "values differ" if len(fields) > 1 else "value differs"
+        text, one = f"the divergence starts in a component whose config {plural}: {shown}", fields[0]
+        yield measured(text, one.setting, one.reference, one.candidate, float(len(fields)), at=key.site)
 
 
-def _component(origin: Origin) -> str:
+def _component(key: Key) -> str:
     """The component in which a divergence starts; empty for the loop's own values and what is given to it."""
-    key = origin.key
     if key.module == "schedule" or key.site == LATENTS:
         return "schedule"
     if key.stage == "vae" and key.site == "decode:out":

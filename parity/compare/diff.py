@@ -27,8 +27,8 @@ from parity.compare.automap import Proposal, propose
 from parity.compare.births import excuses
 from parity.compare.comparable import common_steps, comparable, layouts, settings_differences
 from parity.compare.conclude import WIDEST_ROUNDED, Collected, conclude, recorded_stages, widest_of
-from parity.compare.detectors import Detectors, config_cause
-from parity.compare.independent import code_of
+from parity.compare.detectors import Detectors, config_causes
+from parity.compare.independent import code_of, in_order
 from parity.compare.judge import Judge
 from parity.compare.pairs import Branches
 from parity.compare.preflight import failed
@@ -230,9 +230,10 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
         *_of_another_length(sides, result.origin),
         *_unrecorded(result, a, judge.seen.modules),
     )
-    here, causes = code_of(result.origin.key.site), (found for found in shown if isinstance(found, Cause))
-    known = any(not cause.at or code_of(cause.at) == here for cause in causes)
-    return result.told(shown if known else (*shown, *config_cause(differing, result.origin)))
+    first = result.origin.key
+    known = {code_of(cause.at or first.site) for cause in shown if isinstance(cause, Cause)}
+    begins = (first, *(d.key for d in result.introduced))
+    return in_order(result.told((*shown, *config_causes(differing, begins, known))))
 
 
 def _of_another_length(sides: Sides, origin: Origin) -> Iterator[Cause]:
@@ -282,11 +283,12 @@ def judge_streams(steps: Iterable[tuple[StepRecords, StepRecords]], judge: Judge
     """
     collected = Collected()
     for reference, candidate in steps:
-        reference, own = detectors.as_judged(reference, candidate)
+        seen = detectors.seen(reference, candidate)
+        own = detectors.as_judged(reference, seen)
         judged = judge.step(own, candidate)
         collected.add(own, candidate, judged)
-        detectors.add(reference, candidate, differs=any(d.verdict == "fail" for d in judged))
-        del reference, own, candidate  # before the next is waited for: both sides' next are read already
+        detectors.add(reference, candidate, seen, differs=any(d.verdict == "fail" for d in judged))
+        del reference, own, candidate, seen  # before the next is waited for: both sides' next are read already
     return collected
 
 

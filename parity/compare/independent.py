@@ -87,6 +87,12 @@ def differences(result: Result) -> tuple[Difference, ...]:
     return tuple(sorted(found.values(), key=lambda d: behind.get(d.place, 0)))
 
 
+def in_order(result: Result) -> Result:
+    """With its causes in the order of the differences that they are of; those of no place are of the first."""
+    place = {cause: i for i, difference in enumerate(differences(result)) for cause in difference.causes}
+    return replace(result, causes=tuple(sorted(result.causes, key=lambda cause: place.get(cause.cause, 0))))
+
+
 def _around(key: Key, origin: Key) -> bool:
     """Whether it is an output of a module that the first divergence lies in."""
     inside = key.module != "" and origin.module.startswith(f"{key.module}.")

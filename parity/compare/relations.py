@@ -15,19 +15,35 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from parity.compare.metrics import L2_LIMIT
 from parity.compare.result import Cause, measured
-from parity.compare.values import GIVEN, LATENTS, PREDICTED, SAME, Both, Seen, Values, apart, held, number
-from parity.golden.disk.part import chosen
-from parity.records import LOOP, Floor, Record, StepRecords
+from parity.compare.values import GIVEN, LATENTS, PREDICTED, SAME, START, Seen, Values, apart, number
+from parity.records import LOOP, Floor, StepRecords
 from parity.settings import BITS
 from parity.sketch import value_record
 from parity.transforms import EXACT, FEW, bfloat16, by_channel, done
+
+Made = tuple[np.ndarray, float]
+"""A value, and how far rounding may move what is made of the same."""
+_Own = Callable[[Seen], Made | None]
+
+
+def narrow(x: np.ndarray) -> bool:
+    """Whether all values are bfloat16's."""
+    return bool(np.isfinite(x).all()) and np.array_equal(x, bfloat16(x))
+
+
+def bits(x: np.ndarray) -> int:
+    """Significant bits of the coarsest dtype that holds these values."""
+    with np.errstate(over="ignore"):
+        half = np.array_equal(x, x.astype(np.float16))
+    return BITS["bfloat16" if narrow(x) else "float16" if half else "float32"]
+
 
 # --- guidance: noise_pred = size (uncond + scale (cond - uncond))
 
@@ -37,17 +53,22 @@ class Combined:
     """How a side combined its branches.
 
     Attributes:
-        scale: of guidance. size: a common factor. unsure: how far rounding may have moved the scale, which is read off
-            where the branches part.
+        scale: of guidance. size: a common factor. unsure, size_unsure: how far rounding may have moved either; the
+            scale is read off where the branches part.
     """
 
     scale: float
     size: float
     unsure: float
+    size_unsure: float
 
     def near(self, other: Combined) -> float:
         """How far apart two scales are at most that may be one."""
         return EXACT * max(1.0, abs(self.scale)) + self.unsure + other.unsure
+
+    def resized(self, size: float) -> bool:
+        """Whether its factor is another than this."""
+        return abs(self.size - size) > EXACT + self.size_unsure
 
     def __str__(self) -> str:
         cond, uncond = self.size * self.scale, self.size * (1 - self.scale)
@@ -64,11 +85,18 @@ def combined(values: Values) -> Combined | None:
         return None
     columns = np.stack([uncond, cond], axis=1)
     weights, *_ = np.linalg.lstsq(columns, guided, rcond=None)
-    left, whole = float(np.linalg.norm(columns @ weights - guided)), float(np.linalg.norm(guided))
-    if left > EXACT * whole or abs(weights.sum()) < SAME:
+    left, whole, between = (float(np.linalg.norm(x)) for x in (columns @ weights - guided, guided, cond - uncond))
+    rounded = rounding(*columns.T, guided) * (whole + 2 * abs(weights[1]) * between)  # a sum; a difference, a product
+    if left > max(EXACT * whole, rounded) or abs(weights.sum()) < SAME:
         return None
-    between = float(np.linalg.norm(cond - uncond))
-    return Combined(float(weights[1] / weights.sum()), float(weights.sum()), left / between if between else math.inf)
+    size, least = float(weights.sum()), float(np.linalg.norm(columns, axis=0).min())
+    unsure, size_unsure = (left / x if x else math.inf for x in (between, least))
+    return Combined(float(weights[1] / size), size, unsure, size_unsure)
+
+
+def rounding(*values: np.ndarray) -> float:
+    """What one rounding of values of the coarsest dtype among these moves them by, relative and on average."""
+    return 2.0 ** -(1 + min(bits(x) for x in values))
 
 
 def _like(x: np.ndarray, guided: np.ndarray | None) -> np.ndarray:
@@ -77,43 +105,20 @@ def _like(x: np.ndarray, guided: np.ndarray | None) -> np.ndarray:
     return x[:, : guided.shape[1]] if guided is not None and more else x
 
 
-def judged_by_own_branches(reference: StepRecords, candidate: StepRecords) -> StepRecords:
-    """The reference, with what its guidance would make of the candidate's branches in place of its noise_pred, where
-    both sides guide by a scale alone, and not by the same: between branches that are close, no floor shows it.
+def _own_guided(seen: Seen) -> Made | None:
+    """What the reference's guidance makes of the candidate's branches, where both sides guide by a scale alone.
 
     A factor over both branches is left alone: guidance_rescale and CFG-Zero* fit one to the values themselves.
     """
-    record = next(chosen(reference.records, _guided), None)
-    if record is None or record.key not in reference.floors:
-        return reference
-    ours, theirs = held(reference), held(candidate)
-    first, second = combined(ours), combined(theirs)
-    if first is None or second is None or max(abs(first.size - 1), abs(second.size - 1)) > EXACT:
-        return reference
+    first, second = combined(seen.ours), combined(seen.theirs)
+    if first is None or second is None or first.resized(1.0) or second.resized(1.0):
+        return None
     near = first.near(second)
-    if min(abs(second.scale - first.scale), abs(second.scale - (1 - first.scale))) <= near:
-        return reference  # 1 - scale: branches of such closeness may only be called by each other's names
-    guided, cond, uncond = (theirs[branch, PREDICTED] for branch in ("", "cond", "uncond"))
+    if abs(second.scale - (1 - first.scale)) <= near:
+        return None  # branches of such closeness may only be called by each other's names
+    guided, cond, uncond = (seen.theirs[branch, PREDICTED] for branch in ("", "cond", "uncond"))
     cond, uncond = _like(cond, guided), _like(uncond, guided)
-    made = uncond + first.scale * (cond - uncond)
-    return _judged_by(reference, record, guided, made, near * float(np.linalg.norm(cond - uncond)))
-
-
-def _guided(r: Record) -> bool:
-    return (r.key.branch, r.key.site, r.key.call) == ("", PREDICTED, 0)
-
-
-def _judged_by(
-    reference: StepRecords, record: Record, candidate: np.ndarray, made: np.ndarray, most: float
-) -> StepRecords:
-    """The reference with what was made in place of a record, of which the candidate's value may be `most` apart; as it
-    is where the two values' own floor shows that they differ."""
-    known, value = reference.floors.get(record.key), np.asarray(record.value, np.float64)
-    if known is None or value.shape != candidate.shape or np.linalg.norm(candidate - value) > L2_LIMIT * known.l2:
-        return reference
-    instead, floor = value_record(record.key, made.astype(np.float32), record.dtype), Floor(most / L2_LIMIT)
-    records = [instead if r is record else r for r in reference.records]
-    return replace(reference, records=records, floors={**reference.floors, record.key: floor})
+    return uncond + first.scale * (cond - uncond), near * float(np.linalg.norm(cond - uncond))
 
 
 def guidance(seen: Seen) -> Iterator[Cause]:
@@ -135,7 +140,7 @@ def guidance(seen: Seen) -> Iterator[Cause]:
 
 def _combined_otherwise(first: Combined, second: Combined) -> Iterator[Cause]:
     scale, other = first.scale, second.scale
-    near, resized = first.near(second), abs(second.size - first.size) > EXACT
+    near, resized = first.near(second), second.resized(first.size)
     text, setting, sides = "", "guidance", (scale, other)
     if abs(other - (1 - scale)) <= near and abs(scale - 0.5) > near:
         swap = "the branches or the prompts are swapped"
@@ -200,24 +205,68 @@ def stepped(seen: Seen) -> Iterator[Cause]:
     ours, theirs = _euler(seen.ours), _euler(seen.theirs)
     if ours is None or theirs is None:
         return
-    (used, dt), (other, said) = ours, theirs
-    if abs(used - dt) > TOOK * abs(dt) or abs(other - said) <= TOOK * abs(said):
+    if ours.another or not theirs.another:
         return
+    other, said = theirs.used, theirs.dt
     text = f"the scheduler stepped by {other:.5g} where its schedule says {said:.5g}"
     fix = "reset its step index before the loop (warm-up calls move it), and check the sign and factor of its update"
     yield measured(text, "scheduler.step", said, other, other, fix=fix, at=LATENTS)
 
 
-def _euler(values: Values) -> tuple[float, float] | None:
-    """The dt that a step used, and the schedule's; None where it moved otherwise, or the values are not held."""
+def _own_step(seen: Seen) -> Made | None:
+    """What the candidate's own dt makes of its prediction, where the reference steps by its dt."""
+    ours, theirs = _euler(seen.ours), _moved(seen.theirs)
+    if ours is None or theirs is None or ours.another:
+        return None
+    flow, before, after, dt = theirs
+    return before + dt * flow, _most(dt * flow, flow) + _most(before, before, after)
+
+
+def _own_latents(seen: Seen) -> Made | None:
+    """The candidate's latents as its step before left them, where the reference hands them on as they are."""
+    before = seen.ours.get(("", START))
+    if seen.before is None or before is None or not np.array_equal(before, seen.before[0]):
+        return None
+    return seen.before[1], _most(seen.before[1], seen.theirs.get(("", START), before))
+
+
+def _most(size: np.ndarray, *values: np.ndarray) -> float:
+    """How far roundings move something of this size that is made of these values."""
+    return max(LEAST, ROUNDINGS * rounding(*values)) * float(np.linalg.norm(size))
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """How a side's latents moved.
+
+    Attributes:
+        used: the multiple of the prediction. dt: the schedule's. unsure: how far rounding may have moved the first.
+    """
+
+    used: float
+    dt: float
+    unsure: float
+
+    @property
+    def another(self) -> bool:
+        """Whether it moved by another than its schedule says."""
+        return abs(self.used - self.dt) > TOOK * abs(self.dt) + self.unsure
+
+
+def _euler(values: Values) -> Stepped | None:
+    """What a step used; None where it moved by no multiple of the prediction, or the values are not held."""
     held = _moved(values)
     if held is None:
         return None
     flow, before, after, dt = held
-    moved, square = after - before, float(np.vdot(flow, flow))
-    used = float(np.vdot(flow, moved)) / square if square else math.nan
-    left = float(np.linalg.norm(moved - used * flow))
-    return (used, dt) if left <= TOOK * float(np.linalg.norm(moved)) else None
+    moved, size = after - before, float(np.linalg.norm(flow))
+    if not size:
+        return None
+    used = float(np.vdot(flow, moved)) / size**2
+    left, rounded = float(np.linalg.norm(moved - used * flow)), _most(after, before, after) + _most(moved, flow)
+    if left > max(TOOK * float(np.linalg.norm(moved)), rounded):
+        return None
+    return Stepped(used, dt, left / size)
 
 
 # --- what is decoded: each channel of the last latents, by a scale and an offset
@@ -241,7 +290,12 @@ def decoded(seen: Seen) -> Iterator[Cause]:
             one = f"the VAE decodes frame by frame on the candidate, {many} frames at once on the reference"
             yield measured(one if few == 1 else text, "vae.frames", float(many), float(few), float(few), at=GIVEN)
         return
-    made = done(a, b) if apart(a, b) > SAME and not _handed_on(a, b, seen.before) else None
+    own = _own_decoded(seen)
+    if own is not None:
+        a, most = own
+        made = done(a, b) if np.linalg.norm(b - a) > most else None
+    else:
+        made = done(a, b) if apart(a, b) > SAME else None
     if made is not None and not made.inverse and made.words.startswith("with another scale"):
         yield measured(f"what the VAE decodes: {made}{_otherwise(a, b, seen)}", "vae.scaling_factor", at=GIVEN)
     elif made is not None:
@@ -250,13 +304,17 @@ def decoded(seen: Seen) -> Iterator[Cause]:
         yield measured(text, "vae.scaling_factor", 1.0, factor, factor, at=GIVEN)
 
 
-def _handed_on(a: np.ndarray, b: np.ndarray, latents: Both | None) -> bool:
-    """Whether each side makes the same of its own last latents, which differ."""
-    if latents is None or latents[0].shape != latents[1].shape or apart(*latents) <= SAME:
-        return False
-    most = tolerance("bfloat16")
-    ours, theirs = (next(_scales(x, of, most), None) for x, of in zip((a, b), latents, strict=True))
-    return ours is not None and theirs is not None and apart(ours[0] * theirs[2] + ours[1], b) <= most
+def _own_decoded(seen: Seen) -> Made | None:
+    """What the reference's scaling makes of the candidate's latents, where each side decodes its own by some."""
+    pair = seen.pair(GIVEN)
+    if seen.before is None or pair is None:
+        return None
+    most = max(LEAST, ROUNDINGS * rounding(*pair))
+    ours, theirs = (next(_scales(x, of, most), None) for x, of in zip(pair, seen.before, strict=True))
+    if ours is None or theirs is None or ours[0].shape[1] != theirs[2].shape[1]:
+        return None
+    own = ours[0] * theirs[2] + ours[1]
+    return own, most * float(np.linalg.norm(own))
 
 
 def _of_config(factor: float, seen: Seen) -> str:
@@ -298,38 +356,9 @@ def _numbers(text: str) -> np.ndarray:
         return np.zeros(0)
 
 
-def judged_by_own_latents(reference: StepRecords, candidate: StepRecords, latents: Both | None) -> StepRecords:
-    """The reference, with what it would decode of the candidate's latents in place of what it decoded, where the
-    candidate's differs from that beyond rounding: no rounding of the loop comes in.
-
-    Args:
-        reference, candidate: what came after the loop. latents: each side's last ones, as the decoder is given them or
-            with the axes 1 and 2 exchanged.
-    """
-    record, other = _given(reference), _given(candidate)
-    if latents is None or reference.step >= 0 or record is None or other is None:
-        return reference
-    most = tolerance(record.dtype, other.dtype)
-    pair = np.asarray(record.value, np.float64), np.asarray(other.value, np.float64)
-    ours, theirs = (next(_scales(x, of, most), None) for x, of in zip(pair, latents, strict=True))
-    if ours is None or theirs is None:
-        return reference
-    (scale, offset, _), (_, _, laid) = ours, theirs
-    own = scale * laid + offset if scale.shape[1] == laid.shape[1] else pair[1]
-    if apart(own, pair[1]) <= most:
-        return reference
-    return _judged_by(reference, record, pair[1], own, most * float(np.linalg.norm(own)))
-
-
-def tolerance(*dtypes: str) -> float:
-    """Relative L2 difference that the casts and products between latents and decoder make, in the coarsest of these."""
-    bits = min(BITS.get(dtype, 24) for dtype in dtypes)
-    return max(LEAST, ROUNDINGS * 2.0 ** -(bits + 1))
-
-
 def _scales(given: np.ndarray, latents: np.ndarray, most: float) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Scale and offset of each channel, [1, channels, 1...], that make what is given of latents; these, so laid."""
-    laid = [latents, latents.swapaxes(1, 2)] if latents.ndim >= 4 else []
+    laid = [latents, latents.swapaxes(1, 2), np.moveaxis(latents, -1, 1)] if latents.ndim >= 4 else []
     if latents.ndim == given.ndim + 1:  # frames that are decoded as pictures
         laid = [x.reshape(-1, *x.shape[2:])[: len(given)] for x in laid]
     for x in laid:
@@ -340,9 +369,40 @@ def _scales(given: np.ndarray, latents: np.ndarray, most: float) -> Iterator[tup
             yield *fitted, x
 
 
-def _given(step: StepRecords) -> Record | None:
-    found = chosen(step.records, lambda r: r.key.site == GIVEN and r.key.call == 0)
-    return next((r for r in found if isinstance(r.value, np.ndarray)), None)
+# --- judged on the candidate's own values
+
+OWN: Mapping[str, tuple[_Own, str]] = {
+    PREDICTED: (
+        _own_guided,
+        "noise_pred is compared with what the reference's guidance makes of the candidate's branches",
+    ),
+    START: (_own_latents, "the latents are compared with those that the candidate's step before made"),
+    LATENTS: (_own_step, "the latents are compared with what the candidate's dt makes of its prediction"),
+    GIVEN: (_own_decoded, f"{GIVEN} is compared with what the reference's scaling makes of the candidate's latents"),
+}
+"""Value of the loop -> what makes it of the candidate's own values as the reference does, and a note that it did."""
+
+
+def judged_by_own(reference: StepRecords, seen: Seen) -> tuple[StepRecords, list[str]]:
+    """The reference as it would follow the candidate from its own values, and notes on where.
+
+    A floor is as wide as rounding becomes in the whole loop; of these values none comes in. Where the candidate's is
+    beyond what a relation and its rounding make, the reference has that in place of its own, if no floor shows it.
+    """
+    notes, records, floors = [], list(reference.records), dict(reference.floors)
+    for i, record in enumerate(records):
+        site, theirs, known = record.key.site, seen.theirs.get(("", record.key.site)), floors.get(record.key)
+        if site not in OWN or (record.key.branch, record.key.call) != ("", 0) or theirs is None or known is None:
+            continue
+        value, (made_of, note) = np.asarray(record.value, np.float64), OWN[site]
+        if value.shape != theirs.shape or not 0 < np.linalg.norm(theirs - value) <= L2_LIMIT * known.l2:
+            continue  # equal, or what its own floor shows
+        made = made_of(seen)
+        if made is not None and np.linalg.norm(theirs - made[0]) > made[1]:
+            records[i] = value_record(record.key, made[0].astype(np.float32), record.dtype)
+            floors[record.key] = Floor(made[1] / L2_LIMIT)
+            notes.append(note)
+    return (replace(reference, records=records, floors=floors) if notes else reference), notes
 
 
 # --- the same relation in another order or precision: right, no floor is broken, and bits differ
@@ -366,21 +426,26 @@ def rounded_otherwise(seen: Seen) -> Iterator[str]:
     worst = max((apart(a, b) for a, b in pairs), default=0.0)
     if 0.0 < worst <= ROUNDING:
         yield f"the schedules differ by rounding alone ({worst:.1e} relative): made in another precision or order"
-    guided = (
-        "guidance is computed as {1} on the candidate, as {0} on the reference: the same but for rounding in bfloat16"
-    )
+    a, b = combined(seen.ours), combined(seen.theirs)
+    if a is not None and b is not None and abs(a.scale - b.scale) <= a.near(b):
+        guided = "guidance is computed as {1} on the candidate, as {0} on the reference: the same but for rounding in "
+        yield from _two_ways(_guided_as, f"{guided}bfloat16", seen)
     product = "the scheduler's product of dt and the prediction is {1} on the candidate, {0} on the reference"
-    for way, text in ((_guided_as, guided), (_stepped_in, f"{product}: a 0-d tensor takes the other's dtype")):
-        first, second = (way(side) for side in (seen.ours, seen.theirs))
-        if first and second and first != second:
-            yield text.format(first, second)
+    yield from _two_ways(_stepped_in, f"{product}: a 0-d tensor takes the other's dtype", seen)
+
+
+def _two_ways(way: Callable[[Values], str], text: str, seen: Seen) -> Iterator[str]:
+    """The sentence where the sides' ways are known and not the same."""
+    first, second = way(seen.ours), way(seen.theirs)
+    if first and second and first != second:
+        yield text.format(first, second)
 
 
 def _guided_as(values: Values) -> str:
     """The way in which a side combined its branches in bfloat16; empty where it is none of those that are known."""
     parts = [values.get((branch, PREDICTED)) for branch in ("cond", "uncond", "")]
     held = [x.ravel() for x in parts if x is not None]
-    if len(held) < 3 or len({x.size for x in held}) > 1 or not all(_narrow(x) for x in held):
+    if len(held) < 3 or len({x.size for x in held}) > 1 or not all(narrow(x) for x in held):
         return ""
     cond, uncond, guided = held
     apart_, moved = cond - uncond, guided - uncond
@@ -396,7 +461,7 @@ def _stepped_in(values: Values) -> str:
     """How a side's step rounded its product: `rounded to bfloat16` or `in float32`; empty where neither can be told."""
     held = _moved(values)
     # Latents that are kept in 16 bits show nothing of it.
-    if held is None or not _narrow(held[0]) or _narrow(held[2]):
+    if held is None or not narrow(held[0]) or narrow(held[2]):
         return ""
     flow, before, after, dt = held
     ways = {"in float32": dt * flow, "rounded to bfloat16": bfloat16(dt * flow)}
@@ -404,8 +469,3 @@ def _stepped_in(values: Values) -> str:
     near = {name: float(np.mean(np.abs(before + p - after) <= ROUNDING * size)) for name, p in ways.items()}
     best = max(near, key=lambda name: near[name])
     return best if near[best] >= MATCH and min(near.values()) < MATCH else ""
-
-
-def _narrow(x: np.ndarray) -> bool:
-    """Whether all values are bfloat16's."""
-    return bool(np.isfinite(x).all()) and np.array_equal(x, bfloat16(x))

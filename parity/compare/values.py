@@ -88,7 +88,7 @@ def apart(a: np.ndarray, b: np.ndarray) -> float:
 CLOSER = 0.1
 """Share of the difference of two schedules that may be left where another shift counts as its cause."""
 _SIGMAS, _TIMES = "schedule:sigmas", "schedule:timesteps"
-_START = f"{LOOP}:latents.before"
+START = f"{LOOP}:latents.before"
 
 
 def schedule(seen: Seen) -> Iterator[Cause]:
@@ -164,7 +164,7 @@ def counters(seen: Seen) -> Iterator[Cause]:
 
 def start(seen: Seen) -> Iterator[Cause]:
     """What a step starts from: the initial noise, or what the step before has handed on."""
-    pair = seen.pair(_START)
+    pair = seen.pair(START)
     if pair is None or not apart(*pair) > SAME:
         return
     if ("", _TIMES) in seen.ours:
@@ -185,14 +185,14 @@ def _noise(seen: Seen, a: np.ndarray, b: np.ndarray) -> Iterator[Cause]:
         sides = ("bfloat16", "float32") if made.inverse else ("float32", "bfloat16")
         declared = tuple(settings.get("dtype", "") for settings in seen.settings) == sides
         text = f"the initial noise is rounded to bfloat16{' on the reference alone' * made.inverse}"
-        yield measured(text + ", which it works in" * declared, "dtype" if declared else "noise", *sides, at=_START)
+        yield measured(text + ", which it works in" * declared, "dtype" if declared else "noise", *sides, at=START)
     elif made is not None:
-        yield measured(f"the initial noise: {made}", "noise", at=_START)
+        yield measured(f"the initial noise: {made}", "noise", at=START)
     elif structure := _structure(a, b):
-        yield measured(f"the initial noise has another structure: {structure}", "noise", at=_START)
+        yield measured(f"the initial noise has another structure: {structure}", "noise", at=START)
     elif abs(float(np.vdot(a, b))) < 0.2 * float(np.vdot(a, a)):
         text = "the initial noise is another: another seed, generator, device or order of draws"
-        yield measured(text, "noise", at=_START)
+        yield measured(text, "noise", at=START)
 
 
 CERTAIN = 5.0
@@ -239,7 +239,7 @@ def _continued(step: int, before: Both, now: Both) -> Iterator[Cause]:
     )
     sides = ("", "carried over") if theirs else ("carried over", "")
     value = apart(before[0], now[0]) if theirs else apart(before[1], now[1])
-    yield measured(text, "loop.latents", *sides, value, at=_START)
+    yield measured(text, "loop.latents", *sides, value, at=START)
 
 
 def _carried(before: np.ndarray, now: np.ndarray) -> bool:

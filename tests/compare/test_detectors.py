@@ -164,9 +164,9 @@ def test_another_model_of_two_that_a_step_calls_is_named(model: str, timestep: f
     assert named(calling("transformer_2", 900.0), calling(model, timestep)) == causes
 
 
-def test_latents_that_differ_are_handed_on_by_a_right_scaling() -> None:
-    """What each side makes of its own latents decides, not that these differ."""
-    other = 1.01 * LATENTS + 1e-3 * NOISE
+@pytest.mark.parametrize("other", [1.01 * LATENTS + 1e-3 * NOISE, 5 * NOISE])
+def test_latents_that_differ_are_handed_on_by_a_right_scaling(other: np.ndarray) -> None:
+    """What each side makes of its own latents decides, not that these differ, a little or by another fault."""
     loop = step(after=LATENTS), step(after=other)
     for given, causes in ((other * STD + MEAN, []), (other, ["vae.scaling_factor"])):
         told = found(loop, (step(-1, z=LATENTS * STD + MEAN), step(-1, z=given)))
@@ -360,6 +360,57 @@ def test_arithmetic_in_another_order_or_precision_is_named(ours: Values, theirs:
     assert all(word in text for text in texts)
 
 
+# --- what is made of each side's own values ------------------------------------------------------------------
+
+
+def whole(x: np.ndarray) -> np.ndarray:
+    return x
+
+
+def half(x: np.ndarray) -> np.ndarray:
+    return np.asarray(x, np.float16).astype(np.float64)
+
+
+def going(narrow: Made, seed: int, scale: float = 6.0, factor: float = 1.0, handed: float = 1.0) -> list[StepRecords]:
+    """Two steps of a loop, computed in a dtype, whose floors are wide as those of 16 bits are."""
+    draw, latents, steps = np.random.default_rng(seed), narrow(4 * Z), []
+    for at in range(2):
+        latents = narrow(handed * latents) if at else latents
+        cond, uncond = (narrow(x + 0.02 * draw.normal(size=64)) for x in (X, Y))
+        flow = narrow(uncond + narrow(scale * narrow(cond - uncond)))
+        after = narrow(latents - factor * narrow(0.3 * flow))
+        made = step(at, cond=cond, uncond=uncond, guided=flow, before=latents, after=after, dt=-0.3)
+        steps.append(StepRecords(at, made.records, {r.key: Floor(20.0) for r in made.records}))
+        latents = after
+    return steps
+
+
+@pytest.mark.parametrize("narrow", [whole, half, bfloat16])
+@pytest.mark.parametrize(
+    ("other", "site", "cause"),
+    [
+        ({}, "", []),
+        ({"scale": 5.4}, "loop:noise_pred", ["guidance"]),
+        ({"factor": 1.1}, "loop:latents.after", ["scheduler.step"]),
+        ({"handed": 1.02}, "loop:latents.before", []),
+        ({"scale": 5.4, "factor": 1.1}, "loop:noise_pred", ["guidance", "scheduler.step"]),
+    ],
+)
+def test_a_loop_is_judged_by_what_it_makes_of_its_own_values(
+    narrow: Made, other: dict[str, float], site: str, cause: list[str]
+) -> None:
+    """In 16 bits floors are percents wide, and a guidance scale a tenth off was within them."""
+    detectors = Detectors()
+    pairs = zip(going(narrow, 1), going(narrow, 2, **other), strict=True)
+    collected = judge_streams(pairs, Judge(), detectors)
+    failed = [d.key.site for d in collected.sites if d.verdict == "fail"]
+    assert failed[:1] == [site][: bool(site)]
+    assert [c.setting for c in detectors.found if c.setting in ("guidance", "scheduler.step")] == cause
+    # A loop that rounds more than the reference's, and is right.
+    pairs = zip(going(whole, 1), going(narrow, 2), strict=True)
+    assert not any(d.verdict == "fail" for d in judge_streams(pairs, Judge(), Detectors()).sites)
+
+
 # --- a decoder's input is judged by its own side's latents -----------------------------------------------------
 
 SCALE = 1.037
@@ -384,6 +435,10 @@ def frames_first(make: Made) -> Made:
     return lambda x: make(x.swapaxes(1, 2))
 
 
+def channels_last(make: Made) -> Made:
+    return lambda x: make(np.moveaxis(x, -1, 1))
+
+
 def given(latents: np.ndarray, make: Made) -> list[StepRecords]:
     """The last step and what follows it, in bfloat16, with floors of a tenth."""
     last = value_record(Key("transformer", 0, "", "loop:latents.after"), latents.astype(np.float32), "bfloat16")
@@ -400,7 +455,11 @@ def given(latents: np.ndarray, make: Made) -> list[StepRecords]:
     [
         (divided, np.asarray, "fail"),
         (by_channel, lambda x: by_channel(x) * 1.02, "fail"),
-        *((make, make, "pass") for make in (divided, by_channel, noised, np.asarray, frames_first(divided))),
+        *(
+            (make, make, "pass")
+            for make in (divided, by_channel, noised, np.asarray, frames_first(divided), channels_last(divided))
+        ),
+        (channels_last(divided), channels_last(np.asarray), "fail"),
         # Rounding of the scaling itself: a constant in bfloat16, a product by an inverse.
         (divided, lambda x: bfloat16(x * bfloat16(np.array(1 / SCALE))), "pass"),
     ],

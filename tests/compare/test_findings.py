@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.compare.detectors import MOST, config_cause
+from parity.compare.detectors import MOST, config_causes
 from parity.compare.findings import findings
 from parity.compare.frames import frame_errors, frames_of, pictures, psnr, spread, ssim
 from parity.compare.reason import Reason, sentence
@@ -83,19 +83,29 @@ VAE = SettingDifference("vae.upsample_residual", "(True,)", "(False,)")
 MANY = [SettingDifference(f"transformer.x{i}", "1", "2") for i in range(MOST + 1)]
 
 
+BLOCK, DECODED = Key("transformer", 0, "", "blocks.0.attn:out"), Key("vae", -1, "", "decode:out")
+WRONG_ROPE, WRONG_VAE = (
+    "transformer.rope_type is interleaved, not split",
+    "vae.upsample_residual is (False,), not (True,)",
+)
+
+
 @pytest.mark.parametrize(
-    ("fields", "stage", "site", "words"),
+    ("fields", "begins", "known", "words"),
     [
-        ([ROPE, VAE], "transformer", "blocks.0.attn:out", ["transformer.rope_type is interleaved, not split"]),
-        ([ROPE, VAE], "vae", "decode:out", ["vae.upsample_residual is (False,), not (True,)"]),
-        ([ROPE], "transformer", "loop:noise_pred", []),  # what is given to the model is not its config's doing
-        ([VAE], "transformer", "blocks.0:out", []),
-        (MANY, "transformer", "blocks.0:out", []),  # another model
+        ([ROPE, VAE], [BLOCK], "", [WRONG_ROPE]),
+        ([ROPE, VAE], [DECODED], "", [WRONG_VAE]),
+        ([ROPE, VAE], [BLOCK, BLOCK, DECODED], "", [WRONG_ROPE, WRONG_VAE]),  # two differences, each with its own
+        ([ROPE, VAE], [BLOCK, DECODED], "blocks.*.attn", [WRONG_VAE]),  # of which a cause is known
+        ([ROPE], [Key("transformer", 0, "", "loop:noise_pred")], "", []),  # what the model is given is not its doing
+        ([VAE], [BLOCK], "", []),
+        (MANY, [BLOCK], "", []),  # another model
     ],
 )
-def test_config_values_are_named(fields: list[SettingDifference], stage: str, site: str, words: list[str]) -> None:
-    key = Key(stage, -1 if stage == "vae" else 0, "", site)
-    found = [cause.cause for cause in config_cause(fields, Origin(key, "module"))]
+def test_config_values_are_named(
+    fields: list[SettingDifference], begins: list[Key], known: str, words: list[str]
+) -> None:
+    found = [cause.cause for cause in config_causes(fields, begins, {known})]
     assert [text.endswith(word) for text, word in zip(found, words, strict=True)] == [True] * len(words)
 
 
