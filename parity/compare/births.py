@@ -15,7 +15,7 @@ from __future__ import annotations
 import fnmatch
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -38,6 +38,8 @@ _LOOP_INPUTS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "pred_original.after": (("", "noise_pred"), *_STEPPED),
 }
 LATENTS = (f"{LOOP}:latents.before", f"{LOOP}:latents.after")
+Argument = tuple[str, str]
+"""Branch and site of what the model is given."""
 SCHEDULE = "schedule"
 """Module of the records of a whole schedule."""
 _NUMBERS = ("timestep", "sigma", "dt", "step_index")
@@ -97,17 +99,23 @@ class Births:
     Attributes:
         excuses: the sites that a declared differing setting changes by design.
         dirty: whether the latents were beyond their floors so far. scheduled: whether a schedule was.
+        moving: see `judged`.
     """
 
     excuses: tuple[Excuse, ...] = ()
     dirty: bool = False
     scheduled: bool = False
+    moving: Container[Argument] = ()
 
-    def judged(self, sites: Iterable[SiteDiff]) -> list[SiteDiff]:
+    def judged(self, sites: Iterable[SiteDiff], moving: Container[Argument] = ()) -> list[SiteDiff]:
         """The sites of one step with what those beyond their floors come to, and where a divergence begins.
 
         Padded rows do not decide, nor does what was not compared.
+
+        Args:
+            moving: arguments of the model that are others than when it was first called: steps may be in them.
         """
+        self.moving = moving
         sites = list(sites)
         far = [i for i, d in enumerate(sites) if d.verdict == "pass" and beyond(d)]
         if far:
@@ -163,8 +171,10 @@ class Births:
                 inside[branch, module] = max(inside[branch, module], far)
 
     def _carried(self, d: SiteDiff) -> bool:
-        """Whether an earlier step's difference is in it: the latents, what is decoded, the schedule's numbers."""
-        if self.dirty and (d.key.site == LATENTS[0] or d.key.stage == AFTER):
+        """Whether an earlier step's difference is in it: the latents, what a loop in segments makes of them, what is
+        decoded, the schedule's numbers."""
+        made = is_given(d) and (d.key.branch, d.key.site) in self.moving
+        if self.dirty and (made or d.key.site == LATENTS[0] or d.key.stage == AFTER):
             return True
         return self.scheduled and is_number(d.key) and d.key.module == LOOP
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.compare.births import CUT, Births, Excuse, beyond, call_of
+from parity.compare.births import CUT, Argument, Births, Excuse, beyond, call_of
 from parity.compare.metrics import ALIKE, L2_LIMIT, LINF_LIMIT, between, compared, is_mask, keys_through, ratios, unread
 from parity.compare.order import ORDER, Around
 from parity.compare.pairs import Meeting, meet
@@ -79,6 +79,7 @@ class Judge:
     births: Births = field(init=False)
     seen: Common = field(default_factory=Common)
     _meeting: Meeting | None = None
+    _given: dict[Argument, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.births = Births(self.excuses)
@@ -99,7 +100,10 @@ class Judge:
         step.excuse_moved_masks(sites)
         step.excuse_missing_masks(sites)
         step.excuse_other_orders(sites, laid_out=bool(self.laid_out))
-        sites = self.births.judged(sites)
+        given = step.arguments()
+        self._given = given | self._given
+        moving = {at for at, value in given.items() if self._given[at] != value}
+        sites = self.births.judged(sites, moving)
         step.name_same(sites)
         self.seen.add(meeting, sites, len(floors))
         return tuple(sites)
@@ -192,6 +196,11 @@ class _Step:
             both = self._sketches(i) if d.verdict == "fail" else (b"", b"")
             if both[0] and (same := first.setdefault((d.key.branch, *both), d.key.site)) != d.key.site:
                 sites[i] = replace(d, same=same)
+
+    def arguments(self) -> dict[Argument, bytes]:
+        """What the reference's model is given, by branch and site."""
+        own = [i for i, place in enumerate(self.meeting.places) if place.key.is_input and place.key.module == ""]
+        return {(d.key.branch, d.key.site): self._sketches(i)[0] for i in own for d in [self.meeting.places[i]]}
 
     def _sketches(self, i: int) -> tuple[bytes, bytes]:
         """What both sides have at a site, bit for bit; empty where it is no tensor of both."""

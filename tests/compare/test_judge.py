@@ -217,6 +217,24 @@ def test_later_steps_inherit_what_the_latents_carry(steps: list[tuple[float, flo
         assert expected is None or expected[1] != "propagated" or set(found.values()) == {"propagated"}
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "birth"),
+    [
+        ({":in.history": 0.0}, {":in.more": 0.0, ":in.history": FAR}, "propagated"),  # another than at the first step
+        ({":in.history": 0.0}, {":in.history": FAR}, "input"),  # the reference gives the same at every step
+        ({}, {":in.history": FAR}, "input"),
+        ({":in.timestep": 0.0}, {":in.more": 0.0, ":in.timestep": FAR}, "input"),  # which no latents are in
+    ],
+)
+def test_an_argument_that_steps_may_be_in_inherits_what_they_carry(
+    before: dict[str, float], after: dict[str, float], birth: str
+) -> None:
+    """A loop in segments gives its model what the segment before came to."""
+    judge = Judge()
+    walk_of({**before, "loop:latents.after": FAR}).judge(judge)
+    assert births(walk_of(after, 1).judge(judge)) == {[*after][-1]: birth}
+
+
 # --- pairs of any kind -----------------------------------------------------------------------------------------
 
 MASK = np.where(np.arange(64) < 38, 0.0, -INF).astype(np.float32)[None, None, None]
