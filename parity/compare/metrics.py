@@ -206,9 +206,23 @@ def _tensors(a: Record, b: Record, floor: Floor | None, drawn: SiteDiff, *, own:
         return drawn
     if comparable:
         return _unlike(replace(drawn, note="no sketch is held"), inside=True)
+    if (far := _of_one_number(a, b, floor)) is not None:
+        return replace(drawn, distance=far)
     note = unlike(a, b)
     inside = (own and not is_contract(a.key)) or _of_other_calls(a, b)
     return _unlike(replace(drawn, note=note), note == PICTURES or inside)
+
+
+def _of_one_number(a: Record, b: Record, floor: Floor | None) -> Distance | None:
+    """How far an input is from the one number that the other side gives in the place of all: a timestep for each token,
+    or one. As if every element were as far as the farthest; None where neither side gives one number."""
+    m, n = a.moments, b.moments
+    if not a.key.is_input or is_contract(a.key) or m is None or n is None or a.nonfinite or b.nonfinite:
+        return None
+    if min(m.count, n.count) != 1:
+        return None
+    far, mean = max(abs(m.min - n.min), abs(m.max - n.max)), math.sqrt(m.count)
+    return distance(far, m.l2 / mean, NAN if floor is None else floor.l2 / mean)
 
 
 def _of_other_calls(a: Record, b: Record) -> bool:

@@ -241,6 +241,7 @@ MASK = np.where(np.arange(64) < 38, 0.0, -INF).astype(np.float32)[None, None, No
 OTHER = np.where(np.arange(64) < 40, 0.0, -INF).astype(np.float32)[None, None, None]
 ZEROS = np.zeros((1, 96, 40), np.float32)
 HALF = np.where(np.arange(96)[:, None] < 48, 0.0, X.astype(np.float64))
+TIMES, ONE_LESS = np.full(48, 999.0, np.float32), np.where(np.arange(48) < 47, 1.0, 0.99).astype(np.float32)
 INTS = np.arange(4000, dtype=np.int32).reshape(1, 100, 40)
 
 
@@ -261,6 +262,12 @@ INTS = np.arange(4000, dtype=np.int32).reshape(1, 100, 40)
         (tensor("a:out", HALF), tensor("a:out", moved(HALF, 1.0) * (HALF != 0)), None, ""),  # row bins of zeros
         (tensor("a:in.i", INTS), tensor("a:in.i", INTS.astype(np.int64)), None, ""),
         (tensor("a:in.i", INTS), tensor("a:in.i", np.roll(INTS, 1, axis=1)), "input", ""),
+        # A number for each token against one for all.
+        (tensor("a:in.t", TIMES), tensor("a:in.t", TIMES[:1]), None, ""),
+        (tensor("a:in.t", TIMES[:1]), tensor("a:in.t", TIMES), None, ""),
+        (tensor("a:in.t", TIMES * ONE_LESS), tensor("a:in.t", TIMES[:1]), "input", ""),
+        (tensor("a:in.t", TIMES[:1]), tensor("a:in.t", TIMES * ONE_LESS), "input", ""),
+        (tensor("a:in.t", TIMES[:2]), tensor("a:in.t", TIMES), "input", "shape [2] against [48]"),
     ],
 )
 def test_any_two_records_are_judged(ours: Record | None, theirs: Record | None, birth: str | None, note: str) -> None:
