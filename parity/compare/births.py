@@ -99,24 +99,30 @@ class Births:
     Attributes:
         excuses: the sites that a declared differing setting changes by design.
         dirty: whether the latents were beyond their floors so far. scheduled: whether a schedule was.
-        moving: see `judged`.
+        latents: their shape. moving, handed: see `judged`.
     """
 
     excuses: tuple[Excuse, ...] = ()
     dirty: bool = False
     scheduled: bool = False
+    latents: tuple[int, ...] = ()
     moving: Container[Argument] = ()
+    handed: Container[Key] = ()
 
-    def judged(self, sites: Iterable[SiteDiff], moving: Container[Argument] = ()) -> list[SiteDiff]:
+    def judged(
+        self, sites: Iterable[SiteDiff], moving: Container[Argument] = (), handed: Container[Key] = ()
+    ) -> list[SiteDiff]:
         """The sites of one step with what those beyond their floors come to, and where a divergence begins.
 
         Padded rows do not decide, nor does what was not compared.
 
         Args:
             moving: arguments of the model that are others than when it was first called: steps may be in them.
+            handed: inputs inside the model that are arguments of it, as they are, which agree.
         """
-        self.moving = moving
+        self.moving, self.handed = moving, handed
         sites = list(sites)
+        self.latents = next((d.shapes[0] for d in sites if d.key.site == LATENTS[0]), ())
         far = [i for i, d in enumerate(sites) if d.verdict == "pass" and beyond(d)]
         if far:
             uncompared = {call_of(d.key) for d in sites if d.verdict == "not compared" and d.key.is_input}
@@ -137,7 +143,7 @@ class Births:
             numbered: whether the step's own numbers were recorded.
         """
         # How far sites beyond their floors were so far, by branch: infinitely, once something was introduced there.
-        upstream, made = defaultdict[str, float](float), defaultdict[str, float](float)
+        upstream, made, outside = (defaultdict[str, float](float) for _ in range(3))
         inside = defaultdict[tuple[str, str], float](float)
         numbers, masked = False, set[tuple[str, str]]()
         for d in diffs:
@@ -145,12 +151,10 @@ class Births:
                 yield "inconclusive", d.birth
                 continue
             excuse = excused(d.key, d.distance.rel_l2, self.excuses)
-            before = _before(d.key, made if is_given(d) else upstream)
+            before = self._inherited(d, numbers, upstream, made, outside)
             unnumbered = (
                 numbers and not numbered and d.key.site == LATENTS[1]
             )  # stepped by numbers that nobody recorded
-            if self._carried(d) or (numbers and not is_given(d)):
-                before = math.inf
             given = inputs.get(call_of(d.key))
             if call_of(d.key) in uncompared or _masked(d.key, masked) or unnumbered:
                 given = max(given or 0.0, before)
@@ -167,8 +171,31 @@ class Births:
             upstream[branch] = max(upstream[branch], far)
             if not (d.key.is_input and d.key.module == ""):  # one argument of the model does not feed another
                 made[branch] = max(made[branch], far)
+                outside[branch] = max(outside[branch], 0.0 if d.key.site in LATENTS else far)
             for module in above(d.key.module):
                 inside[branch, module] = max(inside[branch, module], far)
+
+    def _inherited(
+        self,
+        d: SiteDiff,
+        numbers: bool,
+        upstream: Mapping[str, float],
+        made: Mapping[str, float],
+        outside: Mapping[str, float],
+    ) -> float:
+        """How far off was what may be in a site.
+
+        Args:
+            numbers: whether the schedule's were. upstream: by branch, all sites so far. made: those but the model's
+                arguments. outside: those but the latents too.
+        """
+        if d.key in self.handed:
+            return 0.0
+        if self._carried(d) or (numbers and not is_given(d)):
+            return math.inf
+        if d.key.is_input and d.key.module == "" and not _of_latents(d.shapes[0], self.latents):
+            return _before(d.key, outside)
+        return _before(d.key, made if is_given(d) else upstream)
 
     def _carried(self, d: SiteDiff) -> bool:
         """Whether an earlier step's difference is in it: the latents, what a loop in segments makes of them, what is
@@ -177,6 +204,12 @@ class Births:
         if self.dirty and (made or d.key.site == LATENTS[0] or d.key.stage == AFTER):
             return True
         return self.scheduled and is_number(d.key) and d.key.module == LOOP
+
+
+def _of_latents(shape: tuple[int, ...], latents: tuple[int, ...]) -> bool:
+    """Whether an argument of the model may be made of latents: it has their pixels, or as many values."""
+    pixels = shape[-2:] == latents[-2:] or (shape[-1:] == latents[-1:] and len(shape) == len(latents))
+    return not latents or pixels or math.prod(shape) % math.prod(latents) == 0
 
 
 def _masked(key: Key, masked: Set[tuple[str, str]]) -> bool:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -29,7 +29,7 @@ from parity.compare.preflight import Factors
 from parity.compare.result import NAN, Distance, SiteDiff
 from parity.compare.values import PREDICTED
 from parity.golden.disk.part import FloorTable, Table, tabled
-from parity.records import Record, StepRecords
+from parity.records import Key, Record, StepRecords
 from parity.sketch import Geometry
 
 BLOCK = 1 << 17
@@ -103,7 +103,7 @@ class Judge:
         given = step.arguments()
         self._given = given | self._given
         moving = {at for at, value in given.items() if self._given[at] != value}
-        sites = self.births.judged(sites, moving)
+        sites = self.births.judged(sites, moving, step.handed_on(sites, given))
         step.name_same(sites)
         self.seen.add(meeting, sites, len(floors))
         return tuple(sites)
@@ -201,6 +201,13 @@ class _Step:
         """What the reference's model is given, by branch and site."""
         own = [i for i, place in enumerate(self.meeting.places) if place.key.is_input and place.key.module == ""]
         return {(d.key.branch, d.key.site): self._sketches(i)[0] for i in own for d in [self.meeting.places[i]]}
+
+    def handed_on(self, sites: Sequence[SiteDiff], given: Mapping[Argument, bytes]) -> Set[Key]:
+        """The inputs inside the model that differ and are an argument of it, bit for bit, which agrees."""
+        inputs = [i for i, d in enumerate(sites) if d.key.is_input and beyond(d)]
+        others = {(sites[i].key.branch, sites[i].key.site) for i in inputs}
+        agree = {(at[0], value) for at, value in given.items() if at not in others and any(value)}
+        return {sites[i].key for i in inputs if agree and (sites[i].key.branch, self._sketches(i)[0]) in agree}
 
     def _sketches(self, i: int) -> tuple[bytes, bytes]:
         """What both sides have at a site, bit for bit; empty where it is no tensor of both."""

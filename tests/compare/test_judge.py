@@ -235,6 +235,32 @@ def test_an_argument_that_steps_may_be_in_inherits_what_they_carry(
     assert births(walk_of(after, 1).judge(judge)) == {[*after][-1]: birth}
 
 
+@pytest.mark.parametrize(
+    ("site", "shape", "birth"),
+    [
+        (":in.text", (1, 7, 40), "input"),
+        (":in.timestep", (1,), "input"),
+        (":in.hidden_states", (1, 36, 2, 6, 8), "propagated"),  # latents, and channels of a condition beside them
+        (":in.packed", (1, 24, 16), "propagated"),  # as many values
+        ("embed:in.t", (1,), "propagated"),
+    ],
+)
+def test_an_argument_that_no_latents_are_in_does_not_inherit_from_them(
+    site: str, shape: tuple[int, ...], birth: str
+) -> None:
+    """Behind other noise, a wrong text or timestep was never listed."""
+    walk, latents, x = Walk(), noise(1, (1, 4, 2, 6, 8)), noise(2, shape)
+    walk.pair(tensor("loop:latents.before", latents, branch=""), tensor("loop:latents.before", -latents, branch=""))
+    walk.pair(tensor(site, x), tensor(site, 1.1 * x))
+    assert births(walk.judge())[site] == birth
+    handed = Walk(
+        reference=walk.reference[:1], candidate=walk.candidate[:1]
+    )  # the argument agrees, and goes in as it is
+    handed.pair(tensor(":in.given", x), tensor(":in.given", x))
+    handed.pair(tensor("embed:in.t", x), tensor("embed:in.t", 1.1 * x))
+    assert births(handed.judge())["embed:in.t"] == "input"
+
+
 # --- pairs of any kind -----------------------------------------------------------------------------------------
 
 MASK = np.where(np.arange(64) < 38, 0.0, -INF).astype(np.float32)[None, None, None]
