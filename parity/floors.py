@@ -15,6 +15,8 @@ import numpy as np
 from parity.records import LOOP, Floor, Key, Record
 from parity.sketch import PER_BIN, Geometry, bin_norms, norm
 
+L2_LIMIT = 3.0
+"""Floors that a difference may be wide."""
 HALF_ULP = 2.0**-24
 """Relative rounding of storing a float32."""
 

@@ -21,11 +21,11 @@ from dataclasses import replace
 import numpy as np
 
 from parity.compare.result import NAN, UNKNOWN, Distance, SiteDiff
+from parity.floors import L2_LIMIT as L2_LIMIT
 from parity.records import AFTER, LOOP, Floor, Key, Record
 from parity.settings import BITS
 from parity.sketch import TOTAL, Geometry, bin_norms
 
-L2_LIMIT = 3.0
 LINF_LIMIT = 5.0
 BIN_LIMIT = LINF_LIMIT
 BLOCK = 1 << 13

@@ -32,6 +32,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from parity.errors import UsageError
+from parity.floors import L2_LIMIT
 from parity.hooks.methods import replaced
 from parity.hooks.rows import JOINT, Part
 from parity.hooks.tap import by_branch, single_output
@@ -93,7 +94,7 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
         explain = functools.partial(Apart.explain, words=words)
         truth(_Run(plan, own.held, own, constant, explain).listen)
     records, floors, named = [], {}, set[str]()
-    for one in own.sites.values():
+    for one in _by_themselves(own):
         record = replace(one.record, key=replace(one.key, stage=stage, step=step))
         records.append(record)
         floors[record.key] = one.floor
@@ -102,6 +103,19 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
             named.add(kind)
             records.append(Record(record.key, "scalar", dtype="str", value=words))
     return StepRecords(step, tuple(records), floors)
+
+
+def _by_themselves(own: _Run) -> Iterator[Apart]:
+    """What is judged, without what may be an earlier difference once more: where the candidate does not hand out what a
+    module was given, its caller's code may have made the difference at its output, and whatever that code makes next.
+    """
+    wrong = set[_Code]()
+    for name, one in own.sites.items():
+        codes = [(one.key.branch, *code) for code in own.codes[name]]
+        if one.far(L2_LIMIT) and not wrong.isdisjoint(codes):
+            continue
+        wrong |= {*codes[1:]} if one.far(L2_LIMIT) else set()
+        yield one
 
 
 _EPSILONS = (1e-6, 1e-5, 1e-8, 1e-3, 1e-12)
@@ -117,7 +131,7 @@ _Constant = tuple[str, float | str]
 def _constants(own: _Run) -> Iterator[tuple[_Constant, str]]:
     """What may explain outputs that are far: other constants of the modules that made them, in words."""
     outputs = [one for one in own.sites.values() if not one.key.is_input]
-    judged, far = {one.key.module for one in outputs}, {one.key.module for one in outputs if one.far}
+    judged, far = {one.key.module for one in outputs}, {one.key.module for one in outputs if one.far()}
     made_by = ((path if path in judged else nearest(path, judged), held) for path, held in own.constants.items())
     held = [constants for module, constants in made_by if module in far]
     for name, values in _CONSTANTS.items():
@@ -127,12 +141,19 @@ def _constants(own: _Run) -> Iterator[tuple[_Constant, str]]:
             yield (name, value), f"made with {name}={value}, not {' and '.join(sorted(map(str, there)))}"
 
 
+_Code = tuple[str, str, int]
+"""A branch, a module and a call of it: whose code makes a value."""
+
+
 @dataclass
 class _Call:
-    """A call of a module that has not ended. `known`: whether all that its code has had so far is the candidate's."""
+    """A call of a module that has not ended. `known`: whether all that its code has had so far is the candidate's.
+    `alone`: whether something that it was given was not handed out."""
 
+    path: str
     number: int
     known: bool
+    alone: bool
 
 
 @dataclass
@@ -145,8 +166,10 @@ class _Run:
         like: the reference's own run, for one that measures floors; None for that run itself.
         constant: another that modules have in it. take: what becomes of rows that stand beside the reference's own.
         constants: of each module, by attribute.
-        sites: what is judged. fates: of each value, by `name_of`. counts: calls of each module.
+        sites: what is judged. codes: the calls whose code may have made an output, its module's first.
+        fates: of each value, by `name_of`. counts: calls of each module.
         _branches: of the call of the model. _layouts: where rows lie, by branch. _open: calls, innermost last.
+        _making: as `codes`, of what is made now.
     """
 
     plan: Plan
@@ -156,11 +179,13 @@ class _Run:
     take: Callable[[Apart, torch.Tensor], None] = Apart.widen
     constants: dict[str, Mapping[str, float | str]] = field(default_factory=dict)
     sites: dict[str, Apart] = field(default_factory=dict)
+    codes: dict[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
     fates: dict[str, Fate] = field(default_factory=dict)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     _branches: tuple[str, ...] = ()
     _layouts: dict[str, Layout] = field(default_factory=dict)
     _open: list[_Call] = field(default_factory=list)
+    _making: tuple[tuple[str, int], ...] = ()
 
     @property
     def miscounted(self) -> set[str]:
@@ -212,6 +237,7 @@ class _Run:
         for branch, given in seen.items():
             self._layouts[branch].see(path, given)
         caller = self._open[-1] if self._open else None
+        self._making = ()
         changed: dict[int, torch.Tensor] = {}
         fates = set[Fate]()
         for name, value in named.items():
@@ -229,7 +255,7 @@ class _Run:
                     fates |= {"absent"}  # an object that only its module can read
         inherited = caller is None or caller.known
         known = not self.plan.far or ("left" not in fates and (inherited or "absent" not in fates))
-        self._open.append(_Call(number, known))
+        self._open.append(_Call(path, number, known, "absent" in fates))
         return (_swapped(args, changed), _swapped(kwargs, changed)) if changed else None
 
     def _other(self, branch: str, site: str, number: int) -> torch.Tensor | None:
@@ -239,6 +265,8 @@ class _Run:
     def _made(self, path: str, output: Any) -> Any:
         """A call has ended: its output, as far as it gives way; None to keep it."""
         call = self._open.pop()
+        made_by = [call, *(self._open[-1:] if call.alone else ())]
+        self._making = tuple((one.path, one.number) for one in made_by)
         changed: dict[int, torch.Tensor] = {}
         for port, x in leaves(single_output(output), "out"):
             if not isinstance(x, torch.Tensor) or not (x.is_floating_point() or x.is_complex()):
@@ -304,6 +332,7 @@ class _Run:
                 return "left"
         if judged:
             self.sites |= found
+            self.codes |= dict.fromkeys(found, self._making)
         return "followed" if placed is not None and all(one.finite for one in found.values()) else "left"
 
 

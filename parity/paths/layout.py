@@ -197,13 +197,12 @@ class Apart:
     def explain(self, other: torch.Tensor, words: str) -> None:
         """Say how the candidate's rows were made, where the same rows as made otherwise are nearly those."""
         left, whole = (float(np.sqrt((norms(_between(x, self.other)) ** 2).sum())) for x in (other, self.own))
-        if self.far and left <= max(LEFT * whole, self.floor.l2):
+        if self.far() and left <= max(LEFT * whole, self.floor.l2):
             self.said = f"the candidate's is the reference's {words}"
 
-    @property
-    def far(self) -> bool:
-        """Whether more than rounding is between the two."""
-        return self.finite and float(np.sqrt((self.bins**2).sum())) > self.floor.l2
+    def far(self, floors: float = 1.0) -> bool:
+        """Whether more than rounding is between the two: so many times as much."""
+        return self.finite and float(np.sqrt((self.bins**2).sum())) > floors * self.floor.l2
 
     @property
     def finite(self) -> bool:
@@ -218,7 +217,7 @@ class Apart:
     def words(self) -> str:
         """What was done to the reference's values to give the candidate's; empty where nobody knows, or where rounding
         alone may have done it."""
-        if self.said or not self.far:
+        if self.said or not self.far():
             return self.said
         found = done(*(x.detach().cpu().double().numpy() for x in (self.own, self.other)))
         return "" if found is None else str(found)

@@ -105,6 +105,14 @@ def test_modules_in_doubt_are_held_in_a_pass_of_their_own(tmp_path: Path) -> Non
     assert (result.verdict, introduced(result)) == ("fail", ["blocks.0:out", "blocks.1:out"])
 
 
+def test_a_difference_that_a_block_s_own_code_makes_is_not_one_at_each_output_that_reads_it(tmp_path: Path) -> None:
+    """A port that hands out what its modules give, and not what they are given."""
+    texts = write(
+        tmp_path, PORT.replace("    shift, scale, gate = jnp", "    x = 1.1 * x + 0.1\n    shift, scale, gate = jnp")
+    )
+    assert introduced(ports.compare(*texts, openers=InProcess())) == ["blocks.0.qkv:out", "blocks.1.qkv:out"]
+
+
 # --- A compiled port that agrees while it is observed is run once with nothing observed
 
 LATENTS, PREDICTED = noise(1), noise(2)
