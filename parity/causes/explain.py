@@ -27,11 +27,12 @@ from parity.causes.evidence import Evidence, Machine
 from parity.causes.match import UNKNOWN, of_recording, signatures
 from parity.causes.request import FOLDER, ExplainRequest, of_run, outside_of
 from parity.causes.swaps import swap_tests
-from parity.causes.values import arguments_alone, dtype, schedule, values, values_reordered
+from parity.causes.values import arguments_alone, dtype, schedule, values, values_elsewhere, values_reordered
 from parity.compare.attention import count_phantoms, mask_causes, phantom_cause
 from parity.compare.comparable import of_script
 from parity.compare.conclude import BEFORE
 from parity.compare.diff import TO_COUNT, diff
+from parity.compare.independent import in_order
 from parity.compare.pairs import Branches, met
 from parity.compare.reason import Note
 from parity.compare.result import EVIDENCE, Cause, Origin, Result
@@ -165,7 +166,7 @@ def _asked(found: Result, evidence: Evidence) -> Result:
     named = _merged(swapped, faults, measured)
     if any(not c.harmless for c in named):  # what known faults leave unknown is not unknown beside a cause
         notes = [replace(n, text=re.sub("^unknown: ", "signatures: ", n.text)) for n in notes]
-    return replace(found, causes=named, notes=(*held, *notes))
+    return in_order(replace(found, causes=named, notes=(*held, *notes)))
 
 
 def _described(swapped: list[Cause], measured: list[Cause], origin: Key) -> tuple[list[Cause], list[Cause]]:
@@ -180,7 +181,7 @@ def _described(swapped: list[Cause], measured: list[Cause], origin: Key) -> tupl
 
 
 def _merged(swapped: Sequence[Cause], faults: Sequence[Cause], measured: Sequence[Cause] = ()) -> tuple[Cause, ...]:
-    """One cause a setting and value, or where it names none a fix, with all its evidence; the harmless last."""
+    """One cause a setting and value, or where it names none a fix, with all its evidence."""
     known = {(c.setting, c.candidate) for c in swapped}
     # Where a setting that was swapped explains the error another name for the same error is no second cause.
     explained = any(c.share >= 1.0 - UNKNOWN for c in swapped)
@@ -191,7 +192,7 @@ def _merged(swapped: Sequence[Cause], faults: Sequence[Cause], measured: Sequenc
         same = found.setdefault(one, cause)
         if same is not cause:
             found[one] = replace(same, evidence=(*same.evidence, *cause.evidence))
-    return tuple(sorted(found.values(), key=lambda c: c.harmless))
+    return tuple(found.values())
 
 
 # --- the attention call in which two sides part
@@ -249,6 +250,7 @@ WITNESSES: tuple[Callable[[Evidence], Iterable[Cause | Note]], ...] = (
     dtype,
     schedule,
     values,
+    values_elsewhere,
     values_reordered,
 )
 """Each tells causes, and notes of what it could not tell. In the order of what they can prove, so that a later one sees

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from parity.causes.evidence import Evidence
+from parity.compare.independent import code_of, differences
 from parity.compare.metrics import keys_through, one_shape, sketch_distance
 from parity.compare.reason import Note
 from parity.compare.relations import ROUNDING
@@ -36,6 +38,16 @@ def values(evidence: Evidence) -> Iterator[Cause]:
     key = evidence.origin.key
     if not any(cause.at == key.site for cause in evidence.found.causes):
         yield from shown_by(key, evidence.ours.records, evidence.theirs.records, counts_keys=evidence.counts_keys)
+
+
+def values_elsewhere(evidence: Evidence) -> Iterator[Cause]:
+    """What the records show where other differences begin in the step, each by itself, at most one thing."""
+    causes = (*evidence.found.causes, *evidence.causes)
+    known = {code_of(site) for site in (evidence.origin.key.site, *(cause.at for cause in causes if cause.at))}
+    for key in (difference.key for difference in differences(evidence.found)):
+        if key is not None and key.step == evidence.ours.step and code_of(key.site) not in known:
+            shown = shown_by(key, evidence.ours.records, evidence.theirs.records)
+            yield from (replace(cause, at=key.site) for cause in shown)
 
 
 def shown_by(

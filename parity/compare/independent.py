@@ -30,10 +30,11 @@ class Difference:
 
     Attributes:
         place: the schedule, an argument, a module or a value of the loop, in words. branches: that have it, in order.
-        causes: why, where that is known.
+        causes: why, where that is known. key: where it begins, where a judged site says so.
     """
 
     place: str
+    key: Key | None = None
     branches: list[str] = field(default_factory=list)
     causes: list[str] = field(default_factory=list)
 
@@ -76,7 +77,7 @@ def differences(result: Result) -> tuple[Difference, ...]:
             if handed or (first and _around(other, first[0])):
                 again.add(code_of(key.site))
                 continue  # the model hands one value to several modules, or on
-        one = found.setdefault(code_of(key.site), Difference(place_of(key.site)))
+        one = found.setdefault(code_of(key.site), Difference(place_of(key.site), key))
         one.also(place_of(key.site))
         if key.branch and key.branch not in one.branches:
             one.branches.append(key.branch)
@@ -88,9 +89,11 @@ def differences(result: Result) -> tuple[Difference, ...]:
 
 
 def in_order(result: Result) -> Result:
-    """With its causes in the order of the differences that they are of; those of no place are of the first."""
+    """With its causes in the order of the differences that they are of; those of no place are of the first, and what
+    does no harm comes last."""
     place = {cause: i for i, difference in enumerate(differences(result)) for cause in difference.causes}
-    return replace(result, causes=tuple(sorted(result.causes, key=lambda cause: place.get(cause.cause, 0))))
+    causes = sorted(result.causes, key=lambda cause: (cause.harmless, place.get(cause.cause, 0)))
+    return replace(result, causes=tuple(causes))
 
 
 def _around(key: Key, origin: Key) -> bool:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from parity.causes.match import error_vector
-from parity.causes.values import dtype, schedule, values, values_reordered, working_dtype
-from parity.compare.result import Cause, Distance, StepDiff
+from parity.causes.values import dtype, schedule, values, values_elsewhere, values_reordered, working_dtype
+from parity.compare.result import Cause, Distance, SiteDiff, StepDiff
 from parity.records import Key, Record, StepRecords
 from parity.transforms import bfloat16
 from tests.support.made import ORIGIN, evidence, tensor
@@ -43,6 +43,17 @@ def test_what_happened_to_the_values_at_the_origin_is_named(ours: Record, theirs
     causes = [cause.cause for cause in values(evidence([ours], [theirs], origin=ours.key))]
     assert len(causes) == bool(word)
     assert all(word in text for text in causes)
+
+
+def test_what_happened_at_another_difference_is_named_once_with_its_place() -> None:
+    text, mixed = tensor(":in.text", X), tensor("n:out", X)
+    theirs = [tensor("m:out", X + NOISE), tensor(":in.text", 1.05 * X), tensor("n:out", X + NOISE)]
+    asked = evidence([tensor("m:out", X), text, mixed], theirs)
+    sites = [SiteDiff(r.key, Distance(0.1, 1e-6, 1e5), verdict="fail", birth="input") for r in (text, mixed)]
+    asked = replace(asked, found=replace(asked.found, sites=sites))
+    (cause,) = values_elsewhere(asked)
+    assert (cause.at, "times 1.05" in cause.cause) == (":in.text", True)
+    assert list(values_elsewhere(replace(asked, causes=(cause,)))) == []
 
 
 # --- another order away from the origin ------------------------------------------------------------------------

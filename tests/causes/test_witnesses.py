@@ -16,8 +16,9 @@ from parity.causes.evidence import Evidence
 from parity.causes.explain import ExplainRequest, _described, _merged, explain
 from parity.causes.request import own_settings
 from parity.causes.swaps import _obeyed, swap_test
-from parity.compare.reason import Note
-from parity.compare.result import Cause, Result, Witness, measured
+from parity.compare.independent import in_order
+from parity.compare.reason import Distance, Note, Reason
+from parity.compare.result import Cause, Origin, Result, SiteDiff, Witness, measured
 from parity.errors import UsageError
 from parity.paths.worker.process import Workers
 from parity.records import Floor, Key, StepRecords
@@ -71,7 +72,18 @@ def test_signatures_lead_where_a_declared_setting_explains_nothing() -> None:
     """They were found and dropped once a port declared any differing setting."""
     harmless = cause("attention.k_smooth", "true", 0.0, "swap")
     found = cause("attention.mask", "zero_kv", 0.99, "fault")
-    assert named(_merged([harmless], [found])) == [("attention.mask", 0.99), ("attention.k_smooth", 0.0)]
+    assert named(_merged([harmless], [found])) == [("attention.k_smooth", 0.0), ("attention.mask", 0.99)]
+
+
+def test_causes_stand_in_the_order_of_their_differences_and_the_harmless_last() -> None:
+    at = [Key("transformer", 0, "", site) for site in ("a:out", "b:out")]
+    sites = tuple(SiteDiff(key, Distance(1.0, 1e-6, 1e6), verdict="fail", birth="module") for key in at)
+    causes = (cause("rope", "cached", 0.0, "swap"), measured("of b", at="b:out"), measured("of a", at="a:out"))
+    why, origin = Reason(kind="first_divergence"), Origin(at[0], "module")
+    found = in_order(
+        Result("fail", "logic", why, sites=sites, origin=origin, causes=(*causes, measured("of no place")))
+    )
+    assert [c.cause for c in found.causes] == ["of a", "of no place", "of b", "rope is cached"]
 
 
 def test_what_the_values_show_is_evidence_for_the_setting_that_takes_all_of_it_back() -> None:
