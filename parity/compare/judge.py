@@ -23,7 +23,7 @@ import numpy as np
 
 from parity.compare.births import CUT, Argument, Births, Excuse, beyond, call_of
 from parity.compare.metrics import ALIKE, L2_LIMIT, LINF_LIMIT, between, compared, is_mask, keys_through, ratios, unread
-from parity.compare.order import ORDER, Around
+from parity.compare.order import EXTREME, ORDER, Around, turned_together
 from parity.compare.pairs import Meeting, meet
 from parity.compare.preflight import Factors
 from parity.compare.result import NAN, Distance, SiteDiff
@@ -256,8 +256,10 @@ class _Step:
         if not far:
             return
         around = Around(tuple(sites), self._hands_on, laid_out)
-        for i in far:
-            if self._same_values(i, 1.0) and around.undone(i):
+        turned = {sites[i].key: i for i in far if self._same_values(i, 1.0)}
+        seen = {d.key for d in sites}
+        for key, i in turned.items():
+            if turned_together(key, turned, seen) and around.undone(i):
                 note = "the reference's values in another order, and what reads them agrees"
                 sites[i] = replace(sites[i], verdict="not compared", note=note)
 
@@ -307,12 +309,14 @@ def _same_values(x: np.ndarray, y: np.ndarray, factor: float, near: float, count
     """Whether one tensor may hold the other's values times a factor, in any order.
 
     Args:
-        x, y: min, max, mean and l2 of each. near: how far they may be apart in L2; no extremum is moved by more, and
-            the mean by that over the root of the count. count: of their elements.
+        x, y: min, max, mean and l2 of each. near: how far they may be apart in L2, so that the mean is moved by that
+            over the root of the count at most; an extremum by some times as much, and in proportion to its size. count:
+            of their elements.
     """
-    ends = np.sort(factor * x[:2])
-    apart = np.abs(np.array([*(y[:2] - ends), (y[2] - factor * x[2]) * math.sqrt(count), y[3] - abs(factor) * x[3]]))
-    return bool((apart <= max(abs(factor), 1.0) * near).all())
+    ends, root = np.sort(factor * x[:2]), math.sqrt(count)
+    most = np.minimum(near, EXTREME * near / root + near * np.abs(ends) / max(abs(factor) * x[3], 1e-30))
+    apart = np.abs([*(y[:2] - ends), (y[2] - factor * x[2]) * root, y[3] - abs(factor) * x[3]])
+    return bool((apart <= max(abs(factor), 1.0) * np.array([*most, near, near])).all())
 
 
 def _gathered(column: np.ndarray, starts: np.ndarray, size: int) -> np.ndarray:

@@ -9,16 +9,32 @@ fitted: what reads a value decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, field, replace
 
 from parity.compare.births import above, beyond
 from parity.compare.result import SiteDiff
-from parity.records import LOOP, Key
+from parity.records import ATTENTION, LOOP, Key
 
 ORDER = 0.1
 """Relative L2 distance above which two tensors may hold the same values in another order: below it noise of that size
 moves neither extremes nor norm by more than rounding may."""
+
+EXTREME = 3.0
+"""How much more than the elements on average an extreme one may be moved by rounding."""
+_TOGETHER = {"in.query": {"in.key"}, "in.key": {"in.query", "in.value"}, "in.value": {"in.key"}}
+
+
+def turned_together(key: Key, turned: Container[Key], seen: Container[Key]) -> bool:
+    """Whether what an attention call is given is in another order with another of its inputs: keys as queries are, in
+    heads that lie otherwise, or as values are, in rows that do. A wrong rotation of one keeps its norm too.
+
+    Args:
+        turned: what may be in another order. seen: all that was compared.
+    """
+    others = _TOGETHER.get(key.port, ()) if key.module.rpartition(".")[2] == ATTENTION else ()
+    beside = [replace(key, site=f"{key.module}:{port}") for port in others]
+    return any(other in turned for other in beside) or not any(other in seen for other in beside)
 
 
 @dataclass

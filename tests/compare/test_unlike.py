@@ -140,6 +140,26 @@ def test_another_order_inside_a_port_is_not_compared_where_it_comes_to_the_same(
     assert walk.judge(Judge(port=port))[f"cond/{site}"].verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("turned", "verdicts"),
+    [
+        ("query key value", ["not compared"] * 3),
+        ("query key", ["not compared", "not compared", "pass"]),  # heads that lie otherwise
+        ("key value", ["pass", "not compared", "not compared"]),  # text in another order
+        ("key", ["pass", "fail", "pass"]),  # turned by another angle
+        ("query value", ["fail", "pass", "fail"]),
+    ],
+)
+def test_what_an_attention_call_is_given_is_in_another_order_together(turned: str, verdicts: list[str]) -> None:
+    walk = Walk()
+    for name in ("query", "key", "value"):
+        site = f"b.attn.attention:in.{name}"
+        walk.pair(tensor(site, X), tensor(site, TURNED if name in turned.split() else X))
+    walk.site("b.attn:out", 0.5)
+    found = walk.judge(Judge(port=True))
+    assert [found[f"cond/b.attn.attention:in.{name}"].verdict for name in ("query", "key", "value")] == verdicts
+
+
 def test_another_order_of_what_the_model_is_given_is_a_difference() -> None:
     walk = Walk()
     walk.pair(tensor(":in.text", X), tensor(":in.text", TURNED))
