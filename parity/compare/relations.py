@@ -100,9 +100,18 @@ def rounding(*values: np.ndarray) -> float:
 
 
 def _like(x: np.ndarray, guided: np.ndarray | None) -> np.ndarray:
-    """What of a prediction is guided: its first channels, where a learned variance follows them."""
-    more = guided is not None and x.ndim == guided.ndim > 1 and x.shape[2:] == guided.shape[2:]
-    return x[:, : guided.shape[1]] if guided is not None and more else x
+    """What of a prediction is guided: its first channels, where a learned variance follows them, and its last frames,
+    where those of an image come before them."""
+    if guided is None or guided.ndim < 2:
+        return x
+    more = x.ndim == guided.ndim and x.shape[2:] == guided.shape[2:]
+    return x[:, : guided.shape[1]] if more else last_frames(x, guided)
+
+
+def last_frames(x: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """A view of a video [B, C, T, H, W] with as many frames as another: a step may leave out the first, an image's."""
+    less = x.ndim == like.ndim == 5 and x.shape[:2] == like.shape[:2] and x.shape[3:] == like.shape[3:]
+    return x[:, :, -like.shape[2] :] if less and like.shape[2] < x.shape[2] else x
 
 
 def _own_guided(seen: Seen) -> Made | None:
@@ -313,7 +322,8 @@ def _own_decoded(seen: Seen) -> Made | None:
     ours, theirs = (next(_scales(x, of, most), None) for x, of in zip(pair, seen.before, strict=True))
     if ours is None or theirs is None or ours[0].shape[1] != theirs[2].shape[1]:
         return None
-    own = ours[0] * theirs[2] + ours[1]
+    own, scaled = pair[1].copy(), ours[0] * theirs[2] + ours[1]
+    last_frames(own, scaled)[:] = scaled
     return own, most * float(np.linalg.norm(own))
 
 
@@ -362,10 +372,11 @@ def _scales(given: np.ndarray, latents: np.ndarray, most: float) -> Iterator[tup
     if latents.ndim == given.ndim + 1:  # frames that are decoded as pictures
         laid = [x.reshape(-1, *x.shape[2:])[: len(given)] for x in laid]
     for x in laid:
-        if x.shape != given.shape or x[:, 0].size < FEW:
+        z = last_frames(given, x)
+        if x.shape != z.shape or x[:, 0].size < FEW:
             continue
-        fitted = by_channel(x, given)
-        if fitted is not None and apart(given, fitted[0] * x + fitted[1]) <= most:
+        fitted = by_channel(x, z)
+        if fitted is not None and apart(z, fitted[0] * x + fitted[1]) <= most:
             yield *fitted, x
 
 
