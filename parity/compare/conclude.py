@@ -17,13 +17,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.compare.births import SCHEDULE, beyond, call_of, is_argument, is_unlike, unknown
+from parity.compare.births import LATENTS, SCHEDULE, beyond, call_of, is_argument, is_unlike, unknown
 from parity.compare.findings import findings
 from parity.compare.judge import Common
 from parity.compare.metrics import L2_LIMIT, LINF_LIMIT
 from parity.compare.reason import NAN, UNKNOWN, Distance, Note, Output, Reason, worst_of
 from parity.compare.result import Check, Failed, Origin, Result, SiteDiff, StageDiff, StepDiff, Verdict
-from parity.compare.values import PREDICTED
+from parity.compare.values import GIVEN, PREDICTED
 from parity.golden.disk.part import chosen
 from parity.records import AFTER, LOOP, Record, StepRecords
 from parity.settings import BITS, BY_NAME, Difference
@@ -144,7 +144,7 @@ def conclude(
             and for none in another, which the logic check has gone before.
         seen: what both sides had in common, to be said where the candidate is built otherwise.
     """
-    sites, steps = collected.sites, tuple(collected.steps)
+    sites, steps = _without_unread_latents(collected.sites), tuple(collected.steps)
     notes = (*([] if seen is None else _coverage(seen, sites)), *notes)
     nothing = Result(
         verdict="inconclusive",
@@ -160,7 +160,9 @@ def conclude(
     if not any(_compared(d) for d in sites):
         return nothing
     apart = ("ignored", "not compared")
-    loop = [d for d in sites if d.key.module == LOOP and not (d.key.branch and d.verdict in apart)]
+    left_out = (d for d in sites if d.verdict in apart and (d.key.branch or d.note == UNREAD_LATENTS))
+    keys = {d.key for d in left_out}
+    loop = [d for d in sites if d.key.module == LOOP and d.key not in keys]
     broken = next((d for d in loop if d.nonfinite[0]), None)
     # What was judged before the reference broke stands.
     outputs = [d for d in loop if (broken is None or _before(d, broken)) and beyond(d) and not unknown(d)]
@@ -180,6 +182,21 @@ def conclude(
     origin = Origin(at.key, why.birth)
     notes = (*notes, *findings(sites, origin, [d.setting for d in differing], grid))
     return replace(nothing, verdict="fail", failed=failing, why=why, origin=origin, sites=sites, notes=notes)
+
+
+UNREAD_LATENTS = "in rows that nothing reads: all that the model is given and what is decoded agrees"
+"""The note of latents that one loop puts back after each step, and another where they are read."""
+
+
+def _without_unread_latents(sites: list[SiteDiff]) -> list[SiteDiff]:
+    """The sites, latents not compared where nothing else differs and what is decoded was compared."""
+    failed = [d for d in sites if d.verdict == "fail"]
+    decoded = any(d.key.site == GIVEN and d.verdict == "pass" and all(d.dtypes) for d in sites)
+    if not failed or not decoded or any(d.key.site not in LATENTS for d in failed):
+        return sites
+    return [
+        replace(d, verdict="not compared", birth=None, note=UNREAD_LATENTS) if d.verdict == "fail" else d for d in sites
+    ]
 
 
 LAST_STEP = (

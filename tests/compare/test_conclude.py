@@ -82,6 +82,13 @@ VERDICTS: dict[str, tuple[list[Walk], Judge, tuple[str, str | None]]] = {  # ste
     "latents alone": ([whole_step(latents=FAR)], Judge(), ("fail", "0  loop:latents.after module")),
     "latents alone, later": (
         [whole_step(0), whole_step(1, latents=FAR)], Judge(), ("fail", "1  loop:latents.after module")),
+    "latents alone, in rows that nothing reads": ([whole_step(latents=FAR), walk_of({"decode:in.z": 0.5}, -1)],
+        Judge(), PASS),
+    "latents that are decoded": ([whole_step(latents=FAR), walk_of({"decode:in.z": FAR}, -1)], Judge(),
+        ("fail", "0  loop:latents.after module")),
+    "latents that the model is given": (
+        [whole_step(latents=FAR), whole_step(1, before=FAR), walk_of({"decode:in.z": 0.5}, -1)], Judge(),
+        ("fail", "0  loop:latents.after module")),
     "a birth in a later step only": (
         [whole_step(0), whole_step(1, block=FAR, end=FAR)], Judge(), ("fail", "1 cond block:out module")),
     "several births": (
