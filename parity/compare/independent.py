@@ -6,6 +6,7 @@ relations that are fitted on each side (guidance, step, decode). What only hands
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -65,7 +66,8 @@ def differences(result: Result) -> tuple[Difference, ...]:
     measured = {d.key for d in result.introduced if d.local.rel_l2 > 0}  # made of the candidate's own values
     same = {d.key: replace(d.key, site=d.same) for d in result.introduced if d.same and d.key.is_input}
     weighed = {name.rpartition(".")[0] for c in weights for name in c.at}
-    again = set[str]()
+    again, begun = set[str](), dict[tuple[int, str, str], str]()
+    of = _Codes(result, first[0] if first else None)
     for key in (*first, *(d.key for d in result.introduced)):
         if key.module not in _AROUND and any(within(module, key.module) for module in weighed):
             continue  # a module that has other weights differs by them
@@ -77,15 +79,37 @@ def differences(result: Result) -> tuple[Difference, ...]:
             if handed or (first and _around(other, first[0])):
                 again.add(code_of(key.site))
                 continue  # the model hands one value to several modules, or on
-        one = found.setdefault(code_of(key.site), Difference(place_of(key.site), key))
-        one.also(place_of(key.site))
+        code = of(key.site)
+        if key.is_input and (caller := _caller(key.module)):  # what the same call's code gives next may be off with it
+            code = begun.setdefault((key.step, key.branch, caller), code)
+        one = found.setdefault(code, Difference(place_of(key.site), key))
+        if code == of(key.site):
+            one.also(place_of(key.site))
         if key.branch and key.branch not in one.branches:
             one.branches.append(key.branch)
     for cause in result.causes:
-        if cause.at and not cause.harmless and code_of(cause.at) not in again - found.keys():
-            found.setdefault(code_of(cause.at), Difference(place_of(cause.at))).causes.append(cause.cause)
+        if cause.at and not cause.harmless and of(cause.at) not in again - found.keys():
+            found.setdefault(of(cause.at), Difference(place_of(cause.at))).causes.append(cause.cause)
     behind = {place_of(site): i + 1 for i, site in enumerate(_RELATIONS)}
     return tuple(sorted(found.values(), key=lambda d: behind.get(d.place, 0)))
+
+
+class _Codes:
+    """Whose code makes a value: as `code_of`, but where a divergence begins at what an attention call is given. That
+    call is seen in one block; in another the same fault shows at the next module behind it."""
+
+    def __init__(self, result: Result, origin: Key | None) -> None:
+        self.first, self.caller, self.before = "", "", set[str]()
+        if origin is None or not origin.is_input or origin.module.rpartition(".")[2] != ATTENTION:
+            return
+        self.first, self.caller = code_of(origin.site), _any_block(_caller(origin.module))
+        before = itertools.takewhile(lambda d: d.key != origin, result.closer)
+        self.before = {_any_block(d.key.module) for d in before}
+
+    def __call__(self, site: str) -> str:
+        module, _, port = site.partition(":")
+        beside = self.first and port.startswith("in.") and _any_block(_caller(module)) == self.caller
+        return self.first if beside and _any_block(module) not in self.before else code_of(site)
 
 
 def in_order(result: Result) -> Result:
@@ -118,14 +142,15 @@ def within(module: str, block: str) -> bool:
 
 
 def code_of(site: str) -> str:
-    """Whose code makes a value: of a module's input its caller's, of an output its own, in whichever block. The model's
-    own code does many things, of which each input that it makes is one."""
+    """Whose code makes a value, in whichever block: of an output its module's, of an input what its caller does before
+    that module. The model's own code does many things, of which each input that it makes is one."""
     module, _, port = site.partition(":")
     if module in _AROUND:
         return place_of(site)
-    if port.startswith("in."):
-        module = _caller(module) or f"{module}'s {port.split('.')[1]}"
-    return _any_block(module.removesuffix(f".{ATTENTION}"))
+    own = module.removesuffix(f".{ATTENTION}")
+    if port.startswith("in.") and own == module:
+        own = f"{module}'s input" if _caller(module) else f"{module}'s {port.split('.')[1]}"
+    return _any_block(own)
 
 
 def _caller(module: str) -> str:

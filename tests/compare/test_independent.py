@@ -153,6 +153,31 @@ def test_what_the_same_code_does_in_several_blocks_is_one_difference_in_all(site
     assert listed_of(*((site, "") for site in sites)) == [listed]
 
 
+ATTENDED, OUT, NORM = "attn.attention:in.key", "attn.to_out.0:in.input", "attn.norm_q:in.x"
+
+
+@pytest.mark.parametrize(
+    ("sites", "closer", "listed"),
+    [
+        # The code of one module has two faults, each in other blocks; what its call gives next is off with the first.
+        ([f"blocks.0.{OUT}", f"blocks.1.{NORM}", f"blocks.1.{OUT}"], (), 2),
+        ([f"blocks.0.{NORM}", f"blocks.0.{OUT}", f"blocks.1.{NORM}"], (), 1),
+        # An attention call is seen in the block of the first divergence alone.
+        ([f"blocks.0.{ATTENDED}", f"blocks.1.{OUT}"], (NORM, ATTENDED, OUT), 1),
+        ([f"blocks.0.{ATTENDED}", f"blocks.1.{NORM}"], (NORM, ATTENDED, OUT), 2),
+    ],
+)
+def test_two_faults_of_one_module_s_code_in_other_blocks_are_two(
+    sites: Sequence[str], closer: Sequence[str], listed: int
+) -> None:
+    origin, *_ = keys = [Key("transformer", 0, "", site) for site in sites]
+    at = tuple(SiteDiff(key, Distance(0.5, 0.0, 1e9), verdict="fail", birth="input") for key in keys)
+    looked = tuple(SiteDiff(replace(origin, site=f"blocks.0.{site}"), UNKNOWN) for site in closer)
+    why = Reason(kind="first_divergence")
+    result = Result("fail", "logic", why, sites=at, origin=Origin(origin, "input"), closer=looked)
+    assert len(differences(result)) == listed
+
+
 @pytest.mark.parametrize(("same", "listed"), [("blocks.1:out", 1), ("", 2)])
 def test_what_is_given_the_output_that_the_origin_lies_in_is_no_other_difference(same: str, listed: int) -> None:
     found = listed_of(("blocks.1.norm:in.x", ""), ("blocks.1:out", ""), ("norm_out:in.x", same))
