@@ -95,6 +95,8 @@ class Layout:
             exact = other.shape == x.shape and torch.equal(other.to(x).to(other), other)
             return other.to(x) if exact else None
         other = other.to(device=x.device, dtype=x.dtype)
+        if other.shape != x.shape and other.ndim == x.ndim > 3 and other.swapaxes(1, 2).shape == x.shape:
+            other = other.swapaxes(1, 2)  # tokens before heads, as JAX has them, or behind
         same = other.shape == x.shape
         if not self.moved or not any(part.frame for part in self.parts(module, port, x)):
             return other if same else None

@@ -113,6 +113,12 @@ def test_a_difference_that_a_block_s_own_code_makes_is_not_one_at_each_output_th
     assert introduced(ports.compare(*texts, openers=InProcess())) == ["blocks.0.qkv:out", "blocks.1.qkv:out"]
 
 
+def test_what_a_port_does_behind_its_last_tap_is_followed_too(tmp_path: Path) -> None:
+    end = 'return linear(w, "out", x)'
+    texts = write(tmp_path, PORT.replace(PROJ, f"{PROJ} * 1.01").replace(end, f"{end}[:, ::-1]"))
+    assert introduced(ports.compare(*texts, openers=InProcess()))[-1] == ":out"
+
+
 # --- A compiled port that agrees while it is observed is run once with nothing observed
 
 LATENTS, PREDICTED = noise(1), noise(2)

@@ -114,6 +114,8 @@ class JaxPort(TorchaxBackend):
         if not isinstance(out, jax.Array):
             raise wrong_output(entry, out, "a jax array")
         taken: jax.Array = self.family.taken(out, port, arguments)
+        if heard is not None:
+            heard.returned(taken)
         return taken
 
 
@@ -149,6 +151,12 @@ class _Heard:
             if self.tap.plan.wants_module(path):
                 self.tap.see(path, call, port, arrays)
             self.tap.hold(path, call, port, arrays)
+
+    def returned(self, prediction: jax.Array) -> None:
+        """Hand out what the port returns, where it names no output of its own: what it does behind its last tap."""
+        if ("", "out") not in self.calls:
+            with self.backend.env:
+                self.tap.hold("", 0, "out", interop.torch_view(prediction))
 
     def within(self, value: Any) -> bool:
         """Whether a value is at hand in the call itself, and in no transformation inside it, whatever it was made of: a
