@@ -64,7 +64,7 @@ class Function(torch.nn.Module):
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
         """What `to` comes to: the dtype is remembered, the caller's modules stay as they are."""
-        self.wanted = fn(torch.zeros(1, dtype=self.own)).dtype
+        self.wanted = fn(torch.zeros(1, dtype=self.wanted)).dtype
         if torch.finfo(self.wanted).bits < torch.finfo(self.own).bits:
             raise UsageError(
                 f"a function that works in {self.own} cannot be run in {self.wanted}: its weights are its own; give a "
@@ -119,5 +119,5 @@ class JaxFunction(torch.nn.Module):
             return mapped(to_torch, out, lambda x: to_torch(x) if is_array(x) else x)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
-        self.wanted = fn(torch.zeros(1)).dtype
+        self.wanted = fn(torch.zeros(1, dtype=self.wanted)).dtype
         return self

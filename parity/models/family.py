@@ -22,7 +22,7 @@ import torch
 from parity.errors import UsageError
 from parity.hooks.rows import RowFrame, RowRule
 from parity.models.folder import load_part
-from parity.models.patches import DTYPES
+from parity.models.patches import DTYPES, in_dtype
 from parity.models.spec import Case, GenerationSpec
 from parity.models.stage_files import Conditions, Stream, read_stage1, write_stage1
 from parity.models.text import TextStage
@@ -179,13 +179,13 @@ class Family(Protocol):
         return port
 
     def load(self, case: Case, settings: Settings) -> torch.nn.Module:
-        """The transformer, on the CPU, in the dtype of the settings.
+        """The transformer, in the dtype of the settings; on the CPU, unless its own code puts it elsewhere.
 
         Raises:
             UsageError: it cannot be loaded.
         """
-        model: torch.nn.Module = load_part(case.folder, "transformer", torch_dtype=DTYPES[settings.text("dtype")])
-        return model
+        dtype = DTYPES[settings.text("dtype")]
+        return in_dtype(load_part(case.folder, "transformer", torch_dtype=dtype), dtype)
 
     def predict(self, model: Any, arguments: Mapping[str, Any]) -> torch.Tensor:
         """The prediction of a transformer, called as diffusers' are."""

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from parity.hooks.rows import WHOLE, NoRows, Part, RowFrame
-from parity.hooks.torchtools import cast
 from parity.models.folder import bare_component, load_component, read_config
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
@@ -151,7 +150,7 @@ class TextStage:
         """
         embeddings: dict[str, dict[str, torch.Tensor]] = {}
         for encoder in self.encoders:
-            model = load_encoder(case, encoder, settings, Reached(settings, TEXT)).to(device)
+            model = load_encoder(case, encoder, settings).to(device)
             embeddings[encoder.part] = {
                 branch: model(**{name: x.to(device) for name, x in given.items()})[encoder.stream.name]
                 for branch, given in encoder.tokens.items()
@@ -189,12 +188,18 @@ class PromptEncoder(torch.nn.Module):
 
     Args:
         model: the encoder, or a model around it (T5's holds its stack of layers, which is all of it).
+        dtype: of its side. An encoder that was widened to float64 gives that.
     """
 
-    def __init__(self, encoder: Encoder, model: torch.nn.Module, dtype: torch.dtype | None) -> None:
+    def __init__(self, encoder: Encoder, model: torch.nn.Module, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.add_module(encoder.part, getattr(model, "encoder", model))
         self.__dict__.update(encoder=encoder, given_back=dtype)
+
+    def adapt(self, reached: Reached, *, traced: bool) -> None:
+        """Apply the settings of the stage: the dtypes that it was loaded in."""
+        if self.__dict__["encoder"].stream.byt5:
+            reached.mark("text.byt5_dtype")
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
         """Embeddings [1, length, width] of token ids [1, L] by its stream's name, in the side's dtype."""
@@ -208,36 +213,22 @@ class PromptEncoder(torch.nn.Module):
         else:
             x = trunk(input_ids=input_ids, attention_mask=attention_mask)[0]
         x = x[:, encoder.crop :]
-        dtype: torch.dtype | None = self.__dict__["given_back"]
-        return {encoder.stream.name: x if dtype is None else x.to(dtype)}
+        return {encoder.stream.name: x if x.dtype == torch.float64 else x.to(self.__dict__["given_back"])}
 
 
-def load_encoder(
-    case: Case,
-    encoder: Encoder,
-    settings: Settings,
-    reached: Reached,
-    *,
-    dtype: torch.dtype | None = None,
-    traced: bool = False,
-) -> PromptEncoder:
-    """Load an encoder; see `parity.paths.stage.Stage`.
+def load_encoder(case: Case, encoder: Encoder, settings: Settings) -> PromptEncoder:
+    """Load an encoder in its own dtype.
 
     Raises:
         UsageError: the folder lacks it, or it cannot be loaded.
     """
-    given = encoder.stream.dtype(settings)
-    model = load_component(encoder.kind, case.folder, encoder.part, dtype=given).eval().requires_grad_(False)
-    model = model if dtype is None else cast(model, dtype)
-    reached.mark("dtype")
-    if encoder.stream.byt5:
-        reached.mark("text.byt5_dtype")
-    return PromptEncoder(encoder, model, DTYPES[settings.text("dtype")] if not dtype else None)
+    model = load_component(encoder.kind, case.folder, encoder.part, dtype=encoder.stream.dtype(settings))
+    return PromptEncoder(encoder, model.requires_grad_(False), DTYPES[settings.text("dtype")]).eval()
 
 
 def skeleton(case: Case, encoder: Encoder) -> PromptEncoder:
     """Its module without weights, for the names of its modules."""
-    return PromptEncoder(encoder, bare_component(encoder.kind, case.folder, encoder.part), None)
+    return PromptEncoder(encoder, bare_component(encoder.kind, case.folder, encoder.part))
 
 
 @dataclass(frozen=True)

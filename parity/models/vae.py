@@ -15,7 +15,6 @@ import torch
 
 from parity.hooks.faults import Video, wrong_from_here_on
 from parity.hooks.rows import WHOLE, NoRows, Part
-from parity.hooks.torchtools import cast
 from parity.models.folder import DIVIDES, load_part, vae_config
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
@@ -27,14 +26,39 @@ class LatentDecoder(torch.nn.Module):
     """What a pipeline does after its loop.
 
     Args:
-        vae: diffusers'. Its encoder is no part of the stage. reached: takes the marks of the stage's settings.
+        vae: diffusers'. Its encoder is no part of the stage.
     """
 
-    def __init__(self, vae: Any, reached: Reached) -> None:
+    def __init__(self, vae: Any) -> None:
         super().__init__()
         self.decoder = vae.decoder
-        self.__dict__.update(vae=vae, reached=reached)  # past the registry: the VAE is around the decoder, not in it
+        self.__dict__.update(vae=vae)  # past the registry: the VAE is around the decoder, not in it
         self.divides, self.scale = DIVIDES[type(vae).__name__], float(vae.config.scaling_factor)
+
+    def adapt(self, reached: Reached, *, traced: bool) -> None:
+        """Apply the settings of the stage.
+
+        Args:
+            traced: whether its decoder runs under jax.jit.
+        """
+        vae, settings = self.__dict__["vae"], reached.settings
+        self.__dict__.update(reached=reached)
+        if settings["vae.tiling"]:
+            vae.enable_tiling()
+            decode = vae.tiled_decode
+
+            def tiled(*args: Any, **kwargs: Any) -> Any:
+                reached.mark("vae.tiling")
+                return decode(*args, **kwargs)
+
+            vae.tiled_decode = tiled
+        faults = Video().faults().keys() & {f"{name}={value}" for name, value in settings.as_text().items()}
+        if faults:
+            wrong_from_here_on(self.decoder, faults, lambda fault: reached.mark(fault.partition("=")[0]))
+        if traced:
+            for module in self.decoder.modules():
+                if hasattr(module, "prepare_causal_attention_mask"):
+                    module.prepare_causal_attention_mask = causal_mask
 
     def forward(self, latents: torch.Tensor) -> dict[str, torch.Tensor]:
         """`frames` [B, 3, frames, height, width], some -1 to 1, not clamped, for the loop's latents [B, C, T, H, W]."""
@@ -59,44 +83,15 @@ class CacheRows(NoRows):
         return () if port.startswith(("out.1", "in.conv_cache.")) else WHOLE
 
 
-def load_decoder(
-    case: Case,
-    settings: Settings,
-    reached: Reached,
-    *,
-    dtype: torch.dtype | None = None,
-    traced: bool = False,
-) -> LatentDecoder:
-    """Load a checkpoint's VAE and realise its settings.
-
-    Args:
-        dtype: in place of the settings' dtype: float64 for the floor. traced: whether its decoder runs under jax.jit.
+def load_decoder(case: Case, settings: Settings) -> LatentDecoder:
+    """Load a checkpoint's VAE in the dtype of the settings.
 
     Raises:
         UsageError: the VAE's class is not known.
     """
     vae_config(case.folder)
-    given = DTYPES[settings.text("dtype")]
-    vae: Any = load_part(case.folder, "vae", torch_dtype=given)
-    vae = (vae if dtype is None else cast(vae, dtype)).eval().requires_grad_(False)
-    reached.mark("dtype")
-    if settings["vae.tiling"]:
-        vae.enable_tiling()
-        decode = vae.tiled_decode
-
-        def tiled(*args: Any, **kwargs: Any) -> Any:
-            reached.mark("vae.tiling")
-            return decode(*args, **kwargs)
-
-        vae.tiled_decode = tiled
-    faults = Video().faults().keys() & {f"{name}={value}" for name, value in settings.as_text().items()}
-    if faults:
-        wrong_from_here_on(vae.decoder, faults, lambda fault: reached.mark(fault.partition("=")[0]))
-    if traced:
-        for module in vae.decoder.modules():
-            if hasattr(module, "prepare_causal_attention_mask"):
-                module.prepare_causal_attention_mask = causal_mask
-    return LatentDecoder(vae, reached)
+    vae: Any = load_part(case.folder, "vae", torch_dtype=DTYPES[settings.text("dtype")])
+    return LatentDecoder(vae.requires_grad_(False))
 
 
 def causal_mask(frames: int, pixels: int, dtype: torch.dtype, device: Any, batch_size: int | None = None) -> Any:

@@ -152,13 +152,12 @@ def _places(paths: list[str]) -> str:
 
 
 def stage_facts(
-    stage: Stage, spec: Spec, settings: Settings, modules: Mapping[str, str], weights: Mapping[str, str], own: bool
+    stage: Stage, spec: Spec, settings: Settings, modules: Mapping[str, str], weights: Mapping[str, str]
 ) -> Facts:
     """What a stage outside the loop is about to run with, of which nothing needs to be loaded.
 
     Args:
-        spec: of its side. modules: module path -> parent's path. weights: fingerprints by name. own: whether it is a
-            port's.
+        spec: of its side. modules: module path -> parent's path. weights: fingerprints by name.
     """
     inputs = {f"{branch}.{name}": x for branch, given in stage.inputs.items() for name, x in given.items()}
     origin = Provenance(
@@ -180,7 +179,7 @@ def stage_facts(
         provenance=origin,
         dtype=settings.text("dtype"),
         input_dtypes={name: dtype_name(x.dtype) for name, x in inputs.items()},
-        own=own,
+        own=stage.is_own,
         trunk=stage.trunk,
     )
 

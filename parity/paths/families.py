@@ -23,6 +23,7 @@ from parity.paths.loop import Loop, call_model
 from parity.paths.port.load import Entry
 from parity.paths.port.ported import Ported, built
 from parity.paths.reference import load_reference
+from parity.paths.stage import Stage
 from parity.paths.worker.extras import check_extras
 from parity.settings import Capability, Settings
 
@@ -37,14 +38,16 @@ def load(family: Family, case: Case, settings: Settings, inputs: Inputs) -> Load
 
 def _load_compiled(family: Family, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
     try:
-        from parity.paths.jax.candidate import load_candidate  # jax and torchax, only from here on
+        from parity.paths.jax.candidate import TorchaxBackend, load_candidate  # jax and torchax, only from here on
+        from parity.paths.jax.stage import TorchaxStage
     except RuntimeError as error:
         raise UsageError(
             f"torchax cannot be imported here: {error}; `-c device=NAME` runs the candidate in torch, "
             "TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps torch from loading another backend"
         ) from None
 
-    return load_candidate(family, case, settings, inputs)
+    kind = TorchaxStage if isinstance(family, Stage) else TorchaxBackend
+    return load_candidate(family, case, settings, inputs, kind)
 
 
 def _load_port(family: Ported, case: Case, settings: Settings, inputs: Inputs) -> Loaded:

@@ -30,7 +30,7 @@ from parity.paths.loaded import Loaded
 from parity.paths.loop import Around, Loop, Once, denoise
 from parity.paths.plan import DEFAULT_KINDS, State, state_of
 from parity.paths.reference import load_reference
-from parity.paths.stage import Stage, load_stage
+from parity.paths.stage import Stage
 from parity.records import StepRecords
 from parity.settings import BITS, Settings, kernels
 
@@ -93,8 +93,6 @@ def _exact(side: Loaded) -> Settings:
 
 def _load_like(side: Loaded, settings: Settings, dtype: torch.dtype | None = None) -> Loaded:
     inputs = side.inputs if dtype is None else side.inputs.of("float64")
-    if isinstance(side.family, Stage):
-        return load_stage(side.family, settings, inputs, dtype=dtype)
     return load_reference(side.family, side.case, settings, inputs, dtype=dtype)
 
 

@@ -23,11 +23,10 @@ from parity.models.spec import Case
 from parity.models.stage_files import read_stage1, read_stage2
 from parity.models.text import TEXT, Encoder, divided, load_encoder
 from parity.models.text import skeleton as encoder_skeleton
-from parity.models.vae import CacheRows, LatentDecoder, load_decoder
+from parity.models.vae import CacheRows, load_decoder
 from parity.paths.loaded import Conditions, array, tensor
 from parity.paths.plan import VAE_INPUT, VAE_STAGE, Array, Spec
 from parity.paths.stage import Stage
-from parity.reached import Reached
 from parity.settings import parse
 
 
@@ -117,7 +116,5 @@ def stage_modules(case: Case, family: Family, stages: tuple[str, ...]) -> dict[s
     if "transformer" in stages:
         found["transformer"] = ["", *module_tree(skeleton(case.folder, "transformer")), "rope"]
     if VAE_STAGE in stages:
-        settings = parse("torch")
-        root: LatentDecoder = load_decoder(case, settings, Reached(settings, VAE_STAGE))
-        found[VAE_STAGE] = ["", *module_tree(root)]
+        found[VAE_STAGE] = ["", *module_tree(load_decoder(case, parse("torch")))]
     return found

@@ -49,7 +49,7 @@ from parity.paths.plan import (
 from parity.paths.port.load import DEFAULT_TIMEOUT, Entry, load_entry
 from parity.paths.port.ported import Ported
 from parity.paths.port.settings import PortInfo, typed
-from parity.paths.stage import Compute, Opaque, Stage, decoder_of, load_stage
+from parity.paths.stage import Opaque, Stage, decoder_of
 from parity.records import Facts, StepRecords
 from parity.settings import Backend as PathName
 from parity.settings import Settings
@@ -253,14 +253,6 @@ class LiveSide:
         self._made = {}
 
 
-def _backend(stage: Stage, settings: Settings, inputs: Inputs) -> Backend:
-    if settings.backend == "torch":
-        return load_stage(stage, settings, inputs).backend
-    from parity.paths.jax.stage import TorchaxStage  # jax and torchax, only from here on
-
-    return TorchaxStage(stage, settings, inputs)
-
-
 def _came(runs: Mapping[str, Loop | Once]) -> dict[str, Outputs]:
     return {name: loop.outputs for name, loop in runs.items()}
 
@@ -276,8 +268,10 @@ class StageSide(LiveSide):
 
     @functools.cached_property
     def known(self) -> Stage:
-        """What it runs, on what."""
-        return known(self.spec)
+        """What it runs, on what; in a decoder's place the one that the candidate's port brings."""
+        stage = known(self.spec)
+        own = None if self.port is None else decoder_of(stage, self.port, self.settings)
+        return stage if own is None else replace(stage, replaced=own, modules={}, is_own=True)
 
     @functools.cached_property
     def port(self) -> Entry | None:
@@ -285,22 +279,17 @@ class StageSide(LiveSide):
         return super().port if self.spec.option == "--port" and self.spec.source.stage == VAE_STAGE else None
 
     @functools.cached_property
-    def _own(self) -> Compute | None:
-        """The decoder that the candidate's port brings."""
-        return None if self.port is None else decoder_of(self.known, self.port, self.settings)
-
-    @functools.cached_property
     def loaded(self) -> Loaded:
         stage, settings, spec = self.known, self.settings, self.spec
         named = {name: _tensors(given) for name, given in spec.start.beside.items()}
         inputs = Inputs(stage.inputs, torch.empty(0), 0, 0, beside=named)
-        if compute := stage.replaced or self._own:
-            return Loaded(stage, stage.case, inputs, Opaque(stage, inputs, compute), {})
+        if stage.replaced:
+            return Loaded(stage, stage.case, inputs, Opaque(stage, inputs, stage.replaced), {})
         source = spec.source
         key = (self.role, source.model, source.prompt, source.stage, source.part, *spec.settings.items())
         backend = self.host.stages.get(key)
         if backend is None:
-            backend = self.host.stages[key] = _backend(stage, settings, inputs)
+            backend = self.host.stages[key] = load(stage, stage.case, settings, inputs).backend
         return Loaded(stage, stage.case, inputs, backend, module_tree(backend.model))
 
     def facts(self) -> Facts:
@@ -310,7 +299,7 @@ class StageSide(LiveSide):
             each = self.loaded.backend.weights()
             weights = weight_prints((f"{spec.source.stage}.{name}", read) for name, _, read in each)
         modules = self.loaded.modules if stage.modules is None else stage.modules
-        return stage_facts(stage, spec, self.settings, modules, weights, self._own is not None)
+        return stage_facts(stage, spec, self.settings, modules, weights)
 
     @property
     def _span(self) -> tuple[int, int]:

@@ -25,7 +25,7 @@ from parity.hooks.tap import Tap, require_fired
 from parity.hooks.torchtools import SDPA, Intercept, cast, device_of, eagerly, is_compiled, module_tree, named_tensors
 from parity.models.family import Family
 from parity.models.feature_cache import calling, given_at
-from parity.models.patches import DTYPES, device_named, in_dtype
+from parity.models.patches import DTYPES, device_named
 from parity.models.spec import Case
 from parity.paths.loaded import BRANCHES, Base, Inputs, Listen, Loaded, Predicted, StepCalls
 from parity.reached import Reached
@@ -185,7 +185,7 @@ def _round(x: Any, precision: str) -> Any:
 def load_reference(
     family: Family, case: Case, settings: Settings, inputs: Inputs, *, dtype: torch.dtype | None = None
 ) -> Loaded:
-    """Load a path in torch, as the reference.
+    """Load a path in torch, as the reference, or a stage outside the loop.
 
     Args:
         dtype: in place of the settings' dtype: float64 for the floor.
@@ -202,11 +202,11 @@ def load_reference(
             f"floors are measured in float64, which '{device_of(model).type}' does not have: run the reference on cuda "
             "or cpu (-r device=cpu)"
         )
-    model = in_dtype(model, given) if dtype is None else cast(model, dtype)
+    model = model if dtype is None else cast(model, dtype)
     model = model if family.runs_as_it_is else model.eval()
     reached.mark("dtype")
     with torch.no_grad():
-        family.adapt(model, case, reached, traced=False, first=inputs.conditions[BRANCHES[0]])
+        family.adapt(model, case, reached, traced=False, first=inputs.conditions.get(BRANCHES[0]))
     mark_text_settings(reached, inputs)
     backend = TorchBackend(model, family, case, inputs, reached, dtype or given)
     return Loaded(family, case, inputs, backend, module_tree(model))

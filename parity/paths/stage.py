@@ -24,11 +24,10 @@ import torch
 from parity.errors import UsageError
 from parity.hooks.rows import NoRows, RowFrame, RowRule
 from parity.hooks.sites import SitePlan
-from parity.hooks.torchtools import leaves, module_tree
+from parity.hooks.torchtools import leaves
 from parity.models.family import Condition, Family
-from parity.models.patches import DTYPES, device_named
 from parity.models.spec import Case
-from parity.paths.loaded import Arguments, Inputs, Loaded, Predicted, StepCalls, dtype_name, on_host
+from parity.paths.loaded import Arguments, Inputs, Predicted, StepCalls, dtype_name, on_host
 from parity.paths.plan import STAGES_STEP, VAE_STAGE, Array
 from parity.paths.port.load import Entry
 from parity.paths.port.ported import built, guarded, moved
@@ -53,13 +52,14 @@ class Stage(Family):
     Attributes:
         stage: `text` or `vae`, the stage of its records. case: of the checkpoint. output: name of what it gives.
         trunk: child of its module that does the work; each of its calls is one compiled program of the candidate.
-        make: makes the module on the CPU, with its settings realised (see `parity.models.vae.load_decoder`); it takes
-            the inputs by name and returns a dict of its one output.
+        make: makes the module of a side's settings on the CPU; it takes the inputs by name, returns a dict of its one
+            output, and applies settings by its `adapt`.
         inputs: by guidance branch (`""` where there is none).
         rule: which tensors' rows are observed, and how. frames_of: the row frames that it names, of a branch's inputs.
         divide: an output's rows, of a branch. place: its entry in `parity.reached.OWN`.
         pictures: whether its output is frames.
-        replaced: what a port's file has in the candidate's place; None where the stage is run.
+        replaced: what a port's file, or its decoder, gives in the candidate's place; None where the stage is run.
+        is_own: whether that is the port's own code.
         modules: module path -> parent's path; None where only loading tells.
     """
 
@@ -67,7 +67,7 @@ class Stage(Family):
     case: Case
     output: str
     trunk: str
-    make: Callable[..., torch.nn.Module]
+    make: Callable[[Settings], torch.nn.Module]
     inputs: Mapping[str, Condition]
     place: str
     rule: RowRule = field(default_factory=NoRows)
@@ -75,14 +75,24 @@ class Stage(Family):
     divide: Callable[[str, np.ndarray], Divided] = lambda branch, x: {"": (x, "")}
     pictures: bool = False
     replaced: Compute | None = None
+    is_own: bool = False
     modules: Mapping[str, str] | None = None
     title = "a stage outside the loop"
     # What only the loop asks for.
-    adapt = latent_shape = model_arguments = sampler = text = None  # type: ignore[assignment]
+    latent_shape = model_arguments = sampler = text = None  # type: ignore[assignment]
 
     @property
     def batches(self) -> tuple[tuple[str, ...], ...]:
         return tuple((branch,) for branch in self.inputs)
+
+    def load(self, case: Case, settings: Settings) -> torch.nn.Module:
+        return self.make(settings)
+
+    def reached(self, settings: Settings) -> Reached:
+        return Reached(settings, self.place)
+
+    def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
+        model.adapt(reached, traced=traced)
 
     def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
         return self.rule
@@ -104,24 +114,11 @@ class Stage(Family):
                 yield shown_record(record, rows)
 
 
-def load_stage(stage: Stage, settings: Settings, inputs: Inputs, *, dtype: torch.dtype | None = None) -> Loaded:
-    """Load a stage in torch, on the device that its settings name.
-
-    Args:
-        dtype: in place of the settings' dtype: float64 for the floor.
-    """
-    reached = Reached(settings, stage.place)
-    reached.mark("device")
-    model = stage.make(settings, reached, dtype=dtype).to(device_named(settings))
-    backend = TorchBackend(model, stage, stage.case, inputs, reached, dtype or DTYPES[settings.text("dtype")])
-    return Loaded(stage, stage.case, inputs, backend, module_tree(model))
-
-
 class Opaque(TorchBackend):
     """Calls a function in a stage's place, without modules or weights."""
 
     def __init__(self, stage: Stage, inputs: Inputs, compute: Compute) -> None:
-        reached = Reached(parse("torchax"), stage.place)
+        reached = stage.reached(parse("torchax"))
         super().__init__(torch.nn.Module(), stage, stage.case, inputs, reached, torch.float32)
         self.compute = compute
 

@@ -33,7 +33,6 @@ from parity.hooks.tap import Entry, require_fired
 from parity.hooks.torchtools import module_tree, named_tensors, uncached
 from parity.models.family import Family
 from parity.models.feature_cache import Kept, calling, given_at
-from parity.models.patches import DTYPES, in_dtype
 from parity.models.spec import Case
 from parity.paths.jax.emulated import elementary, products
 from parity.paths.jax.mended import attention_of, is_torchax_own, mended
@@ -218,8 +217,10 @@ class TorchaxBackend(Base):
         return {k: None if x is None else self.devices.put(x, self.devices.batch(x.shape)) for k, x in arrays.items()}
 
 
-def load_candidate(family: Family, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
-    """Load the candidate path.
+def load_candidate(
+    family: Family, case: Case, settings: Settings, inputs: Inputs, kind: type[TorchaxBackend] = TorchaxBackend
+) -> Loaded:
+    """Load the candidate path; `kind`: the backend of its calls.
 
     Raises:
         UsageError: the mesh is larger than the devices.
@@ -227,11 +228,10 @@ def load_candidate(family: Family, case: Case, settings: Settings, inputs: Input
     devices = (port_devices if family.runs_as_it_is else make_devices)(settings).ruled_by(family.shard)
     use_compilation_cache()
     reached = family.reached(settings)
-    dtype = DTYPES[settings.text("dtype")]
-    model = _placed(family.load(case, settings), dtype)
+    model = family.load(case, settings)
     model = model if family.runs_as_it_is else model.eval()
     reached.mark("dtype")
-    backend = TorchaxBackend(model, family, case, inputs, reached, devices)
+    backend = kind(model, family, case, inputs, reached, devices)
     adapt(backend, family, case, inputs, backend.params)
     mark_text_settings(reached, inputs)
     return Loaded(family, case, inputs, backend, module_tree(model))
@@ -241,17 +241,9 @@ def adapt(backend: TorchaxBackend, family: Family, case: Case, inputs: Inputs, w
     """Apply the settings to a loaded model, with these weights in it, and place its activations on the mesh."""
     model, devices = backend.model, backend.devices
     with backend.scope(), stateless._reparametrize_module(model, interop.torch_view(weights)):
-        family.adapt(model, case, backend.reached, traced=True, first=inputs.conditions[BRANCHES[0]])
+        family.adapt(model, case, backend.reached, traced=True, first=inputs.conditions.get(BRANCHES[0]))
     if backend.reached.settings.changed("mesh"):
         family.constrain(model, lambda x: _constrained(x, devices))
-
-
-def _placed(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
-    """The model in a dtype; a port may have placed its weights in torchax already."""
-    inside = any(isinstance(x, torchax.tensor.Tensor) for _, x in named_tensors(model))
-    with torchax.default_env() if inside else contextlib.nullcontext():
-        model = in_dtype(model, dtype)
-        return model if inside else model.requires_grad_(False)
 
 
 def _constrained(x: torch.Tensor, devices: Devices) -> torch.Tensor:

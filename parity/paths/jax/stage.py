@@ -25,15 +25,13 @@ from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Tap, counted_on, require_fired
 from parity.hooks.torchtools import named_tensors
 from parity.paths.jax.candidate import TorchaxBackend
-from parity.paths.jax.mesh import make_devices, use_compilation_cache
 from parity.paths.jax.program import Shell, apart, holding
 from parity.paths.jax.tracing import to_jax
-from parity.paths.loaded import Inputs, Predicted, StepCalls
+from parity.paths.loaded import Predicted, StepCalls
 from parity.paths.plan import STAGES_STEP
 from parity.paths.stage import Stage
 from parity.reached import Reached
 from parity.records import Record
-from parity.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +49,12 @@ class Rest:
 
 
 class TorchaxStage(TorchaxBackend):
-    """Runs a stage through torchax.
-
-    Raises:
-        UsageError: the mesh is larger than the devices.
-    """
+    """Runs a stage through torchax."""
 
     family: Stage
 
-    def __init__(self, stage: Stage, settings: Settings, inputs: Inputs) -> None:
-        use_compilation_cache()
-        devices, reached = make_devices(settings), Reached(settings, stage.place)
-        model = stage.make(settings, reached, traced=True)
-        weights = {name: devices.place(name, to_jax(x)) for name, x in named_tensors(model)}
-        super().__init__(model, stage, stage.case, inputs, reached, devices, weights)
+    def _on_mesh(self, reached: Reached) -> dict[str, jax.Array]:
+        return {name: self.devices.place(name, to_jax(x)) for name, x in named_tensors(self.model)}
 
     def call(self, calls: StepCalls, plan: SitePlan | None) -> Predicted:
         ((branch, given),) = calls.branches.items()

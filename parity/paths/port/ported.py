@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import operator
+import sys
 import weakref
 from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping
@@ -23,10 +24,11 @@ from torch.utils import _pytree as pytree
 from parity.errors import MalformedError, UsageError
 from parity.golden.rename import Rename, decode_rename
 from parity.hooks.attach import masks_given
-from parity.hooks.torchtools import prediction_of
+from parity.hooks.torchtools import named_tensors, prediction_of
 from parity.models.family import Condition, Constrain, Family, Said, Sampler
 from parity.models.feature_cache import CALL
 from parity.models.generic.inputs import LATENT
+from parity.models.patches import DTYPES, in_dtype
 from parity.models.spec import Case
 from parity.paths.port.load import Entry, build, failures
 from parity.paths.port.schedule import OwnSampler
@@ -211,7 +213,7 @@ class Ported(Family):
                 f"{self.entry.named}: a reference needs a torch.nn.Module as its `module`, found "
                 f"{type(port.module).__name__}: its floors are measured by running it again in float64 and perturbed"
             )
-        module: torch.nn.Module = uncompiled(port.module)
+        module = _cast(uncompiled(port.module), DTYPES[settings.text("dtype")])
         self._ports[module] = port
         return module
 
@@ -351,6 +353,13 @@ def _dropping(module: object, port: str) -> Iterator[Said]:
     if names:
         detail = f"{port} returns a module in which {names[0]} drops values at random: call its .eval()"
         yield "training mode", "explained", detail
+
+
+def _cast(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
+    """A module in a dtype; the port may have placed its weights in torchax already."""
+    inside = any(type(x).__module__.startswith("torchax") for _, x in named_tensors(module))
+    with sys.modules["torchax"].default_env() if inside else contextlib.nullcontext():
+        return in_dtype(module, dtype)
 
 
 def uncompiled(module: torch.nn.Module) -> torch.nn.Module:
