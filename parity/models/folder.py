@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -208,15 +209,7 @@ def vae_config(folder: Path) -> dict[str, Any]:
     other = [k for k in ("shift_factor", "latents_mean", "latents_std", "use_post_quant_conv") if config.get(k)]
     if other:
         raise UsageError(f"the VAE of '{folder}' has a {other[0]}, which its pipeline leaves out; not decoded yet")
+    factor = config.get("scaling_factor")
+    if not isinstance(factor, (int, float)) or not 0 < factor < math.inf:
+        raise UsageError(f"the VAE of '{folder}' has the scaling_factor {factor!r}, which must be a positive number")
     return config
-
-
-def expected_frames(config: Mapping[str, Any], latent_frames: int) -> int:
-    """How many frames a VAE makes of so many latent ones.
-
-    The first latent frame holds one. CogVideoX decodes pairs, and treats a first frame apart only where the number is
-    odd; its published sizes are all odd.
-    """
-    time = int(config["temporal_compression_ratio"])
-    paired = config.get("_class_name") == "AutoencoderKLCogVideoX" and latent_frames % 2 == 0
-    return latent_frames * time if paired else (latent_frames - 1) * time + 1

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from parity.errors import UsageError
 from parity.models import registry
-from parity.models.folder import load_component, load_part
+from parity.models.folder import load_component, load_part, vae_config
 from parity.models.patches import in_dtype
 from parity.models.registry import family_of, resolve_model
 
@@ -25,6 +25,15 @@ def test_inputs_are_refused_by_a_family_that_makes_its_own(tmp_path: Path) -> No
     (tmp_path / "config.json").write_text('{"_class_name": "CogVideoXTransformer3DModel"}')
     with pytest.raises(UsageError, match="is a CogVideoX, which takes a port"):
         family_of(tmp_path, tmp_path / "inputs.safetensors")
+
+
+@pytest.mark.parametrize("factor", [None, 0.0, -1.0, float("nan"), "1.0"])
+def test_a_vae_without_a_scaling_factor_is_refused(factor: object, tmp_path: Path) -> None:
+    (tmp_path / "vae").mkdir()
+    config = {"_class_name": "AutoencoderKLCogVideoX", "scaling_factor": factor}
+    (tmp_path / "vae" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UsageError, match="must be a positive number"):
+        vae_config(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["./checkpoints/tiny-hunyan", "checkpoints/a/b", "{tmp}/checkpoints/tiny-hunyan"])

@@ -50,6 +50,19 @@ def test_what_it_does_wrong_is_in_the_frames(body: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("frames = frames[:, :, :8]", "(shape [1, 3, 9, 16, 24] against [1, 3, 8, 16, 24])"),
+        ("frames = frames.clone(); frames[0, 0, 3, 0, 0] = float('nan')", "NaN or infinite on one side"),
+    ],
+)
+def test_frames_that_are_lost_or_broken_fail(body: str, said: str, tmp_path: Path) -> None:
+    result = compared(tmp_path, f"{RIGHT}\n{body}")
+    assert (result.verdict, result.stages[0].stage) == ("fail", "vae")
+    assert said in result.reason
+
+
+@pytest.mark.parametrize(
     ("body", "told"),
     [
         ("frames = latents", r"`vae` gave float32 \[1, 16, 3, 2, 3\]; expected frames"),

@@ -86,7 +86,6 @@ def test_both_sides_agree_and_every_frame_is_accounted_for(name: str) -> None:
     assert (stage.stage, stage.output) == ("vae", "frames")
     assert 0 < stage.by_itself.rel_l2 < 1e-4
     assert {d.key.stage for d in result.sites} == {"vae"}
-    assert {c.check: c.verdict for c in result.preflight}["frames"] == "pass"
     calls = {d.key.call for d in result.sites if d.key.module == "decoder.up_blocks.1"}
     assert calls == ({0, 1} if name == COG else {0})
 
