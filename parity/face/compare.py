@@ -102,7 +102,7 @@ def compare(
     )
     kept = _Kept()
     with _torchax_off():
-        found = runs_compare.compare(request, openers, silent, kept, past_preflight=True)
+        found = runs_compare.compare(request, openers, silent, kept)
     return Result.of(without_loop(kept.with_causes(kept.with_outputs(found))))
 
 

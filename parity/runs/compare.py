@@ -57,25 +57,13 @@ def run(request: Request, say: Say, sink: Sink | None = None, openers: Openers |
         return run_chain(request, openers, say, sink or Sink())
 
 
-def compare(
-    request: Request,
-    openers: Openers,
-    say: Say,
-    sink: Sink,
-    own: Encodings = MappingProxyType({}),
-    *,
-    past_preflight: bool = False,
-) -> Result:
-    """See `run`.
-
-    Args:
-        past_preflight: whether a failing check, which decides, does not end the comparison: its numbers are wanted too.
-    """
+def compare(request: Request, openers: Openers, say: Say, sink: Sink, own: Encodings = MappingProxyType({})) -> Result:
+    """See `run`."""
     exact = request.of("logic")
     with ready(request, openers, say, own.get("precision") or own.get("logic")) as pair:
         checks, differing = pair.checks, pair.differing
         problem = failed([c for c in checks if c.check != WEIGHTS] if pair.port else checks)
-        if problem is not None and not past_preflight:
+        if problem is not None:
             why, causes = _of_check(problem), causes_of(problem, differing)
             return Result("fail", "preflight", why, request.model, differing, checks, causes=causes)
         pair.plan()  # refuses before anything runs
@@ -84,10 +72,10 @@ def compare(
             result = unobserved(result, pair, truth.steps[0])
             if request.checks == "precision":
                 result = replace(result, failed="precision" if result.failed else None)
-            return _decided(_with_both(result, checks, request.checks), problem)
+            return _decided(_with_both(result, checks, request.checks))
         if request.checks == "precision":
             result = precision(pair, truth_alone(pair), sink)
-            return _decided(_with_both(result, checks, "precision"), problem)
+            return _decided(_with_both(result, checks, "precision"))
     # The pair as given makes room for the exact one, and is loaded again: weights can be large.
     with ready(exact, openers, say, own.get("logic")) as pair:
         stays_narrow = _stays_narrow(pair, request)
@@ -98,25 +86,18 @@ def compare(
     if stays_narrow:
         if request.checks == "logic":
             raise InconclusiveError(NARROW)
-        given = replace(request, checks="precision")
-        return compare(given, openers, say, sink, own, past_preflight=past_preflight).noted(NARROW)
+        return compare(replace(request, checks="precision"), openers, say, sink, own).noted(NARROW)
     first = replace(first, differing_settings=differing)
     if request.checks == "logic" or first.verdict != "pass":
-        return _decided(_with_both(first, checks, "logic"), problem)
+        return _decided(_with_both(first, checks, "logic"))
     with ready(request, openers, say, own.get("precision")) as pair:
         second = precision(pair, truth, sink)
-    return _decided(_with_both(second, checks, "precision", first), problem)
+    return _decided(_with_both(second, checks, "precision", first))
 
 
-def _decided(result: Result, problem: Check | None) -> Result:
-    """A result that a failing preflight check decides.
-
-    Args:
-        problem: one that failed before anything ran. Weights of a port fail only where a site does: it may permute or
-            transpose what it names as the reference does.
-    """
-    if problem is not None:
-        return replace(result, verdict="fail", failed="preflight", why=_of_check(problem))
+def _decided(result: Result) -> Result:
+    """A result with what is to be said of a port's weights: they fail only where a site does, as it may permute or
+    transpose what it names as the reference does."""
     other = failed(result.preflight)
     if other is None:
         return result
