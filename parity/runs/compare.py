@@ -107,8 +107,8 @@ def _decided(result: Result) -> Result:
     return replace(result, preflight=tuple(laid_out if c is other else c for c in result.preflight))
 
 
-def _of_check(problem: Check, stage: str = "") -> Reason:
-    return Reason(kind="preflight", check=problem.check, detail=problem.detail, stage=stage)
+def _of_check(problem: Check) -> Reason:
+    return Reason(kind="preflight", check=problem.check, detail=problem.detail)
 
 
 NARROW = (
@@ -155,25 +155,19 @@ def compare_stage(
         say(f"{name}: {text}")
 
     result = compare(request, openers, told, kept, own)
-    why = _why(result, request.stage)
+    why = _why(result, request)
     notes = tuple(n for n in result.notes if not n.setting)
     return replace(result, preflight=(), differing_settings=(), checks=(), notes=notes, why=why), kept.ends
 
 
-def _why(result: Result, name: str) -> Reason:
+def _why(result: Result, request: Request) -> Reason:
     """The reason of a stage: its outputs stand where the loop's would."""
     outputs = [d for d in result.sites if d.key.module == LOOP and not d.key.is_apart]
     worst = max(outputs, key=lambda d: d.distance.rel_l2, default=None)
     output = None if worst is None else Output(worst.key.port, worst.distance)
-    return replace(result.why, stage=name, output=output, outputs_match=False, precision=False)
-
-
-def with_checks(result: Result, checks: tuple[Check, ...], stage: str) -> Result:
-    """The result with these checks before it; the first that fails decides."""
-    bad, result = failed(checks), replace(result, preflight=(*result.preflight, *checks))
-    if bad is None or result.verdict == "fail":
-        return result
-    return replace(result, verdict="fail", failed="preflight", why=_of_check(bad, stage))
+    return replace(
+        result.why, stage=request.stage, encoder=request.part, output=output, outputs_match=False, precision=False
+    )
 
 
 def merged(found: Sequence[tuple[str, Result]], request: Request) -> Result:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 import torch
 
 from parity.compare.conclude import stage_diff
+from parity.compare.preflight import failed
 from parity.compare.reason import Reason
 from parity.compare.result import Check, Result
 from parity.errors import InconclusiveError
@@ -25,7 +26,7 @@ from parity.paths.loaded import array, tensor
 from parity.paths.plan import Ends, Given, Openers, Outputs, Pair, Start, split_branches
 from parity.paths.stage import held_dtype
 from parity.runs.checks import coarse_settings
-from parity.runs.compare import Encodings, compare_stage, merged, with_checks
+from parity.runs.compare import Encodings, compare_stage, merged
 from parity.runs.request import Choice, Request, Say
 from parity.settings import BITS, Settings
 
@@ -60,9 +61,9 @@ def compare_text(
     if request.stage1 is not None:
         file = read_stage1(request.stage1, family.streams, case.config)
         checks = (*checks, *file_checks(text, file))
-    result = with_checks(Result("pass", None, Reason(kind="agrees"), request.model), checks, TEXT)
-    if result.verdict != "pass":
-        return (result, {})
+    if (bad := failed(checks)) is not None:
+        why = Reason(kind="preflight", check=bad.check, detail=bad.detail, stage=TEXT)
+        return Result("fail", "preflight", why, request.model, preflight=checks), {}
     came: dict[str, dict[str, Pair[Ends]]] = {}
     results: dict[str, Result] = {}
     notes: list[str] = []
@@ -89,8 +90,8 @@ def compare_text(
             stage2=None,
         )
         results[encoder.part], came[encoder.part] = compare_stage(alone, openers, say, {})
-    result = _joined(results, request, checks)
-    result = result.noted(*notes)
+    result = dataclasses.replace(merged([*results.items()], request), preflight=checks).noted(*notes)
+    result = dataclasses.replace(result, stages=(stage_diff(result, TEXT),))
     if result.verdict != "pass":
         return (result, {})
     coarse = file is not None and any("precision" in ends for ends in came.values())
@@ -105,16 +106,6 @@ def compare_text(
             pair = Pair(pair.reference, dataclasses.replace(pair.candidate, inputs=given))
         own[name] = pair
     return (result, own)
-
-
-def _joined(results: Mapping[str, Result], request: Request, checks: tuple[Check, ...]) -> Result:
-    """One result of the encoders, with the line of the stage."""
-    each = list(results.items())
-    found = with_checks(merged(each, request), checks, TEXT)
-    if found.verdict == "pass":
-        encoders = tuple(dataclasses.replace(result.why, encoder=part) for part, result in each)
-        found = dataclasses.replace(found, why=Reason(kind="agrees", stage=TEXT, together=encoders))
-    return dataclasses.replace(found, stages=(stage_diff(found, TEXT),))
 
 
 def _coarse(encoder: Encoder, request: Request, theirs: Settings) -> bool:
