@@ -19,10 +19,10 @@ import torch
 from parity.errors import UsageError
 from parity.hooks.methods import watched
 from parity.hooks.reduce.on_torch import widen16
-from parity.port import Layout, listening
+from parity.port import listening
 from parity.recorder.rerun import Again
 from parity.recorder.steps import OUTSIDE, STAGE
-from parity.recorder.wrong import Wrong, latents_of, unobserved
+from parity.recorder.wrong import latents_of, unobserved
 from parity.records import Key, Record
 from parity.sketch import shown_record, value_record
 
@@ -38,24 +38,16 @@ NOT_CALLED = (
 )
 
 
-@dataclass(kw_only=True)
+@dataclass
 class Loop:
-    """Watches a script's loop.
-
-    Attributes:
-        recording: that goes on. called: whether calls of a transformer are watched.
-        wrong: takes decodes with known faults; None for none. layout: of what the decoder is given and gives.
-    """
+    """Watches a script's loop; `recording`: that goes on."""
 
     recording: Recording
-    called: bool
-    wrong: Wrong | None
-    layout: Layout
     _decoded: Counter[str] = field(default_factory=Counter)
     _named: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self.kind, self.steps = self.recording.kind, self.recording.steps
+        self.kind, self.steps, self.wrong = self.recording.kind, self.recording.steps, self.recording.wrong
 
     # --- the scheduler
 
@@ -82,7 +74,8 @@ class Loop:
                 return
             given, timestep, remembered = held
             with self.recording.guard():
-                if self.called and not (self.steps.calls or self.steps.traced) and self.steps.number == 0:
+                models = self.recording.asked.parts.models
+                if models and not (self.steps.calls or self.steps.traced) and self.steps.number == 0:
                     raise UsageError(NOT_CALLED)
                 seen = self.steps.part
                 seen += [] if remembered is None else [self._number("history", remembered)]
@@ -179,7 +172,7 @@ class Loop:
     def _placed(self, x: Any) -> np.ndarray:
         """A tensor, or an array of numpy's or JAX's, on the host with the channels in their place."""
         held = np.asarray(self.kind.host(x)) if isinstance(x, torch.Tensor) else widen16(np.asarray(_whole(x)))
-        return np.moveaxis(held, -1, 1) if self.layout == "channels_last" and held.ndim > 2 else held
+        return np.moveaxis(held, -1, 1) if self.recording.asked.layout == "channels_last" and held.ndim > 2 else held
 
     @contextlib.contextmanager
     def finishing(self, processor: Any) -> Iterator[None]:

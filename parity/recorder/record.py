@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,9 @@ from parity.golden.disk.store import open_store
 from parity.hooks.torchtools import is_compiled as is_torch_compiled
 from parity.port import Layout
 from parity.recorder.loop import NOT_CALLED, Loop
-from parity.recorder.parts import Parts, one_of, provenance_of
+from parity.recorder.parts import Parts, Process, one_of, provenance_of
 from parity.recorder.rerun import RUNS, Memory, calls_of, measured, modules_of, write_floors
-from parity.recorder.steps import Branches, Steps
+from parity.recorder.steps import Steps
 from parity.recorder.torch_calls import Calls, Kind, TorchCompiledCalls
 from parity.recorder.wrong import Wrong
 
@@ -36,24 +35,43 @@ class Recording:
     """A recording that is under way; what `parity.record` yields.
 
     Attributes:
-        where: of the golden. failed: what ended it before the script's end; empty for nothing.
-        together: whether other processes observe the same: their collectives are never left, though nothing is written.
-        quiet: whether the user is shown nothing of it. whole: whether it is written, to its end.
+        where: of the golden. asked: what is recorded, and how. process: this one among the script's: where others
+            observe the same their collectives are never left, though nothing is written.
+        quiet: whether the user is shown nothing of it: a run again, of weights that the first recorded.
+        wrong: takes what known faults make of it; None for none.
+        failed: what ended it before the script's end; empty for nothing. whole: whether it is written, to its end.
+        kind: where the tensors lie. steps: what is recorded so far.
     """
 
     where: str
-    stop_after: int | None = None
+    asked: Asked
+    process: Process
+    quiet: bool = False
+    wrong: Wrong | None = None
     failed: str = ""
     stopped: bool = False
-    together: bool = False
-    quiet: bool = False
     whole: bool = False
-    kind: Kind = field(default_factory=Kind)
-    steps: Steps = field(init=False)
+
+    def __post_init__(self) -> None:
+        parts = self.asked.parts
+        self.kind = _kind(parts.observed)
+        self.steps = Steps(
+            absolute(self.where),
+            lambda: provenance_of(parts, self.kind, self.process, weighed=not self.quiet),
+            self.asked.overwrite,
+            writes=self.process.writes,
+            stepped=None if parts.scheduler is None else False,
+        )
+
+    def tell(self, text: str) -> None:
+        """Say a line to the user."""
+        if not self.quiet:
+            say(text)
 
     def wanted(self) -> bool:
         """Whether anything is still recorded."""
-        return (self.together or not self.failed) and not self.stopped and (self.quiet or not _REPEATED)
+        going_on = self.process.together or not self.failed
+        return going_on and not self.stopped and (self.quiet or not _REPEATED)
 
     @property
     def first(self) -> bool:
@@ -70,14 +88,15 @@ class Recording:
             if not self.failed:
                 self.failed = _said(error)
                 say(f"recording to {self.where} ended in step {self.steps.number}: {self.failed}; the script goes on")
-            if self.together:
+            if self.process.together:
                 self.steps.writes = False
             if os.environ.get("PARITY_DEBUG") == "1":
                 raise
 
     def ended(self) -> None:
         """A step is written: leave the loop where that was the last that is wanted."""
-        if self.stop_after is not None and self.steps.number >= self.stop_after and self.wanted():
+        last = self.asked.stop_after
+        if last is not None and self.steps.number >= last and self.wanted():
             self.stopped = True
             raise _StoppedError
 
@@ -227,13 +246,9 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
     def _runs_again(self) -> bool:
         """Whether this is a reference that is run again: it is asked for, in torch, and in one process alone."""
         asked, parts = self._asked, self._asked.parts
-        wanted = self._made or asked.runs or asked.causes
-        return (
-            bool(wanted)
-            and asked.like is None
-            and in_torch(parts)
-            and one_of(parts.models, asked.stop_after).count == 1
-        )
+        if asked.like is not None or not (self._made or asked.runs or asked.causes):
+            return False
+        return in_torch(parts) and one_of(parts.models, asked.stop_after).count == 1
 
     def _failed(self, error: Exception) -> None:
         say(f"no floors: the run could not be made again: {_said(error)}; {self._where} keeps the first")
@@ -297,15 +312,9 @@ def refuse_golden(where: str) -> None:
 
 @contextlib.contextmanager
 def _recording(where: str, asked: Asked, *, quiet: bool = False, wrong: Wrong | None = None) -> Iterator[Recording]:
-    """Record a block; see `record`.
-
-    Args:
-        quiet: see `Recording`; a run again, of weights that the first recorded. wrong: takes what known faults make of
-            it; None for none.
-    """
-    parts = asked.parts
-    process = one_of(parts.models, asked.stop_after)
-    wanted = Recording(process.folder(where), asked.stop_after, together=process.together, quiet=quiet)
+    """Record a block; see `record`, and `Recording` for the others."""
+    process = one_of(asked.parts.models, asked.stop_after)
+    wanted = Recording(process.folder(where), asked, process, quiet, wrong)
     if process.rank and not process.split and not process.together:
         say(f"process {process.rank} of {process.count} does not record: the first one does")
         yield wanted
@@ -316,25 +325,17 @@ def _recording(where: str, asked: Asked, *, quiet: bool = False, wrong: Wrong | 
         refuse_golden(wanted.where)
     if process.split and read_manifest(open_store(where)) is not None:
         raise UsageError(f"{where}: there is a golden of one process here, which would hide the shards; delete it")
-    wanted.kind = _kind(parts.observed)
-    wanted.steps = Steps(
-        absolute(wanted.where),
-        lambda: provenance_of(parts, wanted.kind, process, weighed=not quiet),
-        asked.overwrite,
-        writes=process.writes,
-        stepped=None if parts.scheduler is None else False,
-    )
     with contextlib.ExitStack() as stack:
-        for context in _watched(asked, wanted, wrong):
+        for context in _watched(wanted):
             stack.enter_context(context)
         try:
             yield wanted
         except _StoppedError:
             pass
         except BaseException:
-            _finish(wanted, False, asked)
+            _finish(wanted, False)
             raise
-    _finish(wanted, True, asked)
+    _finish(wanted, True)
     if process.split and not process.rank and not wanted.failed:
         say(f"each of {process.count} processes recorded its share: {where} is the golden that they make up")
 
@@ -345,34 +346,27 @@ def in_torch(parts: Parts) -> bool:
     return type(_kind(parts.observed)) is Kind and isinstance(first, torch.nn.Module)
 
 
-def _watched(asked: Asked, wanted: Recording, wrong: Wrong | None) -> list[contextlib.AbstractContextManager[None]]:
+def _watched(recording: Recording) -> list[contextlib.AbstractContextManager[None]]:
     """The contexts in which the parts are watched.
 
     Raises:
         UsageError: no module matches.
     """
-    parts = asked.parts
+    parts = recording.asked.parts
     found = []
-    for prefix, model in parts.models.items():
-        calls = _calls(model, parts.entries[prefix])(
-            recording=wanted,
-            model=model,
-            prefix="" if prefix == next(iter(parts.models)) else prefix,
-            choice=(asked.sites, asked.values),
-            branches=Branches(parts.guided, asked.branches, wanted.steps),
-            wrong=wrong,
-            tell=(lambda text: None) if wanted.quiet else say,
-        )
+    for i, (name, model) in enumerate(parts.models.items()):
+        entry = parts.entries[name]
+        calls = _calls(model, entry)(recording=recording, model=model, entry=entry, prefix=name if i else "")
         found.append(calls.watching())
-    loop = Loop(recording=wanted, called=bool(parts.models), wrong=wrong, layout=asked.layout)
+    loop = Loop(recording)
     found += [] if parts.scheduler is None else [loop.stepping(parts.scheduler)]
     found += [] if parts.vae is None else [loop.decoding(parts.vae)]
     return [*found, *map(loop.finishing, parts.processors()), loop.naming()]
 
 
-def _finish(recording: Recording, complete: bool, asked: Asked) -> None:
+def _finish(recording: Recording, complete: bool) -> None:
     """Write what is left, and say what there is."""
-    like, called = asked.like, bool(asked.parts.models)
+    like, called = recording.asked.like, bool(recording.asked.parts.models)
     try:
         recording.steps.finish(complete and not recording.failed)
     except Exception as error:
@@ -385,7 +379,7 @@ def _finish(recording: Recording, complete: bool, asked: Asked) -> None:
     recording.whole = complete and not recording.failed and not recording.steps.empty
     if recording.quiet:
         return
-    if recording.together and not recording.steps.writes:
+    if recording.process.together and not recording.steps.writes:
         return  # another process has written it, or what ended it was said
     count = recording.steps.number
     if recording.steps.empty:
@@ -430,11 +424,11 @@ def _kind(models: Mapping[str, Any]) -> Kind:
     return Kind()
 
 
-def _calls(model: Any, entry: Any) -> Callable[..., Calls]:
+def _calls(model: Any, entry: Any) -> type[Calls]:
     """What watches a model, by how it is compiled; `entry` is what the script calls."""
     if "torchax" in sys.modules:
         from parity.recorder.torchax_calls import CompiledCalls, is_compiled
 
         if is_compiled(model):
             return CompiledCalls
-    return functools.partial(TorchCompiledCalls, entry=entry) if is_torch_compiled(entry) else Calls
+    return TorchCompiledCalls if is_torch_compiled(entry) else Calls

@@ -30,7 +30,7 @@ from parity.hooks.tap import Reducer, Tap, by_branch, rows_of
 from parity.hooks.torchtools import ORIGINAL, eagerly, entry_of, leaves, mapped, module_tree, prediction_of
 from parity.recorder.rerun import Again, Memory
 from parity.recorder.steps import STAGE, Branches, names_of
-from parity.recorder.wrong import STEP, Wrong, copied
+from parity.recorder.wrong import STEP, copied
 from parity.records import Key, Record
 
 if TYPE_CHECKING:
@@ -101,24 +101,22 @@ class Calls:
     """Watches one transformer.
 
     Attributes:
-        recording: that goes on. model: it. prefix: before its module names, where a pipeline has several.
-        choice: sites and values. branches: names its calls. wrong: takes runs with known faults; None for none.
-        tell: says a line to the user. busy: whether parity itself is calling.
+        recording: that goes on. model: it. entry: what the script calls: the model, or what wraps it.
+        prefix: before its module names, where a pipeline has several. busy: whether parity itself is calling.
     """
 
     recording: Recording
     model: torch.nn.Module
+    entry: torch.nn.Module
     prefix: str
-    choice: tuple[str, tuple[str, ...]]
-    branches: Branches
-    wrong: Wrong | None
-    tell: Callable[[str], None]
     busy: bool = False
     _call: tuple[tuple[str, ...], Again | None] | None = None
 
     def __post_init__(self) -> None:
+        asked, self.tell, self.wrong = self.recording.asked, self.recording.tell, self.recording.wrong
         self.kind, self.steps = self.recording.kind, self.recording.steps
-        self.plan: SitePlan = plan_sites(["", *module_tree(self.model)], *self.choice)
+        self.branches = Branches(asked.parts.guided, asked.branches, self.steps)
+        self.plan: SitePlan = plan_sites(["", *module_tree(self.model)], asked.sites, asked.values)
         self.whole = not any(is_split(x) for x in self.model.parameters())
 
     @contextlib.contextmanager
@@ -212,13 +210,7 @@ class Calls:
 
 @dataclass(kw_only=True)
 class TorchCompiledCalls(Calls):
-    """Watches a transformer that is compiled by torch.compile, or has modules that are.
-
-    Attributes:
-        entry: what the script calls: the model, or what wraps it.
-    """
-
-    entry: torch.nn.Module
+    """Watches a transformer that is compiled by torch.compile, or has modules that are."""
 
     def __post_init__(self) -> None:
         with eagerly(self.model):
