@@ -25,7 +25,7 @@ from parity.models.text import TEXT, Encoder, divided, load_encoder
 from parity.models.text import skeleton as encoder_skeleton
 from parity.models.vae import CacheRows, load_decoder
 from parity.paths.loaded import Conditions, array, tensor
-from parity.paths.plan import VAE_INPUT, VAE_STAGE, Array, Spec
+from parity.paths.plan import VAE_STAGE, Array, Spec, split_branches
 from parity.paths.stage import Stage
 from parity.settings import parse
 
@@ -73,14 +73,14 @@ def _file_rows(encoder: Encoder, given: Conditions, branch: str, x: np.ndarray) 
 
 def _vae(spec: Spec, case: Case, family: Family) -> Stage:
     vae_config(case.folder)  # refuses a class that is not known
-    assert spec.start.inputs is not None
+    given = spec.start.inputs or {}  # of one that is opened for its weights alone there are none
     return Stage(
         stage=VAE_STAGE,
         case=case,
         output="frames",
         trunk="decoder",
         make=partial(load_decoder, case),
-        inputs={"": {"latents": tensor(spec.start.inputs[VAE_INPUT])}},
+        inputs=split_branches({name: tensor(x) for name, x in given.items()}),
         place=VAE_STAGE,
         rule=CacheRows(),
         pictures=True,

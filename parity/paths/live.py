@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import functools
 import traceback
-import weakref
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from parity.errors import ParityError, UsageError, summary
 from parity.golden.fingerprint import weight_prints
-from parity.hooks.torchtools import module_tree
 from parity.models.family import Family
 from parity.models.patches import device_named
 from parity.models.registry import opened, tiny_names
@@ -54,23 +52,15 @@ from parity.records import Facts, StepRecords
 from parity.settings import Backend as PathName
 from parity.settings import Settings
 
-if TYPE_CHECKING:
-    from parity.paths.loaded import Backend
-
 PATHS: Mapping[str, PathName] = {"reference": "torch", "candidate": "torchax"}
 
 
 @dataclass
 class Host:
-    """Loads sides in this process.
-
-    Attributes:
-        stages: backends of stages outside the loop, by what they are, shared by the sides that hold them.
-    """
+    """Loads sides in this process."""
 
     _ports: dict[tuple[str, str], Entry] = field(default_factory=dict)
     _encoded: dict[object, Conditions] = field(default_factory=dict)
-    stages: MutableMapping[object, Backend] = field(default_factory=weakref.WeakValueDictionary)
 
     def open(self, spec: Spec) -> LiveSide:
         """A side, loaded when it is first asked for something."""
@@ -280,17 +270,12 @@ class StageSide(LiveSide):
 
     @functools.cached_property
     def loaded(self) -> Loaded:
-        stage, settings, spec = self.known, self.settings, self.spec
-        named = {name: _tensors(given) for name, given in spec.start.beside.items()}
+        stage = self.known
+        named = {name: _tensors(given) for name, given in self.spec.start.beside.items()}
         inputs = Inputs(stage.inputs, torch.empty(0), 0, 0, beside=named)
         if stage.replaced:
             return Loaded(stage, stage.case, inputs, Opaque(stage, inputs, stage.replaced), {})
-        source = spec.source
-        key = (self.role, source.model, source.prompt, source.stage, source.part, *spec.settings.items())
-        backend = self.host.stages.get(key)
-        if backend is None:
-            backend = self.host.stages[key] = load(stage, stage.case, settings, inputs).backend
-        return Loaded(stage, stage.case, inputs, backend, module_tree(backend.model))
+        return load(stage, stage.case, self.settings, inputs)
 
     def facts(self) -> Facts:
         stage, spec = self.known, self.spec

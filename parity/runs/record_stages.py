@@ -10,27 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from parity.hooks.sites import plan_sites, split_sites
 from parity.models.family import Family
 from parity.models.registry import opened
 from parity.models.spec import Case
 from parity.paths.known_stages import stage_modules
-from parity.paths.plan import (
-    STAGES_STEP,
-    VAE_INPUT,
-    VAE_STAGE,
-    Array,
-    Ends,
-    Given,
-    Openers,
-    Outputs,
-    Plan,
-    Side,
-    Spec,
-    Start,
-)
+from parity.paths.plan import STAGES_STEP, VAE_INPUT, VAE_STAGE, Ends, Openers, Outputs, Plan, Spec, Start
 from parity.records import LOOP, Facts, Floor, Key, Record, StepRecords
 from parity.runs.record import RecordRequest
 from parity.runs.request import Choice, Say
@@ -46,7 +31,7 @@ class Chain:
     Attributes:
         case, family: of the model. request: of the recording. openers: who loads the stages.
         choices: stage or encoder -> its own sites and values. records, floors: of step -1 so far.
-        weights: fingerprints of the stages' weights. vae: holds the decoder, where it is among the stages.
+        weights: fingerprints of the stages' weights.
     """
 
     case: Case
@@ -57,7 +42,6 @@ class Chain:
     records: list[Record] = field(default_factory=list)
     floors: dict[Key, Floor] = field(default_factory=dict)
     weights: dict[str, str] = field(default_factory=dict)
-    vae: Side | None = None
 
     @classmethod
     def of(cls, request: RecordRequest, openers: Openers) -> Chain:
@@ -67,11 +51,10 @@ class Chain:
         choices = split_sites(stage_modules(case, family, run.stages), run.sites, run.values)
         made = cls(case, family, request, openers, choices)
         if "vae" in run.stages:
-            # Loaded before the loop, since its weights belong to the provenance, which is written first; the decoder
-            # that decodes is this very one. What it is given until then is nothing that anybody reads.
-            unread = np.zeros(case.latent_shape, np.float32)
-            made.vae = openers.of(request.side).open(made._decoder(Array(unread, "float32"), {}))
-            made.weights |= _weights(made.vae.facts())
+            # Its weights belong to the provenance, which is written first: before there is anything to decode.
+            vae = openers.of(request.side).open(made._spec(VAE_STAGE, "", request.settings))
+            made.weights |= _weights(vae.facts())
+            vae.close()
         return made
 
     def encode(self, say: Say) -> Start:
@@ -91,12 +74,8 @@ class Chain:
         """Decode what the loops came to, and keep the records."""
         say("vae: decoding")
         beside = {name: {VAE_INPUT: x["latents"]} for name, x in ends.beside.items()}
-        self._run(self._decoder(ends.own["latents"], beside), self.choices["vae"])
-        if self.vae is not None:
-            self.vae.close()
-
-    def _decoder(self, latents: Array, beside: Mapping[str, Given]) -> Spec:
-        return replace(self._spec(VAE_STAGE, "", self.request.settings), start=Start({VAE_INPUT: latents}, beside))
+        start = Start({VAE_INPUT: ends.own["latents"]}, beside)
+        self._run(replace(self._spec(VAE_STAGE, "", self.request.settings), start=start), self.choices["vae"])
 
     def _spec(self, stage: str, part: str, settings: Settings) -> Spec:
         source = source_of(replace(self.request.run, stages=(stage,), part=part))

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from parity.hooks.sites import SitePlan
-from parity.paths.live import InProcess
+from parity.paths.live import Host, InProcess, LiveSide, StageSide, _tensors
 from parity.paths.loaded import Loaded
 from parity.paths.loop import Once, denoise
 from parity.paths.plan import STAGES_STEP, VAE_INPUT, Array, Role, Spec, Start
@@ -19,7 +19,33 @@ from parity.runs.request import Request
 from parity.runs.sides import source_of
 from parity.settings import parse
 
-OPENERS = InProcess()
+
+class _Stages(Host):
+    """Loads each stage once: two sides of one differ in what they are called with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: dict[object, Loaded] = {}
+
+    def open(self, spec: Spec) -> LiveSide:
+        side, source = super().open(spec), spec.source
+        if not isinstance(side, StageSide) or side.known.replaced:
+            return side
+        key = (spec.role, source.model, source.prompt, source.stage, source.part, *spec.settings.items())
+        own = self.kept.setdefault(key, self.kept.get(key) or side.loaded)
+        beside = {name: _tensors(given) for name, given in spec.start.beside.items()}
+        inputs = replace(own.inputs, conditions=side.known.inputs, beside=beside)
+        side.loaded = replace(own, family=side.known, inputs=inputs)
+        return side
+
+
+class _InOne(InProcess):
+    def __init__(self) -> None:
+        super().__init__()
+        self._host = _Stages()
+
+
+OPENERS = _InOne()
 _UNREAD = {VAE_INPUT: Array(np.zeros(1, np.float32), "float32")}
 """A decoder is loaded before anybody looks at what it is given."""
 
