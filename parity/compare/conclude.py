@@ -188,14 +188,22 @@ UNREAD_LATENTS = "in rows that nothing reads: all that the model is given and wh
 """The note of latents that one loop puts back after each step, and another where they are read."""
 
 
+UNREAD_SHARE = 0.05
+"""Share of the difference of latents that may be left in what reads them: floors of 16 bits are too wide to say."""
+
+
 def _without_unread_latents(sites: list[SiteDiff]) -> list[SiteDiff]:
     """The sites, latents not compared where nothing else differs and what is decoded was compared."""
     failed = [d for d in sites if d.verdict == "fail"]
     decoded = any(d.key.site == GIVEN and d.verdict == "pass" and all(d.dtypes) for d in sites)
     if not failed or not decoded or any(d.key.site not in LATENTS for d in failed):
         return sites
+    most = UNREAD_SHARE * min(d.distance.rel_l2 for d in failed)
+    if any((is_argument(d) or d.key.site == GIVEN) and d.distance.rel_l2 > most for d in sites):
+        return sites
+    unread = {d.key for d in failed}
     return [
-        replace(d, verdict="not compared", birth=None, note=UNREAD_LATENTS) if d.verdict == "fail" else d for d in sites
+        replace(d, verdict="not compared", birth=None, note=UNREAD_LATENTS) if d.key in unread else d for d in sites
     ]
 
 

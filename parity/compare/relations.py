@@ -223,11 +223,16 @@ def stepped(seen: Seen) -> Iterator[Cause]:
 
 
 def _own_step(seen: Seen) -> Made | None:
-    """What the candidate's own dt makes of its prediction, where the reference steps by its dt."""
-    ours, theirs = _euler(seen.ours), _moved(seen.theirs)
-    if ours is None or theirs is None or ours.another:
+    """What the candidate's own dt makes of its prediction, where the reference steps by its dt and by nothing else."""
+    ours, theirs = _moved(seen.ours), _moved(seen.theirs)
+    if ours is None or theirs is None:
         return None
-    flow, before, after, dt = theirs
+    made, most = _stepped(ours)
+    return _stepped(theirs) if np.linalg.norm(ours[2] - made) <= most else None
+
+
+def _stepped(moved: _Moved) -> Made:
+    flow, before, after, dt = moved
     return before + dt * flow, _most(dt * flow, flow) + _most(before, before, after)
 
 

@@ -86,6 +86,9 @@ VERDICTS: dict[str, tuple[list[Walk], Judge, tuple[str, str | None]]] = {  # ste
         Judge(), PASS),
     "latents that are decoded": ([whole_step(latents=FAR), walk_of({"decode:in.z": FAR}, -1)], Judge(),
         ("fail", "0  loop:latents.after module")),
+    "latents that are decoded, within a wide floor": (
+        [whole_step(latents=20.0), walk_of({"decode:in.z": 2.5}, -1)], Judge(),
+        ("fail", "0  loop:latents.after module")),
     "latents that the model is given": (
         [whole_step(latents=FAR), whole_step(1, before=FAR), walk_of({"decode:in.z": 0.5}, -1)], Judge(),
         ("fail", "0  loop:latents.after module")),
