@@ -25,6 +25,9 @@ LOOP = "loop"
 AFTER = "vae"
 """The stage that goes on from the loop's latents."""
 
+FRAMES = "decode:frames"
+"""What a script's processor makes of what was decoded."""
+
 ATTENTION = "attention"
 """Last part of the pseudo-module that stands for one attention call: `<module>.attention` with ports `in.query`,
 `in.key`, `in.value` and `out`."""

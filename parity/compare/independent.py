@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 
 from parity.compare.births import SCHEDULE, is_unlike
 from parity.compare.result import Result, SiteDiff
-from parity.records import ATTENTION, LOOP, Key
+from parity.records import ATTENTION, FRAMES, LOOP, Key
 
-_RELATIONS = (f"{LOOP}:noise_pred", f"{LOOP}:latents.after", "decode:in.z", "decode:frames")
+_RELATIONS = (f"{LOOP}:noise_pred", f"{LOOP}:latents.after", "decode:in.z", FRAMES)
 """In execution order."""
 _AROUND = ("", LOOP, SCHEDULE, "decode")
 """What is no module of the model."""

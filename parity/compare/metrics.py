@@ -22,7 +22,7 @@ import numpy as np
 
 from parity.compare.result import NAN, UNKNOWN, Distance, SiteDiff
 from parity.floors import L2_LIMIT as L2_LIMIT
-from parity.records import AFTER, LOOP, Floor, Key, Record
+from parity.records import AFTER, FRAMES, LOOP, Floor, Key, Record
 from parity.settings import BITS
 from parity.sketch import TOTAL, Geometry, bin_norms
 
@@ -88,10 +88,6 @@ def other_pictures(reference: Record, candidate: Record) -> bool:
     """Whether frames are floats of 0 to 1 on one side and levels of 8 bits on the other: another `output_type`."""
     levels = [record.dtype == "uint8" for record in (reference, candidate)]
     return reference.key.site == FRAMES and levels[0] != levels[1]
-
-
-FRAMES = "decode:frames"
-"""What a script's processor makes of what was decoded."""
 
 
 def one_shape(a: tuple[int, ...], b: tuple[int, ...]) -> bool:

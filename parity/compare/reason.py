@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from parity.records import LOOP, Key
+from parity.records import FRAMES, LOOP, Key
 
 NAN = float("nan")
 
@@ -211,6 +211,8 @@ def place(key: Key) -> str:
     what, _, rest = port.partition(".")
     if key.module == LOOP:
         named = f"{what} {rest} the step" if rest in ("before", "after") else port
+    elif key.site == FRAMES:
+        named = "the frames"  # which the decoder's output is made into
     else:
         rest = "" if rest == "input" else f" {rest}" if rest else ""
         named = f"{key.module or 'model'} {'input' if what == 'in' else 'output'}{rest}"

@@ -23,7 +23,7 @@ from parity.port import listening
 from parity.recorder.rerun import Again
 from parity.recorder.steps import OUTSIDE, STAGE
 from parity.recorder.wrong import latents_of, unobserved
-from parity.records import Key, Record
+from parity.records import FRAMES, Key, Record
 from parity.sketch import shown_record, value_record
 
 if TYPE_CHECKING:
@@ -176,20 +176,31 @@ class Loop:
 
     @contextlib.contextmanager
     def finishing(self, processor: Any) -> Iterator[None]:
-        """Within it, the frames that a pipeline's processor gives are recorded."""
+        """Within it, the frames that a pipeline's processor gives are recorded, video by video: what it gives at last,
+        not what one of its methods takes from another."""
+
+        def before(args: Any, kwargs: Any) -> tuple[int, int]:
+            return len(self.steps.outside), self._decoded["frames"]
+
+        def after(begin: tuple[int, int], args: Any, kwargs: Any, result: Any) -> None:
+            if not self.recording.wanted():
+                return
+            with self.recording.guard():
+                if (frames := _array(result)) is not None:
+                    start, self._decoded["frames"] = begin
+                    self.steps.outside[start:] = [r for r in self.steps.outside[start:] if r.key.site != FRAMES]
+                    self._frames(frames)
+
         with contextlib.ExitStack() as stack:
             for name in ("postprocess_video", "postprocess"):
-                stack.enter_context(watched(processor, name, lambda args, kwargs: None, self._frames))
+                stack.enter_context(watched(processor, name, before, after))
             yield
 
-    def _frames(self, held: Any, args: Any, kwargs: Any, result: Any) -> None:
-        if not self.recording.wanted() or self._decoded["frames"]:
-            return
-        with self.recording.guard():
-            frames = _array(result)
-            if frames is not None:
-                self._decoded["frames"] += 1
-                self.steps.outside.append(self.steps.after_loop("frames", frames, frames.dtype.name, 0, held=False))
+    def _frames(self, frames: np.ndarray) -> None:
+        for video in frames if frames.ndim == VIDEO else (frames,):
+            call = self._decoded["frames"]
+            self._decoded["frames"] += 1
+            self.steps.outside.append(self.steps.after_loop("frames", video, video.dtype.name, call, held=False))
 
     # --- what the script names itself
 

@@ -138,6 +138,29 @@ def test_copy_of_a_scheduler_steps_by_itself(copied: Callable[[Any], Any], tmp_p
     assert Golden.open(tmp_path / "a").steps == (0, 1)
 
 
+@pytest.mark.parametrize("method", ["postprocess_video", "postprocess"])
+def test_what_a_processor_gives_at_last_is_recorded(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A method of it that takes each video from another hid what it does to them itself."""
+    pipe, call = ltx()
+    recorded(tmp_path / "ours", call, pipe)
+    own = getattr(pipe.video_processor, method)
+    monkeypatch.setattr(pipe.video_processor, method, lambda *given, **named: 0.9 * np.array(own(*given, **named)))
+    recorded(tmp_path / "theirs", call, pipe, runs=0)
+    found = diff(tmp_path / "ours", tmp_path / "theirs")
+    assert (found.verdict, "the frames (vae): " in found.reason) == ("fail", True), found.reason
+
+
+def test_the_frames_of_each_video_are_recorded(tmp_path: Path) -> None:
+    pipe, _ = ltx()
+    with parity.record(tmp_path / "a", pipe, runs=0):
+        for shape in ((2, 3, 5, 8, 8), (1, 3, 5, 8, 8)):
+            pipe.video_processor.postprocess_video(torch.zeros(shape))
+    frames = [r for r in Golden.open(tmp_path / "a").read_step(-1).records if r.key.site == "decode:frames"]
+    assert [(r.key.call, r.shape) for r in frames] == [(i, (5, 8, 8, 3)) for i in range(3)]
+
+
 def test_another_output_type_is_no_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Floats, tensors with the channels first, pictures of 8 bits."""
     pipe, call = ltx()
