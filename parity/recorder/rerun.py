@@ -9,6 +9,7 @@ with a memory, decoders, whatever it does. Nothing is inferred about the loop.
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import math
 import random
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from parity.errors import UsageError
 from parity.floors import STORED, Floors, least
 from parity.golden import Golden, GoldenWriter
 from parity.hooks.methods import replaced
@@ -75,16 +77,20 @@ class Memory:
     where the generators stand that they draw from.
 
     Attributes:
-        held: for each module its attributes, and what was in those that can be written to.
+        held: for each module its attributes, and what was in those that can be written to. hooked: what diffusers'
+            caches remember in hooks of it. weights: some of the values of each parameter, by name.
     """
 
     draws: Draws
     held: tuple[tuple[torch.nn.Module, Mapping[str, tuple[Any, Any]], tuple[tuple[Any, Any], ...]], ...]
+    hooked: tuple[tuple[Any, dict[str, Any]], ...]
+    weights: Mapping[str, tuple[torch.nn.Parameter, torch.Tensor | None]]
 
     @classmethod
     def of(cls, modules: Iterable[torch.nn.Module]) -> Memory:
         """What they remember now."""
-        every = {id(m): m for module in modules for m in module.modules()}
+        tops = list(modules)
+        every = {id(m): m for module in tops for m in module.modules()}
         return cls(
             Draws.now(),
             tuple(
@@ -95,11 +101,24 @@ class Memory:
                 )
                 for module in every.values()
             ),
+            tuple((state, copy.deepcopy(vars(state))) for module in every.values() for state in _hooked(module)),
+            {name: (x, _some(x)) for module in tops for name, x in module.named_parameters()},
         )
 
     def put(self) -> None:
-        """Have them remember that again."""
+        """Have them remember that again.
+
+        Raises:
+            UsageError: weights are not those that they were, of which there is no copy.
+        """
+        for name, (x, some) in self.weights.items():
+            now = _some(x)
+            if now is not None and some is not None and not torch.equal(now, some):
+                raise UsageError(f"the script changes weights while it runs ({name}), and they are not put back")
         self.draws.put()
+        for state, remembered in self.hooked:
+            vars(state).clear()
+            vars(state).update(copy.deepcopy(remembered))
         for module, attributes, buffers in self.held:
             for name in _own(module).keys() - attributes.keys():
                 del vars(module)[name]
@@ -108,6 +127,27 @@ class Memory:
                 _put(x, content)
             for x, content in buffers:
                 _put(x, content)
+
+
+SOME = 16
+"""Values of a parameter that are looked at: what scales or merges weights changes most of them."""
+
+
+def _some(x: torch.Tensor) -> torch.Tensor | None:
+    """Some values of a parameter, spread over it, on the host; None of one that is nowhere now or cannot be read."""
+    try:
+        held = x.detach() if x.is_contiguous() else x.detach()[:1]
+        flat = held.reshape(-1)
+        return None if x.is_meta else flat[:: max(1, flat.numel() // SOME)].float().nan_to_num().cpu()
+    except (RuntimeError, TypeError, ValueError, NotImplementedError):  # a quantiser's own
+        return None
+
+
+def _hooked(module: torch.nn.Module) -> Iterator[Any]:
+    """What the hooks of diffusers' caches remember of a module's calls."""
+    hooks = getattr(vars(module).get("_diffusers_hook"), "hooks", {})
+    for hook in hooks.values():
+        yield from (x for name in ("state", "state_manager") if hasattr(x := getattr(hook, name, None), "__dict__"))
 
 
 def _own(module: torch.nn.Module) -> dict[str, Any]:
