@@ -6,6 +6,7 @@ Everything is seen on its way into and out of the script's own objects.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import sys
 from collections import Counter
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 
 from parity.errors import UsageError
-from parity.hooks.methods import watched
+from parity.hooks.methods import replaced, watched
 from parity.hooks.reduce.on_torch import widen16
 from parity.port import listening
 from parity.recorder.rerun import Again
@@ -27,6 +28,7 @@ from parity.records import FRAMES, Key, Record
 from parity.sketch import shown_record, value_record
 
 if TYPE_CHECKING:
+    from parity.recorder.parts import Parts
     from parity.recorder.record import Recording
 
 PICTURE, VIDEO = 4, 5
@@ -119,6 +121,27 @@ class Loop:
 
     def _number(self, port: str, value: float) -> Record:
         return self.steps.value(port, np.asarray(np.float64(value)), "float64")
+
+    @contextlib.contextmanager
+    def renewing(self, parts: Parts) -> Iterator[None]:
+        """Within it, a scheduler or a VAE that a pipeline has been given since is watched in its calls too."""
+        if not callable(parts.pipe):
+            yield
+            return
+        kind, known = type(parts.pipe), {id(parts.scheduler), id(parts.vae)}
+        own = kind.__call__
+
+        @functools.wraps(own)
+        def called(pipe: Any, *args: Any, **kwargs: Any) -> Any:
+            with contextlib.ExitStack() as stack:
+                new = parts.now if pipe is parts.pipe else parts
+                for part, watching in ((new.scheduler, self.stepping), (new.vae, self.decoding)):
+                    if id(part) not in known:
+                        stack.enter_context(watching(part))
+                return own(pipe, *args, **kwargs)
+
+        with replaced(kind, "__call__", called):
+            yield
 
     # --- the decoder and the frames
 

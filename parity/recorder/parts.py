@@ -17,7 +17,7 @@ import functools
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,7 @@ class Parts:
         pipe: a diffusers pipeline, or None. vae, scheduler: its own or the script's; None for none.
         models: the transformers by their names in a pipeline; empty where a script decodes alone.
         entries: what the script calls of each: itself, or what `torch.compile` made of it.
+        given: names of those that the script gave in place of the pipeline's.
     """
 
     pipe: Any
@@ -52,6 +53,13 @@ class Parts:
     scheduler: Any
     models: Mapping[str, Any]
     entries: Mapping[str, Any]
+    given: frozenset[str] = frozenset()
+
+    @property
+    def now(self) -> Parts:
+        """With the scheduler and the VAE that the pipeline has now: a script may have replaced them."""
+        own = {name: getattr(self.pipe, name, None) for name in ("scheduler", "vae") if name not in self.given}
+        return replace(self, **{name: plain(x) for name, x in own.items() if x is not None})
 
     @staticmethod
     def found(pipe: Any, *, transformer: Any = None, vae: Any = None, scheduler: Any = None) -> Parts:
@@ -62,12 +70,13 @@ class Parts:
         """
         entries = {name: _inside(model) for name, model in _transformers(pipe, transformer).items()}
         models = {name: plain(model) for name, model in entries.items()}
+        given = [name for name, x in (("scheduler", scheduler), ("vae", vae)) if x is not None]
         scheduler, vae = scheduler or getattr(pipe, "scheduler", None), plain(vae or getattr(pipe, "vae", None))
         if not models and not hasattr(vae, "decode"):
             raise UsageError(
                 "parity.record: give a diffusers pipeline, transformer= of your own loop, or a vae= to decode"
             )
-        return Parts(pipe=pipe, vae=vae, scheduler=scheduler, models=models, entries=entries)
+        return Parts(pipe=pipe, vae=vae, scheduler=scheduler, models=models, entries=entries, given=frozenset(given))
 
     @property
     def observed(self) -> Mapping[str, Any]:

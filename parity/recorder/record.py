@@ -57,7 +57,7 @@ class Recording:
         self.kind = _kind(parts.observed)
         self.steps = Steps(
             absolute(self.where),
-            lambda: provenance_of(parts, self.kind, self.process, weighed=not self.quiet),
+            lambda: provenance_of(parts.now, self.kind, self.process, weighed=not self.quiet),
             self.asked.overwrite,
             writes=self.process.writes,
             stepped=None if parts.scheduler is None else False,
@@ -352,7 +352,7 @@ def _watched(recording: Recording) -> list[contextlib.AbstractContextManager[Non
     Raises:
         UsageError: no module matches.
     """
-    parts = recording.asked.parts
+    parts = recording.asked.parts.now
     found = []
     for i, (name, model) in enumerate(parts.models.items()):
         entry = parts.entries[name]
@@ -361,7 +361,7 @@ def _watched(recording: Recording) -> list[contextlib.AbstractContextManager[Non
     loop = Loop(recording)
     found += [] if parts.scheduler is None else [loop.stepping(parts.scheduler)]
     found += [] if parts.vae is None else [loop.decoding(parts.vae)]
-    return [*found, *map(loop.finishing, parts.processors()), loop.naming()]
+    return [*found, *map(loop.finishing, parts.processors()), loop.naming(), loop.renewing(parts)]
 
 
 def _finish(recording: Recording, complete: bool) -> None:

@@ -128,6 +128,8 @@ def _watched(where: str, script: Script, run: int | None, *, overwrite: bool, ma
         raise UsageError(
             f"'{script.file}' called no diffusers pipeline: record its loop with `for _ in parity.record(...)`"
         )
+    if watch.more:
+        say(f"{watch.more} later call{'s' if watch.more > 1 else ''} of a pipeline not recorded: the first one is")
     if watch.recording is not None and watch.recording.failed:
         raise UsageError(f"the recording to {where} is not whole: {watch.recording.failed}")
 
@@ -165,12 +167,13 @@ class _Watch:
 
     Attributes:
         recorder: of the golden. run: which perturbed one; None for the script as it is.
-        called: whether a pipeline was called. recording: of that call.
+        called: whether a pipeline was called. recording: of that call. more: calls that came after it.
     """
 
     def __init__(self, recorder: Callable[[Parts], Recorder], run: int | None) -> None:
-        self.recorder, self.run, self.called = recorder, run, False
+        self.recorder, self.run, self.called, self.more = recorder, run, False, 0
         self.recording: Recording | None = None
+        self._inside = False
         self._classes = contextlib.ExitStack()
         self._seen: set[type[Any]] = set()
         self._rounding = contextlib.ExitStack()
@@ -191,10 +194,14 @@ class _Watch:
         @functools.wraps(own)
         def call(pipe: Any, *args: Any, **kwargs: Any) -> Any:
             if self.called:
+                self.more += not self._inside
                 return own(pipe, *args, **kwargs)
-            self.called = True
+            self.called = self._inside = True
             self._rounding.close()
-            return self._recorded(pipe, args, kwargs)
+            try:
+                return self._recorded(pipe, args, kwargs)
+            finally:
+                self._inside = False
 
         self._classes.enter_context(replaced(kind, "__call__", call))
 

@@ -138,6 +138,19 @@ def test_copy_of_a_scheduler_steps_by_itself(copied: Callable[[Any], Any], tmp_p
     assert Golden.open(tmp_path / "a").steps == (0, 1)
 
 
+def test_a_scheduler_that_is_replaced_within_the_block_is_recorded(tmp_path: Path) -> None:
+    pipe, call = ltx()
+    recorded(tmp_path / "ours", call, pipe)
+
+    def anew() -> Any:
+        pipe.scheduler = type(pipe.scheduler).from_config(pipe.scheduler.config)
+        return call()
+
+    recorded(tmp_path / "theirs", anew, pipe, runs=0)
+    found = diff(tmp_path / "ours", tmp_path / "theirs")
+    assert (found.verdict, len(found.steps)) == ("pass", len(Golden.open(tmp_path / "ours").steps) - 1), found.reason
+
+
 @pytest.mark.parametrize("method", ["postprocess_video", "postprocess"])
 def test_what_a_processor_gives_at_last_is_recorded(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
