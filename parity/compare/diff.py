@@ -30,7 +30,7 @@ from parity.compare.conclude import WIDEST_ROUNDED, Collected, conclude, recorde
 from parity.compare.detectors import Detectors, config_causes
 from parity.compare.independent import code_of, in_order
 from parity.compare.judge import Judge
-from parity.compare.pairs import Branches
+from parity.compare.pairs import Branches, decodes
 from parity.compare.preflight import failed
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Cause, Check, Failed, Origin, Result, measured
@@ -306,7 +306,8 @@ def _steps(
             both = {r.key for r in reference.records} & {r.key for r in candidate.records}
             reference, candidate = reference.where(both.__contains__), candidate.where(both.__contains__)
         if reference.step < 0:
-            last = [(reference.where(_after), candidate.where(_after))]
+            after = reference.where(_after)
+            last = [(after, decodes(after, candidate.where(_after)))]
             reference, candidate = (side.where(lambda key: not _after(key)) for side in (reference, candidate))
         yield reference, candidate
         del reference, candidate

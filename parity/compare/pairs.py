@@ -20,6 +20,7 @@ which, and what a side makes of its branches, the guided prediction, decides.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -32,8 +33,9 @@ from parity.compare.comparable import of_script
 from parity.compare.metrics import comparable_shapes, sketch_distance
 from parity.compare.preflight import Factors, factors_at
 from parity.compare.result import UNKNOWN, SiteDiff
+from parity.compare.values import GIVEN
 from parity.golden.disk.part import Layout, chosen
-from parity.records import LOOP, Key, Provenance, Record, StepRecords
+from parity.records import FRAMES, LOOP, Key, Provenance, Record, StepRecords
 from parity.sketch import Geometry
 
 
@@ -263,6 +265,44 @@ def _drawn(pair: Pair) -> bool:
 
 def _counts(r: Record | None) -> bool:
     return r is not None and r.kind == "tensor" and not r.key.is_apart
+
+
+# --- calls of the decoder that only one side makes
+
+
+def decodes(reference: StepRecords, candidate: StepRecords) -> StepRecords:
+    """The candidate's step after the loop, its calls of the decoder under the numbers of the reference's that were
+    given the same: a side may warm the decoder up, or show the video while it is made. Of as many each keeps its own;
+    one that was given nothing of the same has its place from the end."""
+    ours, theirs = ([r for r in side.records if r.key.site == GIVEN] for side in (reference, candidate))
+    if not ours or not theirs or len(ours) == len(theirs):
+        return candidate
+    numbers: dict[int, int] = {}
+    free = [*theirs]
+    for i, record in enumerate(reversed(ours)):
+        near = min(free, key=lambda r: _far(record, r), default=None)
+        if near is None or not _far(record, near) <= SAME_LATENTS:
+            near = theirs[-1 - i] if i < len(theirs) and theirs[-1 - i] in free else None
+        if near is not None:
+            free.remove(near)
+            numbers[near.key.call] = record.key.call
+    others = (call for call in itertools.count(len(ours)))
+    numbers |= {r.key.call: next(others) for r in free}
+    return candidate.renamed(lambda key: replace(key, call=numbers.get(key.call, key.call)) if _decoded(key) else key)
+
+
+def _decoded(key: Key) -> bool:
+    return key.module == GIVEN.partition(":")[0] and key.site != FRAMES
+
+
+def _far(a: Record, b: Record) -> float:
+    """Relative distance of two records; infinite where they do not line up."""
+    far = sketch_distance(a, b) if a.shape == b.shape else math.inf
+    return math.inf if math.isnan(far) else far
+
+
+SAME_LATENTS = 0.1
+"""Relative distance of what two calls of a decoder are given from which they are one, rounded in 16 bits at most."""
 
 
 # --- branches that nobody named

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parity.compare.judge import Judge
-from parity.compare.pairs import align, lone_ports
+from parity.compare.pairs import align, decodes, lone_ports
 from parity.compare.result import SiteDiff
 from parity.records import Floor, Record, StepRecords
 from tests.support.made import Walk, births, moved, noise, none, scalar, step, tensor
@@ -199,3 +199,34 @@ def test_sides_of_one_implementation_are_paired_by_name_alone() -> None:
         "cond/a:in.input": ("", "fail"),
         "cond/a:in.inputs": ("", "fail"),
     }
+
+
+# --- calls of the decoder ----------------------------------------------------------------------------------------
+
+
+def decoded(*seeds: float) -> StepRecords:
+    """A decoder's calls, each of the latents of a seed, some of them a little off."""
+    made = [noise(int(seed), (1, 4, 8)) + (seed % 1) * noise(99, (1, 4, 8)) for seed in seeds]
+    sites = ("decode:in.z", "decode:out")
+    return StepRecords(-1, tuple(tensor(site, x, branch="", call=i) for i, x in enumerate(made) for site in sites))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "numbers"),
+    [
+        ((1,), (2, 1), [1, 0]),  # a warm-up before it
+        ((1,), (1, 2), [0, 1]),
+        ((1,), (2, 3, 1.01), [1, 2, 0]),  # the video while it is made, and rounding
+        ((1,), (2, 3), [1, 0]),  # a fault: the last one
+        ((1, 2), (1, 3, 2), [0, 2, 1]),
+        ((1, 2), (2, 1), [0, 1]),  # as many: in their order
+        ((1, 2), (2,), [1]),
+        ((1,), (), []),
+    ],
+)
+def test_calls_of_a_decoder_are_paired_by_what_they_are_given(
+    ours: tuple[float, ...], theirs: tuple[float, ...], numbers: list[int]
+) -> None:
+    paired = decodes(decoded(*ours), decoded(*theirs))
+    assert [r.key.call for r in paired.records if r.key.is_input] == numbers
+    assert [r.key.call for r in paired.records if not r.key.is_input] == numbers
