@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from parity.golden.fingerprint import narrow, weight_prints
 from parity.hooks.reduce.on_torch import is_split
 from parity.hooks.torchtools import eagerly, module_tree, named_tensors, plain
 from parity.recorder.torch_calls import Kind
-from parity.records import PORT, Provenance
+from parity.records import LOOP, PORT, Provenance, Record
 from parity.settings import BITS
 from parity.versions import versions
 
@@ -120,11 +120,14 @@ def _weight(kind: Kind, x: torch.Tensor) -> np.ndarray | None:
         return None
 
 
-def provenance_of(parts: Parts, kind: Kind, process: Process, *, weighed: bool = True) -> Provenance:
+def provenance_of(
+    parts: Parts, kind: Kind, process: Process, first: Sequence[Record] = (), *, weighed: bool = True
+) -> Provenance:
     """What the golden says of itself; asked for when its first step is written. It is a reference once it has floors.
 
     Args:
-        kind: where the tensors lie. process: this one; weights that are split or spread over several are not
+        kind: where the tensors lie. first: the records of that step: weights may be stored in another dtype than is
+            computed in, as under autocast. process: this one; weights that are split or spread over several are not
             fingerprinted, as it holds a share of them. weighed: whether weights are at all: of billions it takes longer
             than to record a step of them.
     """
@@ -156,7 +159,8 @@ def provenance_of(parts: Parts, kind: Kind, process: Process, *, weighed: bool =
             modules |= {prefix: ""} if i else {}
     tensors = list(next(iter(models.values())).parameters()) if models else []
     dtypes = [str(x.dtype).removeprefix("torch.") for x in tensors]
-    working = [dtype for dtype in dtypes if dtype in BITS]  # weights in 8 bits are stored so, and computed wider
+    made = [r.dtype for r in first if r.key.module not in ("", LOOP) and not r.key.is_input]
+    working = [dtype for dtype in made if dtype in BITS] or [dtype for dtype in dtypes if dtype in BITS]
     return Provenance(
         side="candidate",
         backend=PORT,

@@ -57,7 +57,7 @@ class Recording:
         self.kind = _kind(parts.observed)
         self.steps = Steps(
             absolute(self.where),
-            lambda: provenance_of(parts.now, self.kind, self.process, weighed=not self.quiet),
+            lambda: provenance_of(parts.now, self.kind, self.process, self.steps.part, weighed=not self.quiet),
             self.asked.overwrite,
             writes=self.process.writes,
             stepped=None if parts.scheduler is None else False,

@@ -138,6 +138,15 @@ def test_copy_of_a_scheduler_steps_by_itself(copied: Callable[[Any], Any], tmp_p
     assert Golden.open(tmp_path / "a").steps == (0, 1)
 
 
+@pytest.mark.parametrize("narrow", [True, False])
+def test_the_dtype_of_a_recording_is_what_it_is_computed_in(narrow: bool, tmp_path: Path) -> None:
+    """Under autocast weights are stored in another."""
+    pipe, call = ltx()
+    with torch.autocast("cpu", torch.bfloat16, enabled=narrow), parity.record(tmp_path / "a", pipe, runs=0):
+        call()
+    assert Golden.open(tmp_path / "a").provenance.settings["dtype"] == ("bfloat16" if narrow else "float32")
+
+
 def test_a_scheduler_that_is_replaced_within_the_block_is_recorded(tmp_path: Path) -> None:
     pipe, call = ltx()
     recorded(tmp_path / "ours", call, pipe)
