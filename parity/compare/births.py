@@ -127,23 +127,29 @@ class Births:
         if far:
             uncompared = {call_of(d.key) for d in sites if d.verdict == "not compared" and d.key.is_input}
             numbered = any(d.key.site == f"{LOOP}:dt" for d in sites)
-            found = self._of([sites[i] for i in far], input_severities(sites), uncompared, numbered)
+            found = self._of([sites[i] for i in far], input_severities(sites), uncompared, numbered, _start(sites))
             for i, (verdict, birth) in zip(far, found, strict=True):
                 sites[i] = replace(sites[i], verdict=verdict, birth=birth)
         self.dirty = self.dirty or any(d.key.site in LATENTS and beyond(d) for d in sites)
         return sites
 
     def _of(
-        self, diffs: Sequence[SiteDiff], inputs: Mapping[object, float], uncompared: Set[object], numbered: bool
+        self,
+        diffs: Sequence[SiteDiff],
+        inputs: Mapping[object, float],
+        uncompared: Set[object],
+        numbered: bool,
+        start: float,
     ) -> Iterator[tuple[SiteVerdict, Birth | None]]:
         """Verdicts and births of the sites that are beyond their floors.
 
         Args:
             inputs: the worst severity among the compared inputs of each call. uncompared: calls with others.
-            numbered: whether the step's own numbers were recorded.
+            numbered: whether the step's own numbers were recorded. start: see `_start`.
         """
         # How far sites beyond their floors were so far, by branch: infinitely, once something was introduced there.
         upstream, made, outside = (defaultdict[str, float](float) for _ in range(3))
+        upstream[""] = made[""] = start
         inside = defaultdict[tuple[str, str], float](float)
         numbers, masked = False, set[tuple[str, str]]()
         for d in diffs:
@@ -210,6 +216,11 @@ def _of_latents(shape: tuple[int, ...], latents: tuple[int, ...]) -> bool:
     """Whether an argument of the model may be made of latents: it has their pixels, or as many values."""
     pixels = shape[-2:] == latents[-2:] or (shape[-1:] == latents[-1:] and len(shape) == len(latents))
     return not latents or pixels or math.prod(shape) % math.prod(latents) == 0
+
+
+def _start(sites: Iterable[SiteDiff]) -> float:
+    """How far off the latents are before the step, within their limits: what is made of them may be as far."""
+    return max((severity(d) for d in sites if d.key.site == LATENTS[0] and not beyond(d)), default=0.0)
 
 
 def _masked(key: Key, masked: Set[tuple[str, str]]) -> bool:

@@ -133,7 +133,7 @@ def _own_guided(seen: Seen) -> Made | None:
 def guidance(seen: Seen) -> Iterator[Cause]:
     """Branches that are swapped or lost, steps that guidance zeroes, another scale, sign or factor."""
     first, second = combined(seen.ours), combined(seen.theirs)
-    if _far(seen, ("cond", "cond"), ("uncond", "uncond")) <= EXACT:
+    if not (other := _far(seen, ("cond", "cond"), ("uncond", "uncond")) > EXACT):
         yield from _zeros(seen)
     elif (far := _far(seen, ("cond", "uncond"), ("uncond", "cond"))) <= EXACT:
         text = "the branches are swapped: the candidate's cond is the reference's uncond (negative and positive prompt)"
@@ -143,8 +143,8 @@ def guidance(seen: Seen) -> Iterator[Cause]:
     if first is not None and ("uncond", PREDICTED) not in seen.theirs and _far(seen, ("cond", "")) <= EXACT:
         text = f"the guidance scale of {first.scale:.4g} is lost: the candidate runs one branch alone, cond"
         yield measured(text, "guidance", first.scale, 1.0, at=PREDICTED)
-    elif first is not None and second is not None:
-        yield from _combined_otherwise(first, second)
+    elif first is not None and second is not None and not (first.resized(1.0) and other):
+        yield from _combined_otherwise(first, second)  # a factor is fitted to the values, which differ
 
 
 def _combined_otherwise(first: Combined, second: Combined) -> Iterator[Cause]:
@@ -223,12 +223,15 @@ def stepped(seen: Seen) -> Iterator[Cause]:
 
 
 def _own_step(seen: Seen) -> Made | None:
-    """What the candidate's own dt makes of its prediction, where the reference steps by its dt and by nothing else."""
+    """What the candidate's own dt makes of its prediction, where the reference steps by its dt and by nothing else, as
+    far as its rounding shows."""
     ours, theirs = _moved(seen.ours), _moved(seen.theirs)
     if ours is None or theirs is None:
         return None
     made, most = _stepped(ours)
-    return _stepped(theirs) if np.linalg.norm(ours[2] - made) <= most else None
+    left = float(np.linalg.norm(ours[2] - made))
+    own, rounded = _stepped(theirs)
+    return (own, rounded + 2 * left) if left <= most else None
 
 
 def _stepped(moved: _Moved) -> Made:

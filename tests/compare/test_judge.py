@@ -261,6 +261,14 @@ def test_an_argument_that_no_latents_are_in_does_not_inherit_from_them(
     assert births(handed.judge())["embed:in.t"] == "input"
 
 
+@pytest.mark.parametrize(("latents", "birth"), [(0.5, "input"), (2.5, "propagated")])
+def test_what_is_made_of_latents_that_are_just_within_their_limit_may_be_just_beyond(
+    latents: float, birth: str
+) -> None:
+    walk = walk_of({"loop:latents.before": latents, "a:in.x": 4.0})
+    assert births(walk.judge())["a:in.x"] == birth
+
+
 # --- pairs of any kind -----------------------------------------------------------------------------------------
 
 MASK = np.where(np.arange(64) < 38, 0.0, -INF).astype(np.float32)[None, None, None]

@@ -96,7 +96,7 @@ def test_a_model_that_is_wrapped_or_elsewhere_is_recorded(change: Callable[[Mode
 def test_weights_that_are_stored_in_8_bits_are_recorded(tmp_path: Path) -> None:
     model = stored_in_8_bits(Model())
     where = golden(tmp_path / "gpu", lambda s: loop(model, scheduler=s), model)
-    assert "dtype" not in Golden.open(where).provenance.settings
+    assert Golden.open(where).provenance.settings["dtype"] == "float32"
     assert diff(where, where).verdict == "pass"
 
 
