@@ -199,8 +199,10 @@ def _without_unread_latents(sites: list[SiteDiff]) -> list[SiteDiff]:
     if not failed or not decoded or any(d.key.site not in LATENTS for d in failed):
         return sites
     most = UNREAD_SHARE * min(d.distance.rel_l2 for d in failed)
-    if any((is_argument(d) or d.key.site == GIVEN) and d.distance.rel_l2 > most for d in sites):
+    if any((is_argument(d) or d.key.site == GIVEN) and not d.distance.rel_l2 <= most for d in sites):
         return sites
+    if all(d.key.step == max(d.key.step for d in sites) for d in failed):
+        return sites  # the last latents are what the loop gives: a decode may be of others, as of a preview
     unread = {d.key for d in failed}
     return [
         replace(d, verdict="not compared", birth=None, note=UNREAD_LATENTS) if d.key in unread else d for d in sites

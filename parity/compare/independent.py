@@ -66,13 +66,17 @@ def differences(result: Result) -> tuple[Difference, ...]:
     measured = {d.key for d in result.introduced if d.local.rel_l2 > 0}  # made of the candidate's own values
     same = {d.key: replace(d.key, site=d.same) for d in result.introduced if d.same and d.key.is_input}
     weighed = {name.rpartition(".")[0] for c in weights for name in c.at}
+    unseen = weighed - {d.key.module for d in result.sites}
     again, begun = set[str](), dict[tuple[int, str, str], str]()
     of = _Codes(result, first[0] if first else None)
     for key in (*first, *(d.key for d in result.introduced)):
-        if key.module not in _AROUND and any(within(module, key.module) for module in weighed):
+        of_model = key.module == "" and not key.is_input and unseen
+        if of_model or (key.module not in _AROUND and any(within(module, key.module) for module in weighed)):
             continue  # a module that has other weights differs by them
         if first and key != first[0] and ((key in explained and key not in measured) or _around(key, first[0])):
             continue  # it hands on what begins before it, or inside it
+        if first and key.step != first[0].step and not key.is_input and any(_inside(d, key) for d in found.values()):
+            continue  # what is inside it is the same at every step
         other = same.get(key)
         if other is not None and code_of(other.site) != code_of(key.site):
             handed = other.is_input and other.port == key.port and code_of(other.site) in found
@@ -95,12 +99,12 @@ def differences(result: Result) -> tuple[Difference, ...]:
 
 
 class _Codes:
-    """Whose code makes a value: as `code_of`, but where a divergence begins at what an attention call is given. That
+    """Whose code makes a value: as `code_of`, but where a divergence begins at an attention call. That
     call is seen in one block; in another the same fault shows at the next module behind it."""
 
     def __init__(self, result: Result, origin: Key | None) -> None:
         self.first, self.caller, self.before = "", "", set[str]()
-        if origin is None or not origin.is_input or origin.module.rpartition(".")[2] != ATTENTION:
+        if origin is None or origin.module.rpartition(".")[2] != ATTENTION:
             return
         self.first, self.caller = code_of(origin.site), _any_block(_caller(origin.module))
         before = itertools.takewhile(lambda d: d.key != origin, result.closer)
@@ -118,6 +122,12 @@ def in_order(result: Result) -> Result:
     place = {cause: i for i, difference in enumerate(differences(result)) for cause in difference.causes}
     causes = sorted(result.causes, key=lambda cause: (cause.harmless, place.get(cause.cause, 0)))
     return replace(result, causes=tuple(causes))
+
+
+def _inside(difference: Difference, key: Key) -> bool:
+    """Whether a difference of another step begins inside this module."""
+    own = difference.key
+    return own is not None and own.step != key.step and key.module != "" and own.module.startswith(f"{key.module}.")
 
 
 def _around(key: Key, origin: Key) -> bool:

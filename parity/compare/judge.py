@@ -23,7 +23,7 @@ import numpy as np
 
 from parity.compare.births import CUT, Argument, Births, Excuse, beyond, call_of
 from parity.compare.metrics import ALIKE, L2_LIMIT, LINF_LIMIT, between, compared, is_mask, keys_through, ratios, unread
-from parity.compare.order import EXTREME, ORDER, Around, turned_together
+from parity.compare.order import EXTREME, ORDER, SHARP, Around, turned_together
 from parity.compare.pairs import Meeting, meet
 from parity.compare.preflight import Factors
 from parity.compare.result import NAN, Distance, SiteDiff
@@ -259,7 +259,8 @@ class _Step:
         turned = {sites[i].key: i for i in far if self._same_values(i, 1.0)}
         seen = {d.key for d in sites}
         for key, i in turned.items():
-            if turned_together(key, turned, seen) and around.undone(i):
+            sharp = sites[i].distance.floor <= SHARP * sites[i].distance.rel_l2  # what reads it shows the order undone
+            if (sharp or turned_together(key, turned, seen)) and around.undone(i):
                 note = "the reference's values in another order, and what reads them agrees"
                 sites[i] = replace(sites[i], verdict="not compared", note=note)
 

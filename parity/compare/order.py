@@ -20,6 +20,8 @@ ORDER = 0.1
 """Relative L2 distance above which two tensors may hold the same values in another order: below it noise of that size
 moves neither extremes nor norm by more than rounding may."""
 
+SHARP = 1e-3
+"""Share of a difference that a floor may be for what reads it to have decided; in 16 bits it is far wider."""
 EXTREME = 3.0
 """How much more than the elements on average an extreme one may be moved by rounding."""
 _TOGETHER = {"in.query": {"in.key"}, "in.key": {"in.query", "in.value"}, "in.value": {"in.key"}}

@@ -319,11 +319,10 @@ def crossed(reference: StepRecords, candidate: StepRecords) -> Mapping[str, str]
         return {}
     # What every branch of both is given, so that no order gains by what is missing.
     everywhere = set.intersection(*(set(branch) for branch in (*ours.values(), *theirs.values())))
-    apart = {
-        (a, b): float(np.nansum([sketch_distance(ours[a][s], theirs[b][s]) for s in everywhere]))
-        for a in names
-        for b in names
-    }
+    far = {(a, b, s): sketch_distance(ours[a][s], theirs[b][s]) for a in names for b in names for s in everywhere}
+    # An input that lines up in one order alone, as text of another length in each branch, speaks for that order.
+    told = {s for s in everywhere if not all(math.isnan(x) for (_, _, site), x in far.items() if site == s)}
+    apart = {(a, b): sum(math.inf if math.isnan(x := far[a, b, s]) else x for s in told) for a in names for b in names}
     orders = {order: sum(map(apart.__getitem__, zip(names, order, strict=True))) for order in permutations(names)}
     least = min(orders, key=orders.__getitem__)
     if least == names or not orders[least] <= NEARER * orders[names]:

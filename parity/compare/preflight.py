@@ -162,7 +162,7 @@ def _judged_weights(
         return Check(WEIGHTS, "explained", f"{said} hold the reference's values in another layout: {few(laid_out)}")
     if not wrong:
         near = f"{said} are nearly equal, {max(apart.values()):.1e} relative apart at most: the sites decide"
-        return Check(WEIGHTS, "explained", near)
+        return Check(WEIGHTS, "explained", near, at=tuple(other), near=True)
     gains = {n: other[n][0].gain(other[n][1]) for n in wrong}
     scaled = not any(map(math.isnan, gains.values()))
     worst = max(wrong, key=lambda n: apart[n])
@@ -180,7 +180,7 @@ def _judged_weights(
         how = f"have other values, '{worst}' by {apart[worst]:.1%}" + " in a few places" * (worst in few_values)
     detail = f"{len(wrong)} of {len(a)} parameters {how}: {few(wrong)}"
     if (own and scaled) or (otherwise and not mixed_up):  # it may have folded others into these: the sites decide
-        return Check(WEIGHTS, "explained", detail)
+        return Check(WEIGHTS, "explained", detail, at=tuple(wrong))
     return Check(WEIGHTS, "fail", detail, computed=True, at=tuple(wrong))
 
 

@@ -33,7 +33,8 @@ class Check:
         detail: one line with the numbers.
         computed: whether it fails by numbers of both sides, so that the run fails with it; else the two are not
             comparable.
-        at: parameters by which it fails. by: the candidate's settings that it may come from.
+        at: parameters that differ. near: whether they do by no more than rounding to 16 bits. by: the candidate's
+            settings that it may come from.
     """
 
     check: str
@@ -41,6 +42,7 @@ class Check:
     detail: str
     computed: bool = False
     at: tuple[str, ...] = ()
+    near: bool = False
     by: tuple[str, ...] = ()
 
 

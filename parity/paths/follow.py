@@ -21,7 +21,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
+import operator
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -84,10 +86,12 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
     """
     held = {name: tensor(x) for name, x in plan.follow.items()}
     own = _Run(plan, held)
-    truth(own.listen)
+    with _traced() if plan.far else contextlib.nullcontext():
+        truth(own.listen)
     if other := own.miscounted:
         own = _Run(plan, {name: x for name, x in held.items() if module_of(name) not in other})
-        truth(own.listen)
+        with _traced() if plan.far else contextlib.nullcontext():
+            truth(own.listen)
     for variant in variants:
         variant(_Run(plan, own.held, own).listen)
     for constant, words in _constants(own):
@@ -106,16 +110,41 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
 
 
 def _by_themselves(own: _Run) -> Iterator[Apart]:
-    """What is judged, without what may be an earlier difference once more: where the candidate does not hand out what a
-    module was given, its caller's code may have made the difference at its output, and whatever that code makes next.
-    """
-    wrong = set[_Code]()
+    """What is judged, without what may be an earlier difference once more: what is made of a value that the candidate
+    does not hand out, of which something else that differs was made."""
+    wrong: dict[str, int] = {}
     for name, one in own.sites.items():
-        codes = [(one.key.branch, *code) for code in own.codes[name]]
-        if one.far(L2_LIMIT) and not wrong.isdisjoint(codes):
-            continue
-        wrong |= {*codes[1:]} if one.far(L2_LIMIT) else set()
+        if one.far(L2_LIMIT):
+            before = wrong.get(one.key.branch, 0)
+            if before & own.made_of[name] and not one.key.is_input:  # of one value that several are handed, all say so
+                continue
+            wrong[one.key.branch] = before | own.made_of[name]
         yield one
+
+
+_STEPS_OF = "_parity_made_of"
+"""Attribute of a tensor: bits, one for each operation that it was made by since the candidate's values stood there."""
+
+
+def _traced() -> Intercept:
+    """Within it, tensors know by which operations they were made."""
+    count = itertools.count()
+
+    def handle(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        out = func(*args, **kwargs)
+        made = [x for _, x in leaves(out, "") if isinstance(x, torch.Tensor)]
+        if made and getattr(func, "__name__", "") not in ("__get__", "__set__"):
+            given = (x for _, x in leaves((args, kwargs), "") if isinstance(x, torch.Tensor))
+            steps = functools.reduce(operator.or_, (_made_of(x) for x in given), 1 << next(count))
+            for x in made:
+                setattr(x, _STEPS_OF, steps)
+        return out
+
+    return Intercept(handle)
+
+
+def _made_of(x: torch.Tensor) -> int:
+    return int(getattr(x, _STEPS_OF, 0))
 
 
 _EPSILONS = (1e-6, 1e-5, 1e-8, 1e-3, 1e-12)
@@ -141,19 +170,12 @@ def _constants(own: _Run) -> Iterator[tuple[_Constant, str]]:
             yield (name, value), f"made with {name}={value}, not {' and '.join(sorted(map(str, there)))}"
 
 
-_Code = tuple[str, str, int]
-"""A branch, a module and a call of it: whose code makes a value."""
-
-
 @dataclass
 class _Call:
-    """A call of a module that has not ended. `known`: whether all that its code has had so far is the candidate's.
-    `alone`: whether something that it was given was not handed out."""
+    """A call of a module that has not ended. `known`: whether all that its code has had so far is the candidate's."""
 
-    path: str
     number: int
     known: bool
-    alone: bool
 
 
 @dataclass
@@ -166,10 +188,9 @@ class _Run:
         like: the reference's own run, for one that measures floors; None for that run itself.
         constant: another that modules have in it. take: what becomes of rows that stand beside the reference's own.
         constants: of each module, by attribute.
-        sites: what is judged. codes: the calls whose code may have made an output, its module's first.
-        fates: of each value, by `name_of`. counts: calls of each module.
+        sites: what is judged. made_of: the operations that made it of the candidate's values, as bits. fates: of each
+            value, by `name_of`. counts: calls of each module.
         _branches: of the call of the model. _layouts: where rows lie, by branch. _open: calls, innermost last.
-        _making: as `codes`, of what is made now.
     """
 
     plan: Plan
@@ -179,13 +200,12 @@ class _Run:
     take: Callable[[Apart, torch.Tensor], None] = Apart.widen
     constants: dict[str, Mapping[str, float | str]] = field(default_factory=dict)
     sites: dict[str, Apart] = field(default_factory=dict)
-    codes: dict[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
+    made_of: dict[str, int] = field(default_factory=dict)
     fates: dict[str, Fate] = field(default_factory=dict)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     _branches: tuple[str, ...] = ()
     _layouts: dict[str, Layout] = field(default_factory=dict)
     _open: list[_Call] = field(default_factory=list)
-    _making: tuple[tuple[str, int], ...] = ()
 
     @property
     def miscounted(self) -> set[str]:
@@ -237,7 +257,6 @@ class _Run:
         for branch, given in seen.items():
             self._layouts[branch].see(path, given)
         caller = self._open[-1] if self._open else None
-        self._making = ()
         changed: dict[int, torch.Tensor] = {}
         fates = set[Fate]()
         for name, value in named.items():
@@ -255,7 +274,7 @@ class _Run:
                     fates |= {"absent"}  # an object that only its module can read
         inherited = caller is None or caller.known
         known = not self.plan.far or ("left" not in fates and (inherited or "absent" not in fates))
-        self._open.append(_Call(path, number, known, "absent" in fates))
+        self._open.append(_Call(number, known))
         return (_swapped(args, changed), _swapped(kwargs, changed)) if changed else None
 
     def _other(self, branch: str, site: str, number: int) -> torch.Tensor | None:
@@ -265,8 +284,6 @@ class _Run:
     def _made(self, path: str, output: Any) -> Any:
         """A call has ended: its output, as far as it gives way; None to keep it."""
         call = self._open.pop()
-        made_by = [call, *(self._open[-1:] if call.alone else ())]
-        self._making = tuple((one.path, one.number) for one in made_by)
         changed: dict[int, torch.Tensor] = {}
         for port, x in leaves(single_output(output), "out"):
             if not isinstance(x, torch.Tensor) or not (x.is_floating_point() or x.is_complex()):
@@ -287,7 +304,9 @@ class _Run:
         if all(new is old for (_, new), (_, old) in zip(given, pieces, strict=True)):
             return worst, x
         split = len(self._branches) > 1 and x.ndim > 0 and x.shape[0] == len(self._branches)
-        return worst, torch.cat([new for _, new in given]) if split else given[0][1]
+        other = torch.cat([new for _, new in given]) if split else given[0][1]
+        setattr(other, _STEPS_OF, 0)
+        return worst, other
 
     def _piece(self, branch: str, site: str, number: int, x: torch.Tensor, judged: bool) -> tuple[Fate, torch.Tensor]:
         """The same of a branch."""
@@ -328,11 +347,11 @@ class _Run:
                 ours, theirs = (layout.rows(key.module, part, value) for value in (x, placed))
                 site = key.site + (f"@{part.name}" if part.name and part.frame != JOINT else "")
                 found[_part_name(name_of(key), part)] = Apart.of(replace(key, site=site), ours, theirs)
-            if not self.plan.far and not all(one.near for one in found.values()):
+            if not self.plan.far and not all(one.near(other.dtype) for one in found.values()):
                 return "left"
         if judged:
             self.sites |= found
-            self.codes |= dict.fromkeys(found, self._making)
+            self.made_of |= dict.fromkeys(found, _made_of(x))
         return "followed" if placed is not None and all(one.finite for one in found.values()) else "left"
 
 

@@ -154,6 +154,8 @@ def _through(mask: torch.Tensor) -> torch.Tensor:
 
 CLOSE = 1e-2
 """Relative distance up to which an output is taken for the reference's: sites that agree are nearer than 1e-3."""
+CLOSE_IN_16_BITS = 0.25
+"""The same of values in 16 bits, where a block's floor hides a module that is a fifth off."""
 
 LEAST = 2.0**-23
 """Of a value's norm: what storing and fusing alone may move, below any floor measured (1.3e-7 and more)."""
@@ -210,10 +212,10 @@ class Apart:
     def finite(self) -> bool:
         return bool(np.isfinite(self.bins).all())
 
-    @property
-    def near(self) -> bool:
-        """Whether it can be the same quantity in the same layout."""
-        return bool(np.sqrt((self.bins**2).sum()) <= CLOSE * self.norm)
+    def near(self, dtype: torch.dtype) -> bool:
+        """Whether it can be the same quantity in the same layout, of a candidate that has it in this dtype."""
+        close = CLOSE if dtype.itemsize > 2 else CLOSE_IN_16_BITS
+        return bool(np.sqrt((self.bins**2).sum()) <= close * self.norm)
 
     @property
     def words(self) -> str:

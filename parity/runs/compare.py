@@ -19,13 +19,13 @@ where there are two checks (8 KB a site and step).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
 from parity.compare.preflight import WEIGHTS, causes_of, failed
 from parity.compare.reason import Note, Output, Reason
-from parity.compare.result import Check, Checked, Result
+from parity.compare.result import Cause, Check, Checked, Result, measured
 from parity.errors import InconclusiveError
 from parity.paths.plan import Ends, Openers, Pair, Start
 from parity.records import LOOP
@@ -70,6 +70,8 @@ def compare(request: Request, openers: Openers, say: Say, sink: Sink, own: Encod
         if exact == request:
             result, truth = logic(pair, sink)
             result = unobserved(result, pair, truth.steps[0])
+            if result.verdict == "fail" and _is_narrow(pair):
+                checks = tuple(map(_of_rounded_weights, checks))
             if request.checks == "precision":
                 result = replace(result, failed="precision" if result.failed else None)
             return _decided(_with_both(result, checks, request.checks))
@@ -100,7 +102,7 @@ def _decided(result: Result) -> Result:
     transpose what it names as the reference does."""
     other = failed(result.preflight)
     if other is None:
-        return result
+        return replace(result, causes=(*result.causes, *_of_weights(result)))
     if result.verdict != "pass" or other.computed:
         return replace(result, verdict="fail", failed="preflight", why=_of_check(other))
     laid_out = replace(other, verdict="explained", detail=f"{other.detail}: all sites agree")
@@ -118,10 +120,35 @@ NARROW = (
 
 
 def _stays_narrow(exact: Ready, request: Request) -> bool:
-    """Whether a port of 16 bits, asked for float32, has weights that the reference's are not: rounded ones."""
-    facts = exact.facts
-    ours, theirs = facts.reference.narrow, facts.candidate.narrow
-    return exact.port and request.candidate.working_bits < BITS["float32"] and theirs > 0.5 > ours
+    """Whether a port of 16 bits, asked for float32, has rounded weights."""
+    return request.candidate.working_bits < BITS["float32"] and _is_narrow(exact)
+
+
+def _is_narrow(pair: Ready) -> bool:
+    """Whether a port's weights are rounded to 16 bits, and the reference's are not."""
+    return pair.port and pair.facts.candidate.narrow > 0.5 > pair.facts.reference.narrow
+
+
+def _of_rounded_weights(check: Check) -> Check:
+    """A preflight check of a pair that differs: weights that are nearly equal, since one side's are rounded, fail."""
+    if not check.near:
+        return check
+    known = check.detail.partition(": the sites")[0]
+    how = "the port's are rounded to 16 bits: load them in float32, or compare with `-c dtype=bfloat16`"
+    return replace(check, verdict="fail", computed=True, detail=f"{known}; {how}")
+
+
+def _of_weights(result: Result) -> Iterator[Cause]:
+    """A cause where the divergence begins in a module, or beside one, some of whose parameters are others."""
+    check = next((c for c in result.preflight if c.check == WEIGHTS and c.at and not c.near), None)
+    if result.verdict != "fail" or result.origin is None or check is None:
+        return
+    key = result.origin.key
+    beside = {key.module, key.module.rpartition(".")[0]} - {""}
+    modules = [name.rpartition(".")[0] for name in check.at]
+    if any(module == key.module or module.rpartition(".")[0] in beside for module in modules):
+        text = f"weights that are not the reference's: {check.detail}"
+        yield measured(text, fix="load the reference's values, or undo the factor where they are used", at=key.site)
 
 
 def _with_both(result: Result, checks: tuple[Check, ...], last: str, first: Result | None = None) -> Result:

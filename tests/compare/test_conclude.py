@@ -82,8 +82,11 @@ VERDICTS: dict[str, tuple[list[Walk], Judge, tuple[str, str | None]]] = {  # ste
     "latents alone": ([whole_step(latents=FAR)], Judge(), ("fail", "0  loop:latents.after module")),
     "latents alone, later": (
         [whole_step(0), whole_step(1, latents=FAR)], Judge(), ("fail", "1  loop:latents.after module")),
-    "latents alone, in rows that nothing reads": ([whole_step(latents=FAR), walk_of({"decode:in.z": 0.5}, -1)],
-        Judge(), PASS),
+    "latents alone, in rows that nothing reads": (
+        [whole_step(latents=FAR), whole_step(1), walk_of({"decode:in.z": 0.5}, -1)], Judge(), PASS),
+    "the last latents, beside another decode": (
+        [whole_step(), whole_step(1, latents=FAR), walk_of({"decode:in.z": 0.5}, -1)], Judge(),
+        ("fail", "1  loop:latents.after module")),
     "latents that are decoded": ([whole_step(latents=FAR), walk_of({"decode:in.z": FAR}, -1)], Judge(),
         ("fail", "0  loop:latents.after module")),
     "latents that are decoded, within a wide floor": (

@@ -153,7 +153,18 @@ def test_what_the_same_code_does_in_several_blocks_is_one_difference_in_all(site
     assert listed_of(*((site, "") for site in sites)) == [listed]
 
 
-ATTENDED, OUT, NORM = "attn.attention:in.key", "attn.to_out.0:in.input", "attn.norm_q:in.x"
+@pytest.mark.parametrize(("step", "listed"), [(1, 1), (0, 1), (None, 2)])
+def test_a_block_at_another_step_is_what_begins_inside_it(step: int | None, listed: int) -> None:
+    """Of the first step alone it is known where in the block."""
+    origin = Key("transformer", 0, "cond", "blocks.2.ffn:out")
+    other = replace(origin, step=step or 0, branch="uncond", site=f"blocks.{2 if step is not None else 1}:out")
+    keys = [origin, other] if step != 0 else [origin]
+    at = tuple(SiteDiff(key, Distance(0.5, 0.0, 1e9), verdict="fail", birth="module") for key in keys)
+    why = Reason(kind="first_divergence")
+    assert len(differences(Result("fail", "logic", why, sites=at, origin=Origin(origin, "module")))) == listed
+
+
+ATTENDED, MADE, OUT, NORM = "attn.attention:in.key", "attn.attention:out", "attn.to_out.0:in.input", "attn.norm_q:in.x"
 
 
 @pytest.mark.parametrize(
@@ -164,6 +175,7 @@ ATTENDED, OUT, NORM = "attn.attention:in.key", "attn.to_out.0:in.input", "attn.n
         ([f"blocks.0.{NORM}", f"blocks.0.{OUT}", f"blocks.1.{NORM}"], (), 1),
         # An attention call is seen in the block of the first divergence alone.
         ([f"blocks.0.{ATTENDED}", f"blocks.1.{OUT}"], (NORM, ATTENDED, OUT), 1),
+        ([f"blocks.0.{MADE}", f"blocks.1.{OUT}"], (NORM, ATTENDED, MADE, OUT), 1),
         ([f"blocks.0.{ATTENDED}", f"blocks.1.{NORM}"], (NORM, ATTENDED, OUT), 2),
     ],
 )
@@ -171,10 +183,11 @@ def test_two_faults_of_one_module_s_code_in_other_blocks_are_two(
     sites: Sequence[str], closer: Sequence[str], listed: int
 ) -> None:
     origin, *_ = keys = [Key("transformer", 0, "", site) for site in sites]
-    at = tuple(SiteDiff(key, Distance(0.5, 0.0, 1e9), verdict="fail", birth="input") for key in keys)
+    births: dict[bool, Birth] = {True: "input", False: "module"}
+    at = tuple(SiteDiff(key, Distance(0.5, 0.0, 1e9), verdict="fail", birth=births[key.is_input]) for key in keys)
     looked = tuple(SiteDiff(replace(origin, site=f"blocks.0.{site}"), UNKNOWN) for site in closer)
     why = Reason(kind="first_divergence")
-    result = Result("fail", "logic", why, sites=at, origin=Origin(origin, "input"), closer=looked)
+    result = Result("fail", "logic", why, sites=at, origin=Origin(origin, births[origin.is_input]), closer=looked)
     assert len(differences(result)) == listed
 
 

@@ -14,7 +14,7 @@ from parity.compare.independent import differences
 from parity.compare.judge import Judge
 from parity.compare.metrics import same_mask
 from parity.records import Floor, Record, StepRecords
-from tests.support.made import Walk, noise, none, scalar, tensor
+from tests.support.made import Walk, floor_of, noise, none, scalar, tensor
 
 NAN, INF = float("nan"), float("inf")
 KEYS = np.arange(64) < 38
@@ -156,7 +156,8 @@ def test_what_an_attention_call_is_given_is_in_another_order_together(turned: st
         site = f"b.attn.attention:in.{name}"
         walk.pair(tensor(site, X), tensor(site, TURNED if name in turned.split() else X))
     walk.site("b.attn:out", 0.5)
-    found = walk.judge(Judge(port=True))
+    wide = {r.key: Floor(0.02 * float(np.linalg.norm(X))) for r in walk.reference[:3]}  # in 16 bits
+    found = walk.judge(Judge(port=True), floors=wide | {r.key: floor_of(r) for r in walk.reference[3:]})
     assert [found[f"cond/b.attn.attention:in.{name}"].verdict for name in ("query", "key", "value")] == verdicts
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from parity.compare.independent import differences
 from parity.compare.result import Result
 from parity.paths.live import InProcess
 from parity.paths.plan import Pair, Plan
@@ -103,6 +104,31 @@ def test_modules_in_doubt_are_held_in_a_pass_of_their_own(tmp_path: Path) -> Non
     texts = write(tmp_path, PORT.replace(PROJ, PROJ.replace(", h)", ", h * (1 + 8e-6))")))
     result = ports.compare(*texts, openers=InProcess())
     assert (result.verdict, introduced(result)) == ("fail", ["blocks.0:out", "blocks.1:out"])
+
+
+@pytest.mark.parametrize(
+    ("weights", "failed", "said"),
+    [
+        (
+            '{**w, "layers.0.proj.weight": 1.05 * w["layers.0.proj.weight"]}',
+            "logic",
+            "the reference's times 1.05: 'blo",
+        ),
+        (
+            "{k: x.astype(jnp.bfloat16).astype(jnp.float32) for k, x in w.items()}",
+            "preflight",
+            "rounded to 16 bits: lo",
+        ),
+    ],
+)
+def test_weights_that_the_sites_decide_of_are_named_where_they_differ(
+    weights: str, failed: str, said: str, tmp_path: Path
+) -> None:
+    texts = write(tmp_path, PORT.replace("    rename = {", f"    w = {weights}\n    rename = {{"))
+    result = ports.compare(*texts, openers=InProcess())
+    assert (result.verdict, result.failed) == ("fail", failed)
+    assert said in " ".join([result.reason, *(cause.cause for cause in result.causes)])
+    assert [d.place for d in differences(result)] == ["the weights" if failed == "preflight" else "blocks.0.proj"]
 
 
 def test_a_difference_that_a_block_s_own_code_makes_is_not_one_at_each_output_that_reads_it(tmp_path: Path) -> None:
