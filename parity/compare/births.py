@@ -40,6 +40,8 @@ _LOOP_INPUTS: Mapping[str, tuple[tuple[str, str], ...]] = {
 LATENTS = (f"{LOOP}:latents.before", f"{LOOP}:latents.after")
 Argument = tuple[str, str]
 """Branch and site of what the model is given."""
+_LATENTS_AS = ("hidden_states", "sample", "x", "latents")
+"""What models call the argument that holds the latents."""
 SCHEDULE = "schedule"
 """Module of the records of a whole schedule."""
 _NUMBERS = ("timestep", "sigma", "dt", "step_index")
@@ -99,7 +101,7 @@ class Births:
     Attributes:
         excuses: the sites that a declared differing setting changes by design.
         dirty: whether the latents were beyond their floors so far. scheduled: whether a schedule was.
-        latents: their shape. moving, handed: see `judged`.
+        latents: their shape. moving, handed, constant: see `judged`.
     """
 
     excuses: tuple[Excuse, ...] = ()
@@ -108,9 +110,14 @@ class Births:
     latents: tuple[int, ...] = ()
     moving: Container[Argument] = ()
     handed: Container[Key] = ()
+    constant: Container[Argument] = ()
 
     def judged(
-        self, sites: Iterable[SiteDiff], moving: Container[Argument] = (), handed: Container[Key] = ()
+        self,
+        sites: Iterable[SiteDiff],
+        moving: Container[Argument] = (),
+        handed: Container[Key] = (),
+        constant: Container[Argument] = (),
     ) -> list[SiteDiff]:
         """The sites of one step with what those beyond their floors come to, and where a divergence begins.
 
@@ -118,9 +125,10 @@ class Births:
 
         Args:
             moving: arguments of the model that are others than when it was first called: steps may be in them.
+            constant: those that are as they were then.
             handed: inputs inside the model that are arguments of it, as they are, which agree.
         """
-        self.moving, self.handed = moving, handed
+        self.moving, self.handed, self.constant = moving, handed, constant
         sites = list(sites)
         self.latents = next((d.shapes[0] for d in sites if d.key.site == LATENTS[0]), ())
         far = [i for i, d in enumerate(sites) if d.verdict == "pass" and beyond(d)]
@@ -199,9 +207,20 @@ class Births:
             return 0.0
         if self._carried(d) or (numbers and not is_given(d)):
             return math.inf
-        if d.key.is_input and d.key.module == "" and not _of_latents(d.shapes[0], self.latents):
+        if d.key.is_input and d.key.module == "" and not self._of_latents(d):
             return _before(d.key, outside)
         return _before(d.key, made if is_given(d) else upstream)
+
+    def _of_latents(self, d: SiteDiff) -> bool:
+        """Whether an argument of the model may be made of latents: it moves from step to step as they do. In the first
+        step its name says so, or that it has their pixels, or as many values."""
+        at, shape, latents = (d.key.branch, d.key.site), d.shapes[0], self.latents
+        if not is_given(d) or at in self.constant:
+            return False
+        if at in self.moving or not latents or d.key.port.removeprefix("in.") in _LATENTS_AS:
+            return True
+        pixels = shape[-2:] == latents[-2:] or (shape[-1:] == latents[-1:] and len(shape) == len(latents))
+        return pixels or math.prod(shape) % math.prod(latents) == 0
 
     def _carried(self, d: SiteDiff) -> bool:
         """Whether an earlier step's difference is in it: the latents, what a loop in segments makes of them, what is
@@ -212,15 +231,11 @@ class Births:
         return self.scheduled and is_number(d.key) and d.key.module == LOOP
 
 
-def _of_latents(shape: tuple[int, ...], latents: tuple[int, ...]) -> bool:
-    """Whether an argument of the model may be made of latents: it has their pixels, or as many values."""
-    pixels = shape[-2:] == latents[-2:] or (shape[-1:] == latents[-1:] and len(shape) == len(latents))
-    return not latents or pixels or math.prod(shape) % math.prod(latents) == 0
-
-
 def _start(sites: Iterable[SiteDiff]) -> float:
-    """How far off the latents are before the step, within their limits: what is made of them may be as far."""
-    return max((severity(d) for d in sites if d.key.site == LATENTS[0] and not beyond(d)), default=0.0)
+    """How far off the latents are before the step, or what the model is given, within their limits: what is made of
+    them may be as far."""
+    given = (d for d in sites if (d.key.site == LATENTS[0] or is_argument(d)) and d.verdict == "pass")
+    return max((severity(d) for d in given if not beyond(d)), default=0.0)
 
 
 def _masked(key: Key, masked: Set[tuple[str, str]]) -> bool:

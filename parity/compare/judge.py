@@ -23,7 +23,7 @@ import numpy as np
 
 from parity.compare.births import CUT, Argument, Births, Excuse, beyond, call_of
 from parity.compare.metrics import ALIKE, L2_LIMIT, LINF_LIMIT, between, compared, is_mask, keys_through, ratios, unread
-from parity.compare.order import EXTREME, ORDER, SHARP, Around, turned_together
+from parity.compare.order import EXTREME, ORDER, SHARP, Around, asked_by, turned_together
 from parity.compare.pairs import Meeting, meet
 from parity.compare.preflight import Factors
 from parity.compare.result import NAN, Distance, SiteDiff
@@ -101,9 +101,9 @@ class Judge:
         step.excuse_missing_masks(sites)
         step.excuse_other_orders(sites, laid_out=bool(self.laid_out))
         given = step.arguments()
-        self._given = given | self._given
+        before, self._given = self._given, given | self._given
         moving = {at for at, value in given.items() if self._given[at] != value}
-        sites = self.births.judged(sites, moving, step.handed_on(sites, given))
+        sites = self.births.judged(sites, moving, step.handed_on(sites, given), before.keys() - moving)
         step.name_same(sites)
         self.seen.add(meeting, sites, len(floors))
         return tuple(sites)
@@ -258,6 +258,7 @@ class _Step:
         around = Around(tuple(sites), self._hands_on, laid_out)
         turned = {sites[i].key: i for i in far if self._same_values(i, 1.0)}
         seen = {d.key for d in sites}
+        turned |= {sites[i].key: i for i in far if asked_by(sites[i].key) in turned}
         for key, i in turned.items():
             sharp = sites[i].distance.floor <= SHARP * sites[i].distance.rel_l2  # what reads it shows the order undone
             if (sharp or turned_together(key, turned, seen)) and around.undone(i):

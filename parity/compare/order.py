@@ -27,6 +27,12 @@ EXTREME = 3.0
 _TOGETHER = {"in.query": {"in.key"}, "in.key": {"in.query", "in.value"}, "in.value": {"in.key"}}
 
 
+def asked_by(key: Key) -> Key | None:
+    """Of what an attention call gives, the queries, whose rows it has, however near to each other these are."""
+    own = key.module.rpartition(".")[2] == ATTENTION and key.port == "out"
+    return replace(key, site=f"{key.module}:in.query") if own else None
+
+
 def turned_together(key: Key, turned: Container[Key], seen: Container[Key]) -> bool:
     """Whether what an attention call is given is in another order with another of its inputs: keys as queries are, in
     heads that lie otherwise, or as values are, in rows that do. A wrong rotation of one keeps its norm too.
