@@ -319,15 +319,23 @@ def crossed(reference: StepRecords, candidate: StepRecords) -> Mapping[str, str]
         return {}
     # What every branch of both is given, so that no order gains by what is missing.
     everywhere = set.intersection(*(set(branch) for branch in (*ours.values(), *theirs.values())))
-    far = {(a, b, s): sketch_distance(ours[a][s], theirs[b][s]) for a in names for b in names for s in everywhere}
-    # An input that lines up in one order alone, as text of another length in each branch, speaks for that order.
-    told = {s for s in everywhere if not all(math.isnan(x) for (_, _, site), x in far.items() if site == s)}
-    apart = {(a, b): sum(math.inf if math.isnan(x := far[a, b, s]) else x for s in told) for a in names for b in names}
+    far = {(a, b, s): _apart(ours[a][s], theirs[b][s]) for a in names for b in names for s in everywhere}
+    lines_up = {s for (_, _, s), x in far.items() if math.isfinite(x)}
+    apart = {(a, b): sum(far[a, b, s] for s in lines_up) for a in names for b in names}
     orders = {order: sum(map(apart.__getitem__, zip(names, order, strict=True))) for order in permutations(names)}
     least = min(orders, key=orders.__getitem__)
     if least == names or not orders[least] <= NEARER * orders[names]:
         return {}
     return dict(zip(least, names, strict=True))
+
+
+def _apart(a: Record, b: Record) -> float:
+    """How far two inputs are apart: infinitely where they do not line up, as text of another length in each branch, and
+    as far as can be where one alone is zeros."""
+    if a.frame != b.frame or a.sketch is None or b.sketch is None:
+        return math.inf
+    far = sketch_distance(a, b)
+    return far if not math.isnan(far) else float(np.any(b.sketch))
 
 
 def _inputs(step: StepRecords) -> dict[str, dict[tuple[str, int], Record]]:

@@ -75,3 +75,12 @@ def test_inputs_that_are_wrong_in_either_order_are_not_renamed() -> None:
     assert crossed(ours, theirs) == {}
     both = {"cond": "cond", "uncond": "cond"}  # the negative prompt is lost
     assert crossed(side(SAME), side(both)) == {}
+
+
+@pytest.mark.parametrize(("order", "names"), [(SAME, {}), (OTHER, OTHER)])
+def test_texts_of_other_lengths_are_in_the_order_in_which_they_line_up(
+    order: dict[str, str], names: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rounding of the text was farther than a length that does not fit."""
+    monkeypatch.setitem(TEXTS, "uncond", noise(2, (1, 9, 40)))
+    assert crossed(side(SAME), side(order, far=1.0)) == names
