@@ -53,7 +53,7 @@ NOTHING = {
     "preflight": "preflight has seen what differs before anything is computed: nothing is run again",
 }
 UNPLACED = "no module is known in which it begins: none is looked at"
-"""What is said of a comparison without a first divergence, by what failed or by its verdict."""
+"""What a comparison without a first divergence says, by what failed or by its verdict."""
 
 
 def explain(request: ExplainRequest, openers: Openers, say: Say) -> Result:

@@ -232,7 +232,7 @@ class Births:
 
 
 def _start(sites: Iterable[SiteDiff]) -> float:
-    """How far off the latents are before the step, or what the model is given, within their limits: what is made of
+    """How far off the latents are before the step, or what the model is given, within their limits: what comes of
     them may be as far."""
     given = (d for d in sites if (d.key.site == LATENTS[0] or is_argument(d)) and d.verdict == "pass")
     return max((severity(d) for d in given if not beyond(d)), default=0.0)

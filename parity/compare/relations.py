@@ -29,7 +29,7 @@ from parity.sketch import value_record
 from parity.transforms import EXACT, FEW, bfloat16, by_channel, done
 
 Made = tuple[np.ndarray, float]
-"""A value, and how far rounding may move what is made of the same."""
+"""A value, and how far rounding may move what comes of the same."""
 _Own = Callable[[Seen], Made | None]
 
 

@@ -110,7 +110,7 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
 
 
 def _by_themselves(own: _Run) -> Iterator[Apart]:
-    """What is judged, without what may be an earlier difference once more: what is made of a value that the candidate
+    """What is judged, without what may be an earlier difference once more: what comes of a value that the candidate
     does not hand out, of which something else that differs was made."""
     wrong: dict[str, int] = {}
     for name, one in own.sites.items():
