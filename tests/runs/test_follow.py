@@ -199,3 +199,10 @@ def test_nothing_is_run_again_without_need(result: Result, more: dict[str, bool]
     given, asked = pair(30.0, **more)
     assert unobserved(result, given, loop(PREDICTED)) is result
     assert asked == []
+
+
+def test_a_port_reads_its_dtype_without_declaring_it(tmp_path: Path) -> None:
+    undeclared = PORT.replace('SETTINGS = {"attention.softmax_dtype": "float32"}\n', "")
+    texts = write(tmp_path, undeclared.replace("    rename = {", '    assert case.settings["dtype"]\n    rename = {'))
+    assert undeclared != PORT
+    assert ports.compare(*texts, openers=InProcess()).verdict == "pass"

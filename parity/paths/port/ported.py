@@ -339,7 +339,7 @@ def built(entry: Entry, role: str, case: Case, settings: Settings, marks: dict[s
     """
     said: list[str] = []
     texts = settings.as_text()
-    known = Read({name: texts[name] for name in entry.settings}, marks)
+    known = Read({name: texts[name] for name in ("dtype", *entry.settings)}, marks)  # which none needs to declare
     shape = tuple(case.latent_shape) or None
     with kept(said):
         port = build(entry, PortCase(role, case.name if case.config else "", case.folder, case.config, shape, known))
