@@ -31,7 +31,7 @@ from parity.compare.detectors import Detectors, config_causes
 from parity.compare.independent import code_of, in_order
 from parity.compare.judge import Judge
 from parity.compare.pairs import Branches, decodes
-from parity.compare.preflight import failed
+from parity.compare.preflight import failed, of_weights
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Cause, Check, Failed, Origin, Result, measured
 from parity.errors import UsageError
@@ -233,7 +233,7 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     first = result.origin.key
     known = {code_of(cause.at or first.site) for cause in shown if isinstance(cause, Cause)}
     begins = (first, *(d.key for d in result.introduced))
-    return in_order(result.told((*shown, *config_causes(differing, begins, known))))
+    return in_order(result.told((*shown, *of_weights(result), *config_causes(differing, begins, known))))
 
 
 def _of_another_length(sides: Sides, origin: Origin) -> Iterator[Cause]:

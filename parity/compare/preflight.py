@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from parity.compare.metrics import compare_values
-from parity.compare.result import Cause, Check, measured
+from parity.compare.result import Cause, Check, Result, measured
 from parity.errors import shown
 from parity.golden.fingerprint import WeightPrint
 from parity.records import Facts, Schedule
@@ -421,6 +421,25 @@ def causes_of(check: Check, differing: Iterable[Difference]) -> tuple[Cause, ...
         )
         for d in declared
     )  # fmt: skip
+
+
+SOME = 8
+"""Parameters that may have been loaded wrongly, of a port whose others are the reference's."""
+
+
+def of_weights(result: Result) -> Iterator[Cause]:
+    """A cause where the divergence begins in a module, or beside one, some of whose parameters are others; where many
+    are, the port's are its own."""
+    check = next((c for c in result.preflight if c.check == WEIGHTS and c.at and not c.near), None)
+    if result.verdict != "fail" or result.origin is None or check is None or len(check.at) > SOME:
+        return
+    key = result.origin.key
+    beside = {key.module, key.module.rpartition(".")[0]} - {""}
+    modules = [name.rpartition(".")[0] for name in check.at]
+    own = [module for module in modules if module == key.module or module.startswith(f"{key.module}.")]
+    if key.module and (own or any(module.rpartition(".")[0] in beside for module in modules)):
+        text = f"weights that are not the reference's: {check.detail}"
+        yield measured(text, fix="load the reference's values, or undo the factor where they are used", at=key.site)
 
 
 def _tables(a: Facts, b: Facts, declared: frozenset[str]) -> Check:

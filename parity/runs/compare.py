@@ -19,13 +19,13 @@ where there are two checks (8 KB a site and step).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from parity.compare.preflight import WEIGHTS, causes_of, failed
+from parity.compare.preflight import WEIGHTS, causes_of, failed, of_weights
 from parity.compare.reason import Note, Output, Reason
-from parity.compare.result import Cause, Check, Checked, Result, measured
+from parity.compare.result import Check, Checked, Result
 from parity.errors import InconclusiveError
 from parity.paths.plan import Ends, Openers, Pair, Start
 from parity.records import LOOP
@@ -102,7 +102,7 @@ def _decided(result: Result) -> Result:
     transpose what it names as the reference does."""
     other = failed(result.preflight)
     if other is None:
-        return replace(result, causes=(*result.causes, *_of_weights(result)))
+        return replace(result, causes=(*result.causes, *of_weights(result)))
     if result.verdict != "pass" or other.computed:
         return replace(result, verdict="fail", failed="preflight", why=_of_check(other))
     laid_out = replace(other, verdict="explained", detail=f"{other.detail}: all sites agree")
@@ -136,19 +136,6 @@ def _of_rounded_weights(check: Check) -> Check:
     known = check.detail.partition(": the sites")[0]
     how = "the port's are rounded to 16 bits: load them in float32, or compare with `-c dtype=bfloat16`"
     return replace(check, verdict="fail", computed=True, detail=f"{known}; {how}")
-
-
-def _of_weights(result: Result) -> Iterator[Cause]:
-    """A cause where the divergence begins in a module, or beside one, some of whose parameters are others."""
-    check = next((c for c in result.preflight if c.check == WEIGHTS and c.at and not c.near), None)
-    if result.verdict != "fail" or result.origin is None or check is None:
-        return
-    key = result.origin.key
-    beside = {key.module, key.module.rpartition(".")[0]} - {""}
-    modules = [name.rpartition(".")[0] for name in check.at]
-    if any(module == key.module or module.rpartition(".")[0] in beside for module in modules):
-        text = f"weights that are not the reference's: {check.detail}"
-        yield measured(text, fix="load the reference's values, or undo the factor where they are used", at=key.site)
 
 
 def _with_both(result: Result, checks: tuple[Check, ...], last: str, first: Result | None = None) -> Result:
