@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from parity.errors import ParityError, UsageError, line_of, summary
-from parity.golden.disk.read import read_manifest
+from parity.golden.disk.read import Golden, read_manifest
 from parity.golden.disk.store import open_store
 from parity.hooks.methods import replaced
 from parity.recorder.parts import Parts, place
@@ -40,7 +40,8 @@ class Script:
     """A script of somebody's own, and what of it is recorded: the arguments of `parity.record`.
 
     Attributes:
-        like: golden whose inputs the pipeline is given, as a candidate; None for the script's own.
+        like: golden that this one is compared with, which has the floors; the script keeps its own inputs. None for a
+            reference.
     """
 
     file: Path
@@ -65,6 +66,8 @@ def run_script(where: str, script: Script, runs: int, *, overwrite: bool) -> Non
         raise UsageError("--causes is of a reference: leave --inputs out")
     if not script.file.is_file():
         raise UsageError(f"--script: there is no file '{script.file}'")
+    if script.like is not None:
+        Golden.open(script.like)  # or what is recorded could not be compared
     run = os.environ.pop(ROUNDING, "")  # what the script itself starts is no such run
     if run.isdigit():
         _watched(where, script, int(run), overwrite=overwrite)

@@ -130,6 +130,7 @@ ONLY = "it takes only --inputs, --sites, --values, --floors, --causes and --over
         ("import sys; sys.exit(0)", ["--script", "script.py"], "called no diffusers pipeline"),
         ("print(1)", ["--script", "script.py", "--overwrite", "x"], "called no diffusers pipeline"),
         ("", ["--script", "nowhere.py"], "there is no file"),
+        ("print(1)", ["--script", "script.py", "--inputs", "nowhere"], "there is no golden here"),
         ("print(1)", ["--script", "script.py", "--steps", "5"], ONLY),
         ("print(1)", ["--script", "script.py", "--side", "candidate"], "has its own model, settings and steps"),
         ("", ["another"], "'another' is no option: arguments after the folder are those of --script FILE"),
