@@ -22,10 +22,11 @@ import numpy as np
 from parity.causes.evidence import Evidence, known_faults
 from parity.causes.values import working_dtype
 from parity.compare.comparable import of_script
-from parity.compare.metrics import L2_LIMIT, comparable_shapes
+from parity.compare.metrics import comparable_shapes
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Witness
 from parity.errors import ParityError
+from parity.floors import L2_LIMIT
 from parity.golden.faults import Faults, kept_faults
 from parity.records import AFTER, LOOP, Key, Record, StepRecords
 from parity.settings import BITS, NEUTRAL, remedy, sentence

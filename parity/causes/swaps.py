@@ -20,10 +20,10 @@ import numpy as np
 from parity.bisect.settings import Plan, ddmin, plan
 from parity.causes.evidence import Evidence, Machine
 from parity.causes.match import common_keys, error_vector, noise_norm, norm
-from parity.compare.metrics import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import HARMLESS, Cause, Witness
 from parity.errors import ParityError, UsageError
+from parity.floors import L2_LIMIT
 from parity.paths.plan import LOOP_STAGE
 from parity.records import LOOP, Key, StepRecords
 from parity.runs.request import RunSpec

@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from parity.compare.metrics import BIN_LIMIT, L2_LIMIT, LINF_LIMIT, ONE_SIDED, distance, ratios
+from parity.compare.metrics import BIN_LIMIT, LINF_LIMIT, ONE_SIDED, distance, ratios
 from parity.compare.result import UNKNOWN, Birth, Distance, SiteDiff, SiteVerdict
+from parity.floors import L2_LIMIT
 from parity.records import AFTER, ATTENTION, LOOP, Key, StepRecords
 from parity.settings import BY_NAME, DeepCache, Difference, deep_cache
 

@@ -20,10 +20,11 @@ import numpy as np
 from parity.compare.births import LATENTS, SCHEDULE, beyond, call_of, is_argument, is_unlike, unknown
 from parity.compare.findings import findings
 from parity.compare.judge import Common
-from parity.compare.metrics import L2_LIMIT, LINF_LIMIT
+from parity.compare.metrics import LINF_LIMIT
 from parity.compare.reason import NAN, UNKNOWN, Distance, Note, Output, Reason, worst_of
 from parity.compare.result import Check, Failed, Origin, Result, SiteDiff, StageDiff, StepDiff, Verdict
 from parity.compare.values import GIVEN, PREDICTED
+from parity.floors import L2_LIMIT
 from parity.golden.disk.part import chosen
 from parity.records import AFTER, LOOP, Record, StepRecords
 from parity.settings import BITS, BY_NAME, Difference
@@ -201,7 +202,8 @@ def _without_unread_latents(sites: list[SiteDiff]) -> list[SiteDiff]:
     most = UNREAD_SHARE * min(d.distance.rel_l2 for d in failed)
     if any((is_argument(d) or d.key.site == GIVEN) and not d.distance.rel_l2 <= most for d in sites):
         return sites
-    if all(d.key.step == max(d.key.step for d in sites) for d in failed):
+    last = max(d.key.step for d in sites)
+    if all(d.key.step == last for d in failed):
         return sites  # the last latents are what the loop gives: a decode may be of others, as of a preview
     unread = {d.key for d in failed}
     return [

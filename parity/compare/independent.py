@@ -99,8 +99,8 @@ def differences(result: Result) -> tuple[Difference, ...]:
 
 
 class _Codes:
-    """Whose code makes a value: as `code_of`, but where a divergence begins at an attention call. That
-    call is seen in one block; in another the same fault shows at the next module behind it."""
+    """Whose code makes a value: as `code_of`, but where a divergence begins at an attention call. That call is seen in
+    one block; in another the same fault shows at the next module behind it."""
 
     def __init__(self, result: Result, origin: Key | None) -> None:
         self.first, self.caller, self.before = "", "", set[str]()

@@ -22,12 +22,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from parity.compare.births import CUT, Argument, Births, Excuse, beyond, call_of
-from parity.compare.metrics import ALIKE, L2_LIMIT, LINF_LIMIT, between, compared, is_mask, keys_through, ratios, unread
+from parity.compare.metrics import ALIKE, LINF_LIMIT, between, compared, is_mask, keys_through, ratios, unread
 from parity.compare.order import EXTREME, ORDER, SHARP, Around, asked_by, turned_together
 from parity.compare.pairs import Meeting, meet
 from parity.compare.preflight import Factors
 from parity.compare.result import NAN, Distance, SiteDiff
 from parity.compare.values import PREDICTED
+from parity.floors import L2_LIMIT
 from parity.golden.disk.part import FloorTable, Table, tabled
 from parity.records import Key, Record, StepRecords
 from parity.sketch import Geometry

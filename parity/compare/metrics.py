@@ -21,7 +21,6 @@ from dataclasses import replace
 import numpy as np
 
 from parity.compare.result import NAN, UNKNOWN, Distance, SiteDiff
-from parity.floors import L2_LIMIT as L2_LIMIT
 from parity.records import AFTER, FRAMES, LOOP, Floor, Key, Record
 from parity.settings import BITS
 from parity.sketch import TOTAL, Geometry, bin_norms

@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from parity.compare.metrics import L2_LIMIT
 from parity.compare.result import Cause, measured
 from parity.compare.values import GIVEN, LATENTS, PREDICTED, SAME, START, Seen, Values, apart, number
+from parity.floors import L2_LIMIT
 from parity.records import LOOP, Floor, StepRecords
 from parity.settings import BITS
 from parity.sketch import value_record

@@ -25,13 +25,13 @@ import torch
 
 from parity.causes.values import shown_by
 from parity.compare import result as results
-from parity.compare.metrics import L2_LIMIT
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Origin, SiteDiff
 from parity.errors import InconclusiveError
 from parity.face.arguments import split
 from parity.face.callables import Callee, callee, library_of
 from parity.face.verbs import Result, Settings, texts
+from parity.floors import L2_LIMIT
 from parity.paths.live import InProcess
 from parity.port import Layout, Runs
 from parity.records import LOOP, Key, Record, StepRecords

@@ -85,12 +85,13 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
         the same key that says what was done to it, where that is known; of modules that are alike of the first alone.
     """
     held = {name: tensor(x) for name, x in plan.follow.items()}
+    traced = _traced if plan.far else contextlib.nullcontext
     own = _Run(plan, held)
-    with _traced() if plan.far else contextlib.nullcontext():
+    with traced():
         truth(own.listen)
     if other := own.miscounted:
         own = _Run(plan, {name: x for name, x in held.items() if module_of(name) not in other})
-        with _traced() if plan.far else contextlib.nullcontext():
+        with traced():
             truth(own.listen)
     for variant in variants:
         variant(_Run(plan, own.held, own).listen)

@@ -26,7 +26,7 @@ MOST_BLOCKS = 6
 """Blocks that are all listed; of more, those at the first divergence."""
 
 LEGEND = "floor: what rounding alone explains; ratio: difference to floor, fails above 3x"
-"""What the columns mean; the limit is `parity.compare.judge.L2_LIMIT`."""
+"""What the columns mean; the limit is `parity.floors.L2_LIMIT`."""
 
 BLOCKS_LEGEND = "in, out: the worst input and output of a block, in multiples of its floor"
 STAGES_LEGEND = "by itself: on the reference's input; in the chain: on its own; ratio: to floor"

@@ -133,9 +133,8 @@ def _of_rounded_weights(check: Check) -> Check:
     """A preflight check of a pair that differs: weights that are nearly equal, since one side's are rounded, fail."""
     if not check.near:
         return check
-    known = check.detail.partition(": the sites")[0]
-    how = "the port's are rounded to 16 bits: load them in float32, or compare with `-c dtype=bfloat16`"
-    return replace(check, verdict="fail", computed=True, detail=f"{known}; {how}")
+    how = "parameters of the port's are rounded to 16 bits: load them in float32, or compare with `-c dtype=bfloat16`"
+    return replace(check, verdict="fail", computed=True, detail=f"{len(check.at)} {how}")
 
 
 def _with_both(result: Result, checks: tuple[Check, ...], last: str, first: Result | None = None) -> Result:

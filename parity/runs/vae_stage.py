@@ -18,9 +18,10 @@ import numpy as np
 
 from parity.compare.conclude import stage_diff
 from parity.compare.frames import as_shown, frame_diffs, frame_errors, frames_of, spread
-from parity.compare.metrics import L2_LIMIT, ratio
+from parity.compare.metrics import ratio
 from parity.compare.reason import Output, Reason
 from parity.compare.result import Distance, FrameError, Result
+from parity.floors import L2_LIMIT
 from parity.paths.plan import BESIDE, VAE_INPUT, VAE_STAGE, Ends, Given, Openers, Outputs, Pair, Start
 from parity.runs.compare import compare_stage
 from parity.runs.request import Request, Say

@@ -18,7 +18,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parity.compare.metrics import L2_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Distance, Result, SiteDiff, Witness
 from parity.errors import MalformedError
@@ -26,7 +25,6 @@ from parity.records import Key, Provenance
 from parity.report.formats.html import (
     HERE,
     INTRODUCED,
-    LIMIT,
     VERDICTS,
     Picture,
     Shown,
@@ -112,7 +110,6 @@ def test_several_differences_are_listed_and_one_is_not() -> None:
 
 
 def test_causes_that_were_not_asked_for_are_not_said_to_be_none() -> None:
-    assert LIMIT == L2_LIMIT
     assert "parity explain" in page(causes=None).shown
     assert "none was found" in page(causes=[]).shown
 

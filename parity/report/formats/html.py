@@ -27,6 +27,7 @@ from markupsafe import Markup
 from parity.compare.independent import within
 from parity.compare.result import EVIDENCE
 from parity.errors import MalformedError, UsageError
+from parity.floors import L2_LIMIT
 from parity.records import Provenance
 from parity.report.comparison import Comparison
 from parity.report.document import LARGEST, Document, Json, small, times
@@ -34,12 +35,10 @@ from parity.report.formats.json import to_json
 
 HERE = Path(__file__).parent
 
-LIMIT = 3
-"""Beyond this ratio a site fails: `parity.compare.judge.L2_LIMIT`, which a report does not import."""
 VERDICTS = ("pass", "harmless", "ignored", "not compared", "inconclusive", "fail")
 INTRODUCED = (None, "input", "module")
 PLACES = {"input": "introduced in its input", "module": "introduced in this module", None: "propagated"}
-_CONSTANTS = {"limit": LIMIT, "verdicts": VERDICTS, "places": [PLACES[place] for place in INTRODUCED]}
+_CONSTANTS = {"limit": L2_LIMIT, "verdicts": VERDICTS, "places": [PLACES[place] for place in INTRODUCED]}
 """What the script shares with this module."""
 MOST_LISTED = 12
 """Sites that are listed in the card; the table has all."""
@@ -117,7 +116,7 @@ def build(shown: Shown, version: str = "") -> str:
     style, script = ((HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     try:
         text: str = environment.get_template("page.html.jinja").render(
-            **_view(shown), shown=shown, version=version, limit=LIMIT, most_steps=MOST_STEPS, signs=SIGNS,
+            **_view(shown), shown=shown, version=version, limit=f"{L2_LIMIT:g}", most_steps=MOST_STEPS, signs=SIGNS,
             words=PLACES, evidence=EVIDENCE, facts=FACTS,
             style=Markup(style), style_hash=f"'{_hash(style)}'",
             script=Markup(script), script_hash=f"'{_hash(script)}'",
@@ -252,7 +251,7 @@ def _chart(steps: Sequence[Json], name: str) -> dict[str, Any]:
     """A value's difference and its limit over the steps, for an SVG of 600 by 120: logarithmic, the smallest below."""
     lines = {
         "difference": [number(step[name]["rel_l2"]) for step in steps],
-        "limit": [LIMIT * number(step[name]["floor"]) for step in steps],
+        "limit": [L2_LIMIT * number(step[name]["floor"]) for step in steps],
     }
     logs = [math.log10(y) for line in lines.values() for y in line if 0 < y < math.inf]
     low, high = min(logs, default=0.0), max(logs, default=0.0)
