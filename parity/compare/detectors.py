@@ -17,8 +17,8 @@ from parity.compare.frames import truncated
 from parity.compare.independent import code_of
 from parity.compare.result import Cause, SettingDifference, measured
 from parity.compare.values import LATENTS, PREDICTED, Both, Seen, counters, held, order, schedule, start
-from parity.golden.disk.part import chosen
-from parity.records import LOOP, Key, Record, StepRecords
+from parity.golden.disk.part import named
+from parity.records import LOOP, Key, StepRecords
 
 _DETECTORS = (
     schedule,
@@ -108,15 +108,12 @@ def another_called(reference: StepRecords, candidate: StepRecords, spans: dict[b
 def _called(step: StepRecords) -> str:
     """The model that a step calls: all modules of a pipeline's second one have its name before theirs; empty where
     that is not known."""
-    modules = {r.key.module for r in chosen(step.records, _of_model)}
+    modules = {r.key.module for r in named(step.records) if r.key.stage == "transformer"}
+    modules -= {LOOP, SCHEDULE}
     if "" in modules:
         return FIRST_MODEL
     names = {module.partition(".")[0] for module in modules}
     return names.pop() if len(names) == 1 and len(modules) > 1 and names <= modules else ""
-
-
-def _of_model(r: Record) -> bool:
-    return r.key.stage == "transformer" and r.key.module not in (LOOP, SCHEDULE)
 
 
 # --- config values of the component in which a divergence starts

@@ -95,7 +95,7 @@ class Judge:
             )
         step = _Step(meeting, ours, theirs, floors)
         sites = step.measured()
-        _read(sites)
+        _read(sites, meeting.parts)
         _tell_apart(sites)
         step.excuse_layouts(sites)
         step.excuse_moved_masks(sites)
@@ -143,15 +143,20 @@ class _Step:
         return sites
 
     def _site(self, i: int, numbers: Sequence[float], peak: float, bad: Sequence[int]) -> SiteDiff:
-        place = self.meeting.places[i]
-        return replace(
-            place,
-            key=replace(place.key, step=self.ours.step),
-            distance=Distance(*numbers[:3]),
+        place = self.meeting.places[i]  # `replace` would take most of the time of a diff
+        return SiteDiff(
+            Key(place.key.stage, self.ours.step, place.key.branch, place.key.site, place.key.call),
+            Distance(*numbers[:3]),
             cosine=numbers[3],
+            shapes=place.shapes,
+            dtypes=place.dtypes,
             nonfinite=(bad[0], bad[1]),
             peak=peak,
             bins=self.bins.get(i, ()),
+            frame=place.frame,
+            rows=place.rows,
+            verdict=place.verdict,
+            called=place.called,
         )
 
     def _block(self, view: Geometry, at: np.ndarray) -> None:
@@ -200,12 +205,12 @@ class _Step:
 
     def arguments(self) -> dict[Argument, bytes]:
         """What the reference's model is given, by branch and site."""
-        own = [i for i, place in enumerate(self.meeting.places) if place.key.is_input and place.key.module == ""]
-        return {(d.key.branch, d.key.site): self._sketches(i)[0] for i in own for d in [self.meeting.places[i]]}
+        inputs = ((i, self.meeting.places[i].key) for i in self.meeting.inputs)
+        return {(key.branch, key.site): self._sketches(i)[0] for i, key in inputs if key.module == ""}
 
     def handed_on(self, sites: Sequence[SiteDiff], given: Mapping[Argument, bytes]) -> Set[Key]:
         """The inputs inside the model that differ and are an argument of it, bit for bit, which agrees."""
-        inputs = [i for i, d in enumerate(sites) if d.key.is_input and beyond(d)]
+        inputs = [i for i in self.meeting.inputs if beyond(sites[i])]
         others = {(sites[i].key.branch, sites[i].key.site) for i in inputs}
         agree = {(at[0], value) for at, value in given.items() if at not in others and any(value)}
         return {sites[i].key for i in inputs if agree and (sites[i].key.branch, self._sketches(i)[0]) in agree}
@@ -329,13 +334,12 @@ def _gathered(column: np.ndarray, starts: np.ndarray, size: int) -> np.ndarray:
     return column[starts[:, None] + np.arange(size)]
 
 
-def _read(sites: list[SiteDiff]) -> None:
+def _read(sites: list[SiteDiff], parts: Mapping[int, int]) -> None:
     """What is read alone decides: not rows that no query reads, nor frames beyond what a picture shows. In a norm over
     both, many that nobody reads hide the few that are read."""
-    parts = {d.key: d for d in sites if d.key.is_read and all(d.dtypes)}
-    for i, whole in enumerate(sites if parts else ()):
-        part = parts.get(whole.key.read)
-        if part is None or (np.isnan(part.distance.ratio) and part.distance.rel_l2 != 0.0):
+    for i, j in parts.items():
+        whole, part = sites[i], sites[j]
+        if np.isnan(part.distance.ratio) and part.distance.rel_l2 != 0.0:
             continue
         if whole.distance.rel_l2 == 0.0:  # the same rows, of which the masks say otherwise which are read
             continue

@@ -35,7 +35,7 @@ from parity.compare.preflight import Factors, factors_at
 from parity.compare.result import UNKNOWN, SiteDiff
 from parity.compare.values import GIVEN
 from parity.golden.disk.part import Layout, chosen
-from parity.records import FRAMES, LOOP, Key, Provenance, Record, StepRecords
+from parity.records import FRAMES, LOOP, READ, Key, Provenance, Record, StepRecords
 from parity.sketch import Geometry
 
 
@@ -166,6 +166,7 @@ class Meeting:
         at: int64 [pairs] of each side, positions of the records; -1 where there is none. floors: int64 [pairs], of the
             reference's floor; -1 without. groups: how sketches lie -> int64, positions of the pairs that have them.
         others: of pairs that are more than two sketches, or less; their row bins are kept whatever they say.
+        inputs: positions of what modules are given. parts: position of a whole -> that of what is read of it.
         own: whether the module is a port's own, or one that is mapped. modules: of the reference, with a tensor.
         laid_out: positions beside parameters that lie otherwise, with their factors.
         alone: tensors that only the reference has, and only the candidate.
@@ -177,6 +178,8 @@ class Meeting:
     floors: np.ndarray
     groups: Mapping[Geometry, np.ndarray]
     others: tuple[int, ...]
+    inputs: tuple[int, ...]
+    parts: Mapping[int, int]
     own: tuple[bool, ...]
     laid_out: Mapping[int, frozenset[float]]
     modules: frozenset[str]
@@ -223,6 +226,8 @@ def meet(
         floors=np.array([-1 if p.reference is None else ours.floors.get(p.reference.key, -1) for p in pairs], np.int64),
         groups={view: np.array(at, np.int64) for view, at in groups.items()},
         others=tuple(np.flatnonzero(~plain).tolist()),
+        inputs=tuple(i for i, place in enumerate(places) if place.key.is_input),
+        parts=dict(_parts_of(places)),
         own=tuple(own(p.key.module) for p in pairs),
         laid_out=dict(_laid_out(places, laid_out or {})),
         modules=frozenset(r.key.module for r in ours.records if _counts(r) and r.key.module not in ("", LOOP)),
@@ -243,6 +248,15 @@ def _laid_out(places: Sequence[SiteDiff], factors: Factors) -> Iterator[tuple[in
     for i, p in enumerate(places if factors else ()):
         if within := factors_at(p.key.module, factors):
             yield i, within
+
+
+def _parts_of(places: Sequence[SiteDiff]) -> Iterator[tuple[int, int]]:
+    """Each whole of which a part is compared that is read, with that part."""
+    at = {place.key: i for i, place in enumerate(places)}
+    for i, place in enumerate(places):
+        whole = at.get(replace(place.key, site=place.key.site.removesuffix(f"@{READ}")))
+        if place.key.is_read and all(place.dtypes) and whole is not None:
+            yield whole, i
 
 
 def _place(pair: Pair) -> SiteDiff:

@@ -23,7 +23,8 @@ import numpy as np
 from parity.compare.result import Cause, measured
 from parity.compare.values import GIVEN, LATENTS, PREDICTED, SAME, START, Seen, Values, apart, number
 from parity.floors import L2_LIMIT
-from parity.records import LOOP, Floor, StepRecords
+from parity.golden.disk.part import chosen
+from parity.records import LOOP, Floor, Key, Record, StepRecords
 from parity.settings import BITS
 from parity.sketch import value_record
 from parity.transforms import EXACT, FEW, bfloat16, by_channel, done
@@ -408,20 +409,30 @@ def judged_by_own(reference: StepRecords, seen: Seen) -> tuple[StepRecords, list
     A floor is as wide as rounding becomes in the whole loop; of these values none comes in. Where the candidate's is
     beyond what a relation and its rounding make, the reference has that in place of its own, if no floor shows it.
     """
-    notes, records, floors = [], list(reference.records), dict(reference.floors)
-    for i, record in enumerate(records):
-        site, theirs, known = record.key.site, seen.theirs.get(("", record.key.site)), floors.get(record.key)
-        if site not in OWN or (record.key.branch, record.key.call) != ("", 0) or theirs is None or known is None:
+    notes: list[str] = []
+    replaced: dict[Key, Record] = {}
+    floors: dict[Key, Floor] = {}
+    for record in chosen(reference.records, _is_made):
+        site, theirs = record.key.site, seen.theirs.get(("", record.key.site))
+        known = reference.floors.get(record.key)
+        if theirs is None or known is None:
             continue
         value, (made_of, note) = np.asarray(record.value, np.float64), OWN[site]
         if value.shape != theirs.shape or not 0 < np.linalg.norm(theirs - value) <= L2_LIMIT * known.l2:
             continue  # equal, or what its own floor shows
         made = made_of(seen)
         if made is not None and np.linalg.norm(theirs - made[0]) > made[1]:
-            records[i] = value_record(record.key, made[0].astype(np.float32), record.dtype)
+            replaced[record.key] = value_record(record.key, made[0].astype(np.float32), record.dtype)
             floors[record.key] = Floor(made[1] / L2_LIMIT)
             notes.append(note)
-    return (replace(reference, records=records, floors=floors) if notes else reference), notes
+    if not notes:
+        return reference, notes
+    records = [replaced.get(record.key, record) for record in reference.records]
+    return replace(reference, records=records, floors={**reference.floors, **floors}), notes
+
+
+def _is_made(r: Record) -> bool:
+    return r.key.site in OWN and (r.key.branch, r.key.call) == ("", 0)
 
 
 # --- the same relation in another order or precision: right, no floor is broken, and bits differ

@@ -144,6 +144,11 @@ def chosen(records: Sequence[Record], which: Callable[[Record], bool]) -> Iterat
     return filter(which, records)
 
 
+def named(records: Sequence[Record]) -> Sequence[Record]:
+    """The records as far as they are the same at every step, which makes none: their keys are of step 0."""
+    return records.layout.records if isinstance(records, Table) else records
+
+
 @functools.lru_cache(maxsize=8)
 def _places(layout: Layout, which: Callable[[Record], bool]) -> tuple[int, ...]:
     return tuple(i for i, base in enumerate(layout.records) if which(base))
