@@ -24,14 +24,15 @@ from parity.errors import InconclusiveError, UsageError
 
 JUDGE = """\
 unset $(git rev-parse --local-env-vars)
+commit=$(git rev-parse HEAD)
 ( {command} )
 code=$?
-git reset --quiet --hard && git clean --quiet -ffdx
+git -c core.hooksPath=/dev/null checkout --quiet --force --detach $commit && git clean --quiet -ffdx
 case $code in 0|1) exit $code;; esac
-echo $(git rev-parse HEAD) $code >> {skipped}
+echo $commit $code >> {skipped}
 exit 125
 """
-"""Runs the command at a commit, restores the checkout, and maps the exit code for `git bisect run`."""
+"""Runs the command at a commit, restores the checkout, which git judges by its HEAD, and maps the exit code for git."""
 
 GRACE = 3.0
 """Seconds between SIGTERM and SIGKILL for an interrupted command."""
@@ -150,7 +151,8 @@ def _candidates(tree: Path) -> list[str]:
 def _skipped(notes: Path) -> dict[str, str]:
     lines = notes.read_text().splitlines() if notes.exists() else []
     codes = {sha: int(code) for sha, code in map(str.split, lines)}
-    return {sha: f"signal {code - 128}" if code > 128 else f"exit code {code}" for sha, code in codes.items()}
+    killed = signal.valid_signals()
+    return {sha: f"signal {code - 128}" if code - 128 in killed else f"exit code {code}" for sha, code in codes.items()}
 
 
 def _run(words: Sequence[str], folder: Path) -> int:

@@ -80,6 +80,8 @@ def left_over(repo: Path) -> list[str]:
         (8, f"test $(cat number) != 3 || no-such-command; {HERE}", "first bad commit: {5}"),
         # A command that changes its checkout: the next commit is judged as committed.
         (8, f"test ! -e left || exit 1; touch left; {HERE}; code=$?; echo 9 > number; exit $code", "commit: {5}"),
+        (8, f"{HERE}; code=$?; git checkout --quiet HEAD^; exit $code", "first bad commit: {5}"),
+        (8, f"{HERE}; code=$?; echo 9 > number; git commit --quiet -am 9; exit $code", "first bad commit: {5}"),
         (8, f"case $(cat number) in [3-7]) exit 125;; esac; {HERE}", "{3}, {4}, {5}, {6}, {7}, {8}"),
     ],
 )
@@ -98,7 +100,8 @@ def test_what_is_found(size: int, command: str, said: str, tmp_path: Path, bisec
 
 
 @pytest.mark.parametrize(
-    ("how", "why"), [("exit 2", "exit code 2"), ("kill -9 $$", "signal 9"), ("x-x", "exit code 127")]
+    ("how", "why"),
+    [("exit 2", "exit code 2"), ("kill -9 $$", "signal 9"), ("x-x", "exit code 127"), ("exit 255", "exit code 255")],
 )
 def test_skipped_commits_are_counted_and_convict_nobody(how: str, why: str, tmp_path: Path, bisect: Bisect) -> None:
     """Exit code 2 is parity's for a wrong option: `git bisect run` alone would call such a commit bad."""
