@@ -203,6 +203,11 @@ class StepRecords:
         records = tuple(r for r in self.records if kept(r.key))
         return StepRecords(self.step, records, {key: floor for key, floor in self.floors.items() if kept(key)})
 
+    def at(self, step: int) -> StepRecords:
+        """The same as of another step."""
+        records = tuple(replace(r, key=replace(r.key, step=step)) for r in self.records)
+        return StepRecords(step, records, {replace(key, step=step): floor for key, floor in self.floors.items()})
+
     def renamed(self, name: Callable[[Key], Key]) -> StepRecords:
         """The step with its records under other keys; floors keep theirs."""
         return replace(self, records=tuple(replace(r, key=name(r.key)) for r in self.records))

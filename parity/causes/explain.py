@@ -32,6 +32,7 @@ from parity.compare.attention import count_phantoms, mask_causes, phantom_cause
 from parity.compare.comparable import of_script
 from parity.compare.conclude import BEFORE
 from parity.compare.diff import TO_COUNT, diff
+from parity.compare.generations import matching
 from parity.compare.independent import in_order
 from parity.compare.pairs import Branches, met
 from parity.compare.reason import Note
@@ -82,6 +83,11 @@ def explain(request: ExplainRequest, openers: Openers, say: Say) -> Result:
     return found.told([*before, *causes, *after, *notes])
 
 
+def _goldens(request: ExplainRequest) -> tuple[Golden, Golden]:
+    reference, candidate = Golden.open(request.reference), Golden.open(request.candidate)
+    return reference, matching(reference, candidate)
+
+
 def _first_in(found: Result, stage: str) -> Origin | None:
     """Where a comparison begins to differ in a stage; None where it does not begin there."""
     if found.origin is not None and found.origin.key.stage == stage:
@@ -92,7 +98,7 @@ def _first_in(found: Result, stage: str) -> Origin | None:
 
 def _in_loop(found: Result, request: ExplainRequest, origin: Origin, openers: Openers, say: Say) -> Result:
     """The comparison with the causes of what begins in the loop."""
-    key, reference, candidate = origin.key, Golden.open(request.reference), Golden.open(request.candidate)
+    key, (reference, candidate) = origin.key, _goldens(request)
     ours, theirs = reference.read_step(key.step), candidate.read_step(key.step)
     theirs = Branches.of(reference.provenance, candidate.provenance).step(ours, theirs)
     ours, theirs = _with_closer(request, "reference", ours), _with_closer(request, "candidate", theirs)
@@ -127,7 +133,7 @@ def _outside(
     kept = next((pair for pair in request.outside if pair.stage == stage), None)
     if kept is not None:
         return again(kept)
-    reference, candidate = Golden.open(request.reference), Golden.open(request.candidate)
+    reference, candidate = _goldens(request)
     try:
         check_extras()
         return again(outside_of(request, reference.provenance, candidate.provenance, stage))

@@ -28,6 +28,7 @@ from parity.compare.births import excuses
 from parity.compare.comparable import common_steps, comparable, layouts, settings_differences
 from parity.compare.conclude import WIDEST_ROUNDED, Collected, conclude, recorded_stages, widest_of
 from parity.compare.detectors import Detectors, config_causes
+from parity.compare.generations import matching
 from parity.compare.independent import code_of, in_order
 from parity.compare.judge import Judge
 from parity.compare.pairs import Branches, decodes
@@ -80,17 +81,18 @@ def diff(
         UsageError: a golden is missing or damaged, or a rename rule is.
     """
     say("reading the goldens")
-    sides = Sides(Golden.open(reference), Golden.open(candidate), steps)
+    ours, theirs = Golden.open(reference), Golden.open(candidate)
+    sides = Sides(ours, matching(ours, theirs), steps)
     sides.require_steps()
     findings = sides.findings(NONE if isinstance(rename, Auto) else rename)
-    notes: tuple[Note, ...] = ()
+    notes = tuple(map(Note, filter(None, [sides.left_out])))
     if isinstance(rename, Auto):
         rest = [f for f in findings if f.check not in ("weights", "model")]
         if not failed(rest):
             say("matching the modules")
             step = next((s for s in sides.steps if s >= 0), sides.steps[0])
             rename.proposal = propose(*sides.read(step))
-            notes = tuple(map(Note, rename.proposal.notes))
+            notes += tuple(map(Note, rename.proposal.notes))
             findings = sides.findings(rename.proposal.rename)
         rename = rename.proposal.rename if rename.proposal else NONE
     if failed([f for f in findings if not f.computed]):
@@ -124,8 +126,16 @@ class Sides:
     @property
     def loops(self) -> tuple[int, int]:
         """How many steps of the loop each side holds."""
-        ours, theirs = (sum(step >= 0 for step in golden.steps) for golden in (self.reference, self.candidate))
-        return ours, theirs
+        return len(self.reference.loop), len(self.candidate.loop)
+
+    @property
+    def left_out(self) -> str:
+        """Which of the candidate's steps are compared, where it generated more often; else empty."""
+        first, count = self.candidate.first, self.candidate.count
+        if count is None:
+            return ""
+        own = f"its steps {first} to {first + count - 1} are compared, which are most like the reference's"
+        return f"the candidate generated more often (to compile, or again): {own}"
 
     @property
     def all_there(self) -> bool:

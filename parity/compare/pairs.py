@@ -286,27 +286,33 @@ def _counts(r: Record | None) -> bool:
 
 def decodes(reference: StepRecords, candidate: StepRecords) -> StepRecords:
     """The candidate's step after the loop, its calls of the decoder under the numbers of the reference's that were
-    given the same: a side may warm the decoder up, or show the video while it is made. Of as many each keeps its own;
-    one that was given nothing of the same has its place from the end."""
-    ours, theirs = ([r for r in side.records if r.key.site == GIVEN] for side in (reference, candidate))
+    given the same: a side may warm the decoder up, or show the video while it is made. Frames by what they show."""
+    numbers = {site: _numbers(reference, candidate, site) for site in (GIVEN, FRAMES)}
+
+    def name(key: Key) -> Key:
+        own = numbers[FRAMES if key.site == FRAMES else GIVEN] if key.module == GIVEN.partition(":")[0] else {}
+        return replace(key, call=own.get(key.call, key.call))
+
+    return candidate.renamed(name) if any(numbers.values()) else candidate
+
+
+def _numbers(reference: StepRecords, candidate: StepRecords, site: str) -> dict[int, int]:
+    """The candidate's calls of a site -> the reference's that are the same. Of as many each keeps its own; one that is
+    like nothing has its place from the end."""
+    ours, theirs = ([r for r in side.records if r.key.site == site] for side in (reference, candidate))
     if not ours or not theirs or len(ours) == len(theirs):
-        return candidate
+        return {}
     numbers: dict[int, int] = {}
     free = [*theirs]
     for i, record in enumerate(reversed(ours)):
-        near = min(free, key=lambda r: _far(record, r), default=None)
+        near = min(reversed(free), key=lambda r: _far(record, r), default=None)
         if near is None or not _far(record, near) <= SAME_LATENTS:
             near = theirs[-1 - i] if i < len(theirs) and theirs[-1 - i] in free else None
         if near is not None:
             free.remove(near)
             numbers[near.key.call] = record.key.call
-    others = (call for call in itertools.count(len(ours)))
-    numbers |= {r.key.call: next(others) for r in free}
-    return candidate.renamed(lambda key: replace(key, call=numbers.get(key.call, key.call)) if _decoded(key) else key)
-
-
-def _decoded(key: Key) -> bool:
-    return key.module == GIVEN.partition(":")[0] and key.site != FRAMES
+    others = itertools.count(len(ours))
+    return numbers | {r.key.call: next(others) for r in free}
 
 
 def _far(a: Record, b: Record) -> float:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import math
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -81,8 +82,9 @@ class Loop:
                     raise UsageError(NOT_CALLED)
                 seen = self.steps.part
                 seen += [] if remembered is None else [self._number("history", remembered)]
-                seen += self._schedule(scheduler) if self.steps.number == 0 else []
-                seen += self._place(scheduler, timestep)
+                place = self._place(scheduler, timestep)
+                seen += self._schedule(scheduler) if self._begins(scheduler, place) else []
+                seen += place
                 seen += self._values({**given, "after": _first(result)})
                 self.steps.stepped = True
                 self.steps.end_step(given["sample"], len(given["sample"]))
@@ -118,6 +120,14 @@ class Loop:
         if 0 <= at < sigmas.size - 1:
             found |= {"sigma": float(sigmas[at]), "dt": float(sigmas[at + 1] - sigmas[at])}
         return [self._number(port, x) for port, x in found.items()]
+
+    def _begins(self, scheduler: Any, place: Sequence[Record]) -> bool:
+        """Whether a generation begins: at the first step, and where a scheduler stands where it begins."""
+        at = {r.key.port: float(np.asarray(r.value)) for r in place}
+        if "step_index" in at:
+            return self.steps.number == 0 or at["step_index"] == (getattr(scheduler, "begin_index", None) or 0)
+        first = self.kind.numbers(getattr(scheduler, "timesteps", None))[:1]
+        return self.steps.number == 0 or bool(np.isclose(first, at.get("timestep", math.nan)).any())
 
     def _number(self, port: str, value: float) -> Record:
         return self.steps.value(port, np.asarray(np.float64(value)), "float64")

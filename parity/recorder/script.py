@@ -1,4 +1,5 @@
-"""Recording a script without an edit: the first call of a diffusers pipeline that it builds.
+"""Recording a script without an edit: the first call of a diffusers pipeline that it builds, of a candidate the first
+with as many steps as the reference's, since the ones before it compile.
 
 Every pipeline registers its components when it is made; from then on the calls of its class are watched. The script
 runs in this process as it would by itself: its arguments, its folder on the path. What it prints is its own; how it
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -105,12 +106,11 @@ def _watched(where: str, script: Script, run: int | None, *, overwrite: bool, ma
     """
     from diffusers import DiffusionPipeline
 
-    def recorder(parts: Parts) -> Recorder:
-        values = tuple(script.values)
-        asked = Asked(parts, script.like, script.sites, values, runs=0, causes=script.causes, overwrite=overwrite)
-        return Recorder(where, asked, made, quiet=run is not None)
+    def recorder(parts: Parts, again: bool) -> Recorder:
+        asked = Asked(parts, script.like, script.sites, tuple(script.values), runs=0, causes=script.causes)
+        return Recorder(where, replace(asked, overwrite=overwrite or again), made, quiet=run is not None)
 
-    watch = _Watch(recorder, run)
+    watch = _Watch(recorder, run, 0 if script.like is None else len(Golden.open(script.like).loop))
     own = DiffusionPipeline.register_modules
 
     @functools.wraps(own)
@@ -132,7 +132,7 @@ def _watched(where: str, script: Script, run: int | None, *, overwrite: bool, ma
             f"'{script.file}' called no diffusers pipeline: record its loop with `for _ in parity.record(...)`"
         )
     if watch.more:
-        say(f"{watch.more} later call{'s' if watch.more > 1 else ''} of a pipeline not recorded: the first one is")
+        say(f"{watch.more} later call{'s' if watch.more > 1 else ''} of a pipeline not recorded: an earlier one is")
     if watch.recording is not None and watch.recording.failed:
         raise UsageError(f"the recording to {where} is not whole: {watch.recording.failed}")
 
@@ -169,14 +169,15 @@ class _Watch:
     """Watches the classes of the pipelines that a script makes.
 
     Attributes:
-        recorder: of the golden. run: which perturbed one; None for the script as it is.
+        recorder: of the golden; whether another call's is replaced. run: which perturbed one; None for the script as it
+            is. wanted: steps of the golden that it is compared with; 0 for none.
         called: whether a pipeline was called. recording: of that call. more: calls that came after it.
     """
 
-    def __init__(self, recorder: Callable[[Parts], Recorder], run: int | None) -> None:
-        self.recorder, self.run, self.called, self.more = recorder, run, False, 0
+    def __init__(self, recorder: Callable[[Parts, bool], Recorder], run: int | None, wanted: int = 0) -> None:
+        self.recorder, self.run, self.wanted, self.called, self.more = recorder, run, wanted, False, 0
         self.recording: Recording | None = None
-        self._inside = False
+        self._inside = self._done = False
         self._classes = contextlib.ExitStack()
         self._seen: set[type[Any]] = set()
         self._rounding = contextlib.ExitStack()
@@ -196,7 +197,7 @@ class _Watch:
 
         @functools.wraps(own)
         def call(pipe: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.called:
+            if self._inside or self._done:
                 self.more += not self._inside
                 return own(pipe, *args, **kwargs)
             self.called = self._inside = True
@@ -205,24 +206,33 @@ class _Watch:
                 return self._recorded(pipe, args, kwargs)
             finally:
                 self._inside = False
+                self._done = self.recording is None or not self._compiled(self.recording)
 
         self._classes.enter_context(replaced(kind, "__call__", call))
 
     def _recorded(self, pipe: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         parts = Parts.found(pipe)
         if self.run is None:
-            with self.recorder(parts) as self.recording:
+            with self.recorder(parts, self.recording is not None) as self.recording:
                 return pipe(*args, **kwargs)
         if not in_torch(parts):
             say("floors are measured where torch computes: this pipeline's transformer is in JAX")
             _leave(2)
         try:
-            with self.recorder(parts), rounding(modules_of(parts), self.run):
+            with self.recorder(parts, False), rounding(modules_of(parts), self.run):
                 pipe(*args, **kwargs)
         except Exception as error:
             say(f"the pipeline's call raised {summary(error)}")
             _leave(2)
         _leave(0)
+
+    def _compiled(self, recording: Recording) -> bool:
+        """Whether a call was made to compile alone, with fewer steps than the golden that it is compared with holds:
+        the next one is recorded in its place."""
+        made, fewer = recording.steps.number, 0 < recording.steps.number < self.wanted
+        if fewer:
+            say(f"a call of {made} of the golden's {self.wanted} steps is taken for one to compile: the next counts")
+        return fewer
 
     def end(self) -> None:
         """Leave the classes and the models as they were."""

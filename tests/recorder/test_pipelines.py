@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ import parity
 from parity.compare.diff import diff
 from parity.golden import Golden
 from parity.models.registry import resolve_model
+from tests.support.scripts import BOTH as BRANCHES
 from tests.support.scripts import flux, ltx, recorded, split_linear, wan, wan_two
 
 
@@ -96,6 +98,55 @@ def test_call_to_warm_up_is_not_recorded(tmp_path: Path, capsys: pytest.CaptureF
         call()
     assert "left out: 1 call before the first step's, on other latents" in capsys.readouterr().err
     assert diff(tmp_path / "a", tmp_path / "b").verdict == "pass"
+
+
+def generate(pipe: Any, seed: int = 0, steps: int = 2, **options: Any) -> Any:
+    given = {**BRANCHES, "height": 16, "width": 16, "num_frames": 5, "output_type": "np", **options}
+    return pipe(**given, num_inference_steps=steps, generator=torch.Generator().manual_seed(seed)).frames
+
+
+def run_out(pipe: Any) -> None:
+    """A generation that ends in its first step's callback."""
+
+    def full(*_: Any) -> Any:
+        raise MemoryError
+
+    with contextlib.suppress(MemoryError):
+        generate(pipe, callback_on_step_end=full)
+
+
+GENERATIONS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
+    "to compile, with fewer steps": (lambda pipe: (generate(pipe, 5, 1), generate(pipe)), "pass", "its steps 1 to 2"),
+    "to compile, from other noise": (lambda pipe: (generate(pipe, 5), generate(pipe)), "pass", "its steps 2 to 3"),
+    "again": (lambda pipe: (run_out(pipe), generate(pipe)), "pass", "its steps 1 to 2"),
+    "and another": (lambda pipe: (generate(pipe), generate(pipe, 5)), "pass", "its steps 0 to 1"),
+    "of other noise alone": (lambda pipe: (generate(pipe, 5, 1), generate(pipe, 6)), "fail", "its steps 1 to 2"),
+    "of another scale": (
+        lambda pipe: (generate(pipe, 5, 1), generate(pipe, guidance_scale=4.0)), "fail", "its steps 1 to 2"
+    ),
+    "of more steps": (lambda pipe: (generate(pipe, 5, 1), generate(pipe, 0, 3)), "inconclusive", "its steps 1 to 3"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The recording of one generation, with floors."""
+    pipe, _ = wan()
+    where = tmp_path_factory.mktemp("generated") / "a"
+    recorded(where, lambda: generate(pipe), pipe)
+    return where
+
+
+@pytest.mark.parametrize("case", GENERATIONS)
+def test_generation_that_is_like_the_references_is_compared(case: str, generated: Path, tmp_path: Path) -> None:
+    made, verdict, steps = GENERATIONS[case]
+    pipe, _ = wan()
+    recorded(tmp_path / "b", lambda: made(pipe), pipe, like=generated)
+    found = diff(generated, tmp_path / "b")
+    assert found.verdict == verdict, found.reason
+    assert any(steps in note.text for note in found.notes)
+    assert found.origin is None or found.origin.key.step == 0
+    assert not any(d.key.step > 1 for d in found.sites)
 
 
 class Prior(torch.nn.Module):

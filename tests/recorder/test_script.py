@@ -71,6 +71,16 @@ def test_script_is_recorded_however_it_ends(tmp_path: Path, end: str, message: s
     assert (golden.complete, golden.steps, golden.provenance.model) == (True, (-1, 0, 1), "CogVideoXPipeline")
 
 
+def test_shorter_call_of_a_candidate_is_to_compile(tmp_path: Path) -> None:
+    record(tmp_path, "--floors", "none")
+    end = "pipe('a cat', num_inference_steps=2, generator=drawn.manual_seed(0), output_type='np', **size)"
+    file = script(tmp_path, end)
+    file.write_text(file.read_text().replace("num_inference_steps=2", "num_inference_steps=1", 1))
+    words = ("record", tmp_path / "candidate", "--script", file, "--inputs", tmp_path / "golden", "--", model())
+    assert "a call of 1 of the golden's 2 steps is taken for one to compile" in cli(*words, code=0).err
+    assert cli("diff", tmp_path / "golden", tmp_path / "candidate").code == 0
+
+
 @pytest.mark.slow
 def test_script_that_ends_hard_is_recorded(tmp_path: Path) -> None:
     """As public ports end: `os._exit(0)` past torchax's threads."""

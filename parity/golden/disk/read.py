@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from parity.errors import MalformedError, UsageError
@@ -50,12 +50,16 @@ class Golden:
         manifest: what `golden.json` says.
         store: where it lies; of shards where the first lies.
         shards: what several processes recorded (`WHERE/shard-0`, ...), each its share: together they are this golden.
+        first, count: where one of several generations begins, and how many steps it has, of which alone this is then
+            the golden; its steps count from 0.
     """
 
     name: str
     manifest: Manifest
     store: Store
     shards: tuple[Golden, ...] = ()
+    first: int = 0
+    count: int | None = None
 
     @classmethod
     def open(cls, where: str | os.PathLike[str]) -> Golden:
@@ -79,7 +83,8 @@ class Golden:
 
     @property
     def provenance(self) -> Provenance:
-        return self.manifest.provenance
+        own = self.manifest.provenance
+        return own if self.count is None or not own.steps else replace(own, steps=self.count)
 
     @property
     def complete(self) -> bool:
@@ -89,7 +94,15 @@ class Golden:
     @property
     def steps(self) -> tuple[int, ...]:
         """The steps held, rising; -1 first where something was recorded before the loop."""
-        return tuple(part.step for part in self.manifest.parts)
+        held = tuple(part.step for part in self.manifest.parts)
+        if self.count is None:
+            return held
+        return tuple(step for step in held if step < 0) + tuple(range(self.count))
+
+    @property
+    def loop(self) -> tuple[int, ...]:
+        """The steps of the loop."""
+        return tuple(step for step in self.steps if step >= 0)
 
     @property
     def bytes(self) -> int:
@@ -105,6 +118,8 @@ class Golden:
         Raises:
             UsageError: the step is not held, or its part is missing, damaged or another's.
         """
+        if self.first and step >= 0:
+            return replace(self, first=0, count=None).read_step(self.first + step).at(step)
         part = self._part(step)
         if self.shards:
             return merge_step([shard.read_step(step) for shard in self.shards], [shard.name for shard in self.shards])
