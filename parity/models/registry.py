@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from parity.errors import UsageError, did_you_mean, summary
-from parity.models.folder import place_of, read_config
+from parity.files import read_object
+from parity.models.folder import MOST_BYTES, place_of, read_config
 from parity.models.spec import Case, GenerationSpec
 
 if TYPE_CHECKING:
@@ -171,6 +172,13 @@ def _require_checkpoint(folder: Path) -> None:
         raise UsageError(
             f"'{folder}' is no checkpoint in diffusers layout: it has no transformer/config.json; save it with "
             "pipeline.save_pretrained, or a transformer alone with transformer.save_pretrained"
+        )
+    parts = read_object(folder / "model_index.json", MOST_BYTES) or {}
+    second = parts.get("transformer_2")
+    if isinstance(second, list) and any(second):
+        raise UsageError(
+            f"'{folder}' has two transformers, between which its pipeline changes in the loop; parity runs one: give "
+            "its folder, transformer or transformer_2, as the model, or record the pipeline (parity.record)"
         )
 
 

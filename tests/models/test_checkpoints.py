@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Callable
@@ -18,13 +19,24 @@ from parity.errors import UsageError
 from parity.models import registry
 from parity.models.folder import load_component, load_part, vae_config
 from parity.models.patches import in_dtype
-from parity.models.registry import family_of, resolve_model
+from parity.models.registry import family_of, require_model, resolve_model
 
 
 def test_inputs_are_refused_by_a_family_that_makes_its_own(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"_class_name": "CogVideoXTransformer3DModel"}')
     with pytest.raises(UsageError, match="is a CogVideoX, which takes a port"):
         family_of(tmp_path, tmp_path / "inputs.safetensors")
+
+
+def test_a_pipeline_of_two_transformers_is_refused_and_each_alone_is_not(tmp_path: Path) -> None:
+    for part in ("transformer", "transformer_2"):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "config.json").write_text('{"_class_name": "WanTransformer3DModel"}')
+    for second, refused in ((["diffusers", "WanTransformer3DModel"], True), ([None, None], False)):
+        (tmp_path / "model_index.json").write_text(json.dumps({"transformer_2": second, "boundary_ratio": 0.875}))
+        with pytest.raises(UsageError, match="has two transformers") if refused else contextlib.nullcontext():
+            require_model(str(tmp_path))
+    require_model(str(tmp_path / "transformer_2"))
 
 
 @pytest.mark.parametrize("factor", [None, 0.0, -1.0, float("nan"), "1.0"])
