@@ -77,9 +77,10 @@ class Detectors:
                 self._spans.setdefault(called == FIRST_MODEL, []).extend(values["", TIMESTEP].ravel().tolist())
         if not differs:
             return
-        another = another_called(reference, candidate, self._spans)
-        told = (cause for detector in _DETECTORS for cause in detector(seen))
-        for cause in itertools.chain(told, truncated(reference, candidate), another):
+        another = tuple(another_called(reference, candidate, self._spans, self.settings))
+        detectors = [d for d in _DETECTORS if not (another and d is relations.guidance)]  # each model has its own scale
+        told = (cause for detector in detectors for cause in detector(seen))
+        for cause in itertools.chain(another, told, truncated(reference, candidate)):
             if cause.setting not in {c.setting for c in self.found}:
                 self.found.append(cause)
 
@@ -89,15 +90,23 @@ FIRST_MODEL = "the first model"
 """Of a pipeline with two: it is called above a boundary of the timesteps."""
 
 
-def another_called(reference: StepRecords, candidate: StepRecords, spans: dict[bool, list[float]]) -> Iterator[Cause]:
-    """Of a pipeline with two models: at one step each side calls another, and no boundary of the timesteps is why.
+def another_called(
+    reference: StepRecords,
+    candidate: StepRecords,
+    spans: Mapping[bool, Sequence[float]],
+    settings: tuple[Mapping[str, str], Mapping[str, str]],
+) -> Iterator[Cause]:
+    """Of pipelines with two models: at one step each side calls another, and no boundary of the timesteps is why.
 
     Args:
-        spans: the timesteps so far at which a side called the first model, and another.
+        spans: the timesteps so far at which a side called the first model, and another. settings: of both sides, which
+            of each model hold its config: a side may give one model the weights of the other.
     """
     ours, theirs = _called(reference), _called(candidate)
     bounded = min(spans.get(True, ()), default=0.0) > max(spans.get(False, ()), default=0.0)
-    if ours and theirs and ours != theirs and not bounded:
+    second = next((name for name in (ours, theirs) if name != FIRST_MODEL), "")
+    both = all(any(name.startswith(f"{second}.") for name in side) for side in settings)
+    if ours and theirs and ours != theirs and both and not bounded:
         text = (
             f"at step {reference.step} the candidate calls {theirs}, the reference {ours}: check the step at which the "
             "pipeline changes models (boundary_ratio), and which model is which"

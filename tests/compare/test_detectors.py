@@ -150,22 +150,28 @@ def test_branches_that_are_weighed_otherwise_have_no_guidance_scale(cond: float,
 
 
 @pytest.mark.parametrize(
-    ("model", "timestep", "causes"),
+    ("model", "timestep", "held", "causes"),
     [
-        ("transformer_2", 900.0, []),
-        ("", 900.0, ["boundary_ratio"]),
-        ("", 950.0, []),  # its schedule is another, by which the pipeline chooses
-        ("", 850.0, ["boundary_ratio"]),
-        ("a.b", 900.0, []),
+        ("transformer_2", 900.0, True, ["guidance"]),
+        ("", 900.0, True, ["boundary_ratio"]),  # whose scale is its own
+        ("", 950.0, True, ["guidance"]),  # by its schedule, by which the pipeline chooses
+        ("", 850.0, True, ["boundary_ratio"]),
+        ("a.b", 900.0, True, ["guidance"]),
+        ("", 900.0, False, ["guidance"]),  # one model, which may hold the weights of either
     ],
 )
-def test_another_model_of_two_that_a_step_calls_is_named(model: str, timestep: float, causes: list[str]) -> None:
-    def calling(name: str, timestep: float) -> StepRecords:
+def test_another_model_of_two_that_a_step_calls_is_named(
+    model: str, timestep: float, held: bool, causes: list[str]
+) -> None:
+    def calling(name: str, timestep: float, scale: float) -> StepRecords:
         sites = (f"{name}:in.x", f"{name}.proj:out".lstrip("."))
         seen = (value_record(Key("transformer", 1, "cond", s), X, "float32") for s in sites)
-        return StepRecords(1, (*step(1, timestep=timestep).records, *seen))
+        values = GUIDED | {"guided": UNCOND + scale * (COND - UNCOND)}
+        return StepRecords(1, (*step(1, timestep=timestep, **values).records, *seen))
 
-    assert named(calling("transformer_2", 900.0), calling(model, timestep)) == causes
+    configs = {"transformer_2.in_channels": "16"}
+    sides = calling("transformer_2", 900.0, 6), calling(model, timestep, 5)
+    assert named(*sides, configs, configs if held else {}) == causes
 
 
 @pytest.mark.parametrize("other", [1.01 * LATENTS + 1e-3 * NOISE, 5 * NOISE])
