@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from parity.commands import command
-from parity.commands.options import Generation, Output, Sides
+from parity.commands.options import Generation, Listed, Sides
 from parity.errors import UsageError
 from parity.paths.worker.extras import check_extras, quieten, require_one_process
 from parity.report.document import Facts, Listing
@@ -39,7 +39,7 @@ def bisect(
     sides: Sides,
     checks: Annotated[Checks, typer.Option(help="As for `parity run`.")] = "both",
     isolate: Annotated[Isolation, typer.Option(help="As for `parity run`.")] = "none",
-    output: Output,
+    output: Listed,
 ) -> int:
     """Find the commit, or the settings, that make a comparison fail.
 
@@ -57,7 +57,7 @@ def bisect(
     return _commits(good, bad, words, output)
 
 
-def _settings(generation: Generation, sides: Sides, checks: Checks, isolate: Isolation, output: Output) -> int:
+def _settings(generation: Generation, sides: Sides, checks: Checks, isolate: Isolation, output: Listed) -> int:
     """The fewest settings of the candidate that make the run fail."""
     from parity.bisect.settings import OUTCOMES, Probe, by_run, fewest, plan
 
@@ -92,7 +92,7 @@ def _settings(generation: Generation, sides: Sides, checks: Checks, isolate: Iso
     return 0
 
 
-def _commits(good: str, bad: str, words: list[str], output: Output) -> int:
+def _commits(good: str, bad: str, words: list[str], output: Listed) -> int:
     """The first bad commit."""
     from parity.bisect.commits import first_bad
 

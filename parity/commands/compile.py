@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from parity.commands import command
-from parity.commands.options import Model, Output, Port, settings_of
+from parity.commands.options import Listed, Model, Port, settings_of
 from parity.errors import UsageError
 from parity.models.registry import DEFAULT_MODEL
 from parity.paths.worker.extras import check_extras
@@ -29,7 +29,7 @@ def compile(
     ] = None,
     width: Annotated[int | None, typer.Option(min=1, help="Width of the video, pixels; default: the model's.")] = None,
     frames: Annotated[int | None, typer.Option(min=1, help="Frames of the video; default: the model's.")] = None,
-    output: Output,
+    output: Listed,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds that the compiler may take.")] = 1800.0,
 ) -> int:
     """Compile for a TPU you do not have, and check that it fits.

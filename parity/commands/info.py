@@ -18,7 +18,7 @@ from rich.filesize import decimal as size
 
 from parity.cache import cache_dir
 from parity.commands import command
-from parity.commands.options import Output
+from parity.commands.options import Listed
 from parity.errors import UsageError
 from parity.golden import Golden, Problem, fingerprint_bytes, verify
 from parity.golden.fingerprint import WeightPrint
@@ -41,7 +41,7 @@ PARTS = {
 
 @command
 def info(
-    output: Output,
+    output: Listed,
     topic: Annotated[
         str | None, typer.Argument(metavar="models|settings|cache|GOLDEN", help="Default: this machine.")
     ] = None,
@@ -70,7 +70,7 @@ def info(
     return code
 
 
-def _own(topic: str | None, output: Output, clear: str | None) -> Document | None:
+def _own(topic: str | None, output: Listed, clear: str | None) -> Document | None:
     """What a topic shows; None for a golden."""
     if topic is None:
         from parity.commands import machine

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 from typer.models import OptionInfo
@@ -292,6 +292,13 @@ class Output:
         if extras:
             check_extras(torchax=torchax)
         return self.working("starting the sides")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed(Output):
+    """How an answer that is no comparison is printed."""
+
+    format: Annotated[Literal["json", "markdown", "text"], typer.Option(help="Format on stdout.")] = "text"
 
 
 @dataclass(frozen=True, kw_only=True)

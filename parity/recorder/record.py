@@ -387,7 +387,8 @@ def _finish(recording: Recording, complete: bool) -> None:
         return
     state = "" if complete and not recording.failed else ", marked incomplete"
     other = os.fspath(like) if like is not None else "OTHER"
-    both = f"{other} {recording.where}" if like is not None else f"{recording.where} {other}"
+    where = recording.where.rpartition("/")[0] if recording.process.split else recording.where  # of all shards
+    both = f"{other} {where}" if like is not None else f"{where} {other}"
     what = f"{count} step{'s' if count > 1 else ''}" if count else "what was decoded is"
     what += ", the last one in part," if recording.steps.partial else ""
     if recording.steps.repeated:

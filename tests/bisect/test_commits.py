@@ -154,6 +154,7 @@ def test_the_users_checkout_is_not_touched(tmp_path: Path, bisect: Bisect, monke
         (["main~2", "main", "--", "sh", "-c", "exit $(cat number)"], "'commit 1' is not good: the command ended with"),
         (["main~3", "main", "--", "sh", "-c", "exit $(cat number)"], "'commit 3' is not bad: the command ended with"),
         (["main~2", "main"], "give two commits and a command"),
+        (["main~2", "main", "--format", "junit", "--", "true"], "'junit' is not one of 'json', 'markdown', 'text'"),
     ],
 )  # fmt: skip
 def test_wrong_usage(arguments: list[str], why: str, tmp_path: Path, bisect: Bisect) -> None:
