@@ -63,7 +63,7 @@ def shadowed_latents(right: bool) -> Script:
     return Wan(stages=2, start=lambda script: noise(7 + script.stage) if right or not script.stage else script.latents)
 
 
-@pitfall(6, "Float precision differences", "bfloat16", "modules")
+@pitfall(6, "Float precision differences", "computes in bfloat16", "wider dtype", verdict="inconclusive")
 def precision(right: bool) -> Script:
     """The candidate's transformer computes in bfloat16, the reference's in float32."""
     return Wan(computes=None if right else B16)

@@ -26,7 +26,7 @@ from parity.compare.attention import count_phantoms, phantom_cause
 from parity.compare.automap import Proposal, propose
 from parity.compare.births import excuses
 from parity.compare.comparable import common_steps, comparable, layouts, settings_differences
-from parity.compare.conclude import WIDEST_ROUNDED, Collected, conclude, recorded_stages, widest_of
+from parity.compare.conclude import Collected, conclude, recorded_stages, widest_of
 from parity.compare.detectors import Detectors, config_causes
 from parity.compare.generations import matching
 from parity.compare.independent import code_of, in_order
@@ -36,7 +36,9 @@ from parity.compare.preflight import failed, of_weights
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Cause, Check, Failed, Origin, Result, measured
 from parity.errors import UsageError
+from parity.floors import L2_LIMIT
 from parity.golden import Golden
+from parity.golden.disk.part import tabled
 from parity.golden.rename import NONE, Rename, Renamer
 from parity.records import AFTER, PORT, Key, Provenance, StepRecords
 from parity.settings import BITS, NEUTRAL
@@ -127,6 +129,13 @@ class Sides:
     def loops(self) -> tuple[int, int]:
         """How many steps of the loop each side holds."""
         return len(self.reference.loop), len(self.candidate.loop)
+
+    @property
+    def coarser(self) -> float:
+        """How many times as wide a rounding of the candidate's dtype is as one of the reference's, and so its floors;
+        1 where it has as many bits, or more."""
+        ours, theirs = (side.provenance.settings.get("dtype", "") for side in (self.reference, self.candidate))
+        return float(2.0 ** max(BITS.get(ours, 0) - BITS.get(theirs, 24), 0))
 
     @property
     def left_out(self) -> str:
@@ -227,8 +236,9 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     result = result if judge.seen.floors else without_floors(result)
     if result.verdict == "pass" and not sides.all_there:
         return result.unjudged("not_comparable", next(f.detail for f in findings if f.check == "steps held"))
-    if result.verdict == "fail" and (coarse := _coarser(a, b, result)):
-        return _without(result, Reason(kind="inconclusive", problem="coarser", detail=coarse))
+    beyond = any(d.distance.ratio * sides.coarser > L2_LIMIT for d in result.sites)
+    if sides.coarser > 1.0 and result.verdict != "fail" and beyond:
+        return _without(result, Reason(kind="inconclusive", problem="coarser", detail=b.settings["dtype"]))
     result = replace(result.resting_on((*a.idle, *b.idle)), stages=recorded_stages(result)).noted(
         *_hidden_by_rounding(result, a)
     )
@@ -312,6 +322,9 @@ def _steps(
     for reference, candidate in sides.read_all():
         say("comparing", next(done), len(sides.steps))
         candidate = branches.step(reference, renamer.step(candidate))
+        if (wider := sides.coarser) > 1.0:
+            records, floors = tabled(reference)
+            reference = StepRecords(reference.step, records, floors.times(wider))
         if strict and sides.in_part(reference.step):
             both = {r.key for r in reference.records} & {r.key for r in candidate.records}
             reference, candidate = reference.where(both.__contains__), candidate.where(both.__contains__)
@@ -332,14 +345,6 @@ def _round(a: Provenance, b: Provenance) -> Failed:
     """Which check these settings are of: with every setting neutral that only rounds, only wrong logic is left."""
     exact = all(side.settings.get(name, least) == least for side in (a, b) for name, least in NEUTRAL.items())
     return "logic" if exact else "precision"
-
-
-def _coarser(a: Provenance, b: Provenance, result: Result) -> str:
-    """The candidate's dtype, where the reference was recorded in one with more bits, and nothing differs by more than
-    that dtype may move a whole model; else empty."""
-    ours, theirs = (side.settings.get("dtype", "") for side in (a, b))
-    near = all(d.distance.rel_l2 <= WIDEST_ROUNDED for d in result.sites if d.verdict == "fail")
-    return theirs if near and BITS.get(theirs, 24) < BITS.get(ours, 0) else ""
 
 
 def _hidden_by_rounding(result: Result, reference: Provenance) -> Iterator[str]:
