@@ -226,6 +226,21 @@ def test_a_schedule_may_be_of_any_numbers(kind: str, tmp_path: Path) -> None:
     assert result.verdict == "pass", result.reason
 
 
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        ("return guided, None", "the latents after of `loop` is an object of type NoneType"),
+        ("return predictions, latents", "the guided prediction of `loop` is an object of type dict"),
+        ("return guided, latents[:, :2]", "the latents after of `loop` is [1, 2, "),
+        ("return guided", "`loop` returned one Tensor, not (guided prediction, latents after)"),
+    ],
+)
+def test_a_loop_that_returns_something_else_is_refused(change: str, wrong: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as refused:
+        with_schedule(tmp_path, scale=f"6.0 * (cond - uncond)\n    {change}\n    0", steps=1)
+    assert wrong in str(refused.value)
+
+
 def test_wrong_guidance_scale_of_a_ports_loop_fails_at_noise_pred(tmp_path: Path) -> None:
     result = with_schedule(tmp_path, scale="5.0", steps=1)
     assert origin(result) == ("fail", "loop:noise_pred")

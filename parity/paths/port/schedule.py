@@ -88,6 +88,11 @@ class OwnSampler(Sampler):
             if not isinstance(made, (tuple, list)) or len(made) != 2:
                 found = f"{len(made)} values" if isinstance(made, (tuple, list)) else f"one {type(made).__name__}"
                 raise UsageError(f"{self.entry.named}: `loop` returned {found}, not (guided prediction, latents after)")
+        shape = self._before.shape
+        for what, x in zip(("guided prediction", "latents after"), made, strict=True):
+            if not isinstance(x, torch.Tensor) or x.shape != shape:
+                found = f"{list(x.shape)}" if isinstance(x, torch.Tensor) else f"an object of type {type(x).__name__}"
+                raise UsageError(f"{self.entry.named}: the {what} of `loop` is {found}, not a tensor {list(shape)}")
         guided, self._after = made
         return guided
 
