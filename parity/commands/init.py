@@ -16,6 +16,7 @@ import typer
 from parity.commands import command
 from parity.commands.options import model_option
 from parity.errors import UsageError
+from parity.redact import typed_command
 from parity.report.output import printable, show, write
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -55,10 +56,9 @@ def init(
         raise UsageError(f"cannot write '{where}': there is no folder '{where.parent}'")
     write(where, text, "PORT.py")
     shown = printable(str(where), "utf-8")
-    of_model = model is not None and kind == "torchax"
-    first = f"--model {model}" if of_model else f"--reference-port {shown}:reference"
-    run = f"parity run {first} --port {shown}:build"
-    show(f"wrote {shown}; try: {f'python {shown} golden' if kind == 'script' else run}")
+    first = ["--reference-port", f"{shown}:reference"] if model is None or kind != "torchax" else ["--model", model]
+    run = ["python", shown, "golden"] if kind == "script" else ["parity", "run", *first, "--port", f"{shown}:build"]
+    show(f"wrote {shown}; try: {typed_command(*run)}")
 
 
 REFERENCE = "\n\nclass Block"
