@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -55,15 +55,15 @@ class Called:
 
     Attributes:
         of: whose. start: of its records among those of the step. rows: the branch of each row of its batch, see
-            `parity.hooks.tap.Tap`; of one branch its name alone. by_order: whether its name is its place among the
-            calls of the step. timestep: that it was given; None where nobody knows. latents: a copy of what it was
-            given first; None likewise.
+            `parity.hooks.tap.Tap`; of one branch its name alone. order: the names by which it has that of its place
+            among the calls of the step; None where it does not. timestep: that it was given; None where nobody knows.
+            latents: a copy of what it was given first; None likewise.
     """
 
     of: object
     start: int
     rows: tuple[str, ...]
-    by_order: bool
+    order: tuple[str, ...] | None
     timestep: float | None
     latents: torch.Tensor | None
 
@@ -87,9 +87,9 @@ def names_of(rows: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, rows)))
 
 
-def in_order(number: int) -> str:
-    """The name of a step's call by its place, from 0."""
-    return ORDER[number] if number < len(ORDER) else f"call{number + 1}"
+def in_order(number: int, names: Sequence[str] = ORDER) -> str:
+    """The name of a step's branch by its place, from 0."""
+    return names[number] if number < len(names) else f"call{number + 1}"
 
 
 @dataclass
@@ -177,7 +177,7 @@ class Steps:
         ends = [*(c.start for c in self.calls[1:]), len(self.part)]
         part, number = self.part[: self.calls[0].start] if self.calls else self.part, Counter[object]()
         for i, (c, end) in enumerate(zip(self.calls, ends, strict=True) if self.calls else ()):
-            name, several = in_order(number[c.of]) if c.by_order else "", names_of(c.rows)
+            name, several = "" if c.order is None else in_order(number[c.of], c.order), names_of(c.rows)
             alone = len(several) > 1 and len(several) == sum(map(bool, c.rows))  # of each branch one row
             kept = i >= first and not (alone and videos > 1 and c.on(sample))
             number[c.of] += (len(several) if kept else 1) if i >= first else 0
@@ -324,30 +324,36 @@ class Branches:
         """The branch of each row in the batch of a call that begins; see `Called`."""
         timestep, latents = _timestep(args, kwargs), _latents(args, kwargs)
         self.steps.turn(timestep)
-        rows, by_order = self._named(args, kwargs, latents)
+        rows, order = self._named(args, kwargs, latents)
         self.steps.called = True
-        self.steps.calls.append(Called(self, len(self.steps.part), rows, by_order, timestep, latents))
+        self.steps.calls.append(Called(self, len(self.steps.part), rows, order, timestep, latents))
         return rows
 
     def _named(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], latents: torch.Tensor | None
-    ) -> tuple[tuple[str, ...], bool]:
-        """The branch of each row, and whether it is named by its place among the calls of the step."""
+    ) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
+        """The branch of each row, and the names in the order of the step's calls where it is named by its place."""
         batch = next((n for n in map(_batch, (*args, *kwargs.values())) if n), 1)
-        name, names = self._context.removeprefix("pred_"), self.given if len(self.given) > 1 else BATCHED
-        said = names is self.given or name == "cond_uncond"
+        name = self._context.removeprefix("pred_")
+        said = bool(self.given) or name == "cond_uncond"
         if name and not said:
-            return (name,), False
+            return (name,), None
         before = [c for c in self.steps.calls if c.of is self]
         self._apart |= any(len(names_of(c.rows)) > 1 and len(c.rows) == batch and c.on(latents) for c in before)
         guided, times = self.guided(), _times(latents, batch)
-        if said or (guided is not False and not self._apart):
-            if max(times, default=0) > 0 and (max(times) + 1 == len(names) or not (said or guided)):
-                return tuple("" if i < 0 else names[i] if i < len(names) else f"call{i + 1}" for i in times), False
-            if batch % len(names) == 0 and (said or guided or (not times and batch == len(names))):
-                return tuple(name for name in names for _ in range(batch // len(names))), False
-        name = in_order(sum(len(names_of(c.rows)) for c in before))
-        return (tuple("" if i < 0 else name for i in times) if -1 in times else (name,)), True
+        begun = sum(len(names_of(c.rows)) for c in before)
+        names = self.given[begun:] if self.given else BATCHED
+        if names and (said or (guided is not False and not self._apart)):
+            many = max(times, default=0) + 1  # as many of the same latents; of two videos of one noise twice as many
+            if many > 1 and (many == len(names) or many % len(names) or not (said or guided)):
+                of = names if self.given else (*names, *map(in_order, range(len(names), many)))
+                return tuple("" if i < 0 else in_order(i, of) for i in times), None
+            known = not times or many > 1 if self.given else said or guided or (not times and batch == len(names))
+            if known and batch % len(names) == 0:
+                return tuple(name for name in names for _ in range(batch // len(names))), None
+        order = self.given or ORDER
+        name = in_order(begun, order)
+        return (tuple("" if i < 0 else name for i in times) if -1 in times else (name,)), order
 
     @contextlib.contextmanager
     def listening(self, model: Any) -> Iterator[None]:

@@ -221,6 +221,33 @@ def test_branches_of_several_videos_lie_anywhere_in_batches(
     assert list(map(str, differences(found))) == ([] if scale == 3.0 else ["guidance"])
 
 
+THREE = ("uncond", "cond", "skip")
+
+
+@pytest.mark.parametrize("x", [X, TWO], ids=["one video", "two"])
+@pytest.mark.parametrize("calls", [[3], [2, 1], [1, 2], [1, 1, 1]], ids=str)
+def test_names_of_branches_are_used_up_in_the_order_of_a_steps_rows(
+    calls: list[int], x: torch.Tensor, tmp_path: Path
+) -> None:
+    model, scheduler = Model(), Scheduler()
+    texts = [TEXT[: len(x)] * factor for factor in (0, 1, 2)]
+    with (
+        torch.no_grad(),
+        parity.record(
+            tmp_path / "gpu", transformer=model, scheduler=scheduler, branches=THREE, runs=0, values=[":in.text"]
+        ),
+    ):
+        left = list(texts)
+        for many in calls:
+            given, left = torch.cat(left[:many]), left[many:]
+            model(torch.cat([x] * many), given, torch.ones(given.shape[:2]))
+        scheduler.step(x, 0, x)
+    records = Golden.open(tmp_path / "gpu").read_step(0).records
+    found = {r.key.branch: r.value for r in records if r.key.site == ":in.text"}
+    assert list(found) == list(THREE)
+    assert all(np.array_equal(found[name], text) for name, text in zip(THREE, texts, strict=True))
+
+
 def test_a_call_that_failed_and_is_made_again_counts_once(tmp_path: Path) -> None:
     model = Model()
 
