@@ -95,6 +95,21 @@ def _cached(cache: DeepCache) -> list[Excuse]:
     return [Excuse(glob, cache=cache) for glob in (*blocks, *taken, "norm_out:in.x*")]
 
 
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What the reference's model is given at a step, beside what it was given before, bit for bit.
+
+    Attributes:
+        moving: arguments that are others than when the model was first called: steps may be in them.
+        constant: those that are as they were then.
+        handed: inputs inside the model that are arguments of it, as they are, which agree.
+    """
+
+    moving: Container[Argument] = ()
+    constant: Container[Argument] = ()
+    handed: Container[Key] = ()
+
+
 @dataclass
 class Births:
     """Says where divergences begin, step by step; remembers only whether an earlier step already differed.
@@ -102,35 +117,24 @@ class Births:
     Attributes:
         excuses: the sites that a declared differing setting changes by design.
         dirty: whether the latents were beyond their floors so far. scheduled: whether a schedule was.
-        latents: their shape. moving, handed, constant: see `judged`.
+        latents: their shape. arguments: of the step's model.
     """
 
     excuses: tuple[Excuse, ...] = ()
     dirty: bool = False
     scheduled: bool = False
     latents: tuple[int, ...] = ()
-    moving: Container[Argument] = ()
-    handed: Container[Key] = ()
-    constant: Container[Argument] = ()
+    arguments: Arguments = Arguments()
 
-    def judged(
-        self,
-        sites: Iterable[SiteDiff],
-        moving: Container[Argument] = (),
-        handed: Container[Key] = (),
-        constant: Container[Argument] = (),
-    ) -> list[SiteDiff]:
+    def judged(self, sites: Iterable[SiteDiff], arguments: Arguments) -> list[SiteDiff]:
         """The sites of one step with what those beyond their floors come to, and where a divergence begins.
 
         Padded rows do not decide, nor does what was not compared.
 
         Args:
-            moving: arguments of the model that are others than when it was first called: steps may be in them.
-            constant: those that are as they were then.
-            handed: inputs inside the model that are arguments of it, as they are, which agree.
+            arguments: what the reference's model is given at this step.
         """
-        self.moving, self.handed, self.constant = moving, handed, constant
-        sites = list(sites)
+        self.arguments, sites = arguments, list(sites)
         self.latents = next((d.shapes[0] for d in sites if d.key.site == LATENTS[0]), ())
         far = [i for i, d in enumerate(sites) if d.verdict == "pass" and beyond(d)]
         if far:
@@ -204,7 +208,7 @@ class Births:
             numbers: whether the schedule's were. upstream: by branch, all sites so far. made: those but the model's
                 arguments. outside: those but the latents too.
         """
-        if d.key in self.handed:
+        if d.key in self.arguments.handed:
             return 0.0
         if self._carried(d) or (numbers and not is_given(d)):
             return math.inf
@@ -216,9 +220,9 @@ class Births:
         """Whether an argument of the model may be made of latents: it moves from step to step as they do. In the first
         step its name says so, or that it has their pixels, or as many values."""
         at, shape, latents = (d.key.branch, d.key.site), d.shapes[0], self.latents
-        if not is_given(d) or at in self.constant:
+        if not is_given(d) or at in self.arguments.constant:
             return False
-        if at in self.moving or not latents or d.key.port.removeprefix("in.") in _LATENTS_AS:
+        if at in self.arguments.moving or not latents or d.key.port.removeprefix("in.") in _LATENTS_AS:
             return True
         pixels = shape[-2:] == latents[-2:] or (shape[-1:] == latents[-1:] and len(shape) == len(latents))
         return pixels or math.prod(shape) % math.prod(latents) == 0
@@ -226,7 +230,7 @@ class Births:
     def _carried(self, d: SiteDiff) -> bool:
         """Whether an earlier step's difference is in it: the latents, what a loop in segments makes of them, what is
         decoded, the schedule's numbers."""
-        made = is_given(d) and (d.key.branch, d.key.site) in self.moving
+        made = is_given(d) and (d.key.branch, d.key.site) in self.arguments.moving
         if self.dirty and (made or d.key.site == LATENTS[0] or d.key.stage == AFTER):
             return True
         return self.scheduled and is_number(d.key) and d.key.module == LOOP

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.compare.births import CUT, Argument, Births, Excuse, beyond, call_of
+from parity.compare.births import CUT, Argument, Arguments, Births, Excuse, beyond, call_of
 from parity.compare.metrics import ALIKE, LINF_LIMIT, between, compared, is_mask, keys_through, ratios, unread
 from parity.compare.order import EXTREME, ORDER, SHARP, Around, asked_by, turned_together
 from parity.compare.pairs import Meeting, meet
@@ -97,17 +97,19 @@ class Judge:
         sites = step.measured()
         _read(sites, meeting.parts)
         _tell_apart(sites)
-        step.excuse_layouts(sites)
-        step.excuse_moved_masks(sites)
-        step.excuse_missing_masks(sites)
-        step.excuse_other_orders(sites, laid_out=bool(self.laid_out))
-        given = step.arguments()
-        before, self._given = self._given, given | self._given
-        moving = {at for at, value in given.items() if self._given[at] != value}
-        sites = self.births.judged(sites, moving, step.handed_on(sites, given), before.keys() - moving)
+        step.excuse_masks(sites)
+        step.excuse_other_orders(sites)
+        sites = self.births.judged(sites, self._arguments(step, sites))
         step.name_same(sites)
         self.seen.add(meeting, sites, len(floors))
         return tuple(sites)
+
+    def _arguments(self, step: _Step, sites: Sequence[SiteDiff]) -> Arguments:
+        """What the reference's model is given, beside what it was given in the steps before."""
+        given = step.arguments()
+        before, self._given = self._given, given | self._given
+        moving = {at for at, value in given.items() if self._given[at] != value}
+        return Arguments(moving, before.keys() - moving, step.handed_on(sites, given))
 
 
 class _Step:
@@ -181,20 +183,6 @@ class _Step:
         passes = (self.numbers[at, 2] <= L2_LIMIT) & (self.peaks[at] <= LINF_LIMIT) & ~np.isin(at, self.meeting.others)
         self.bins |= {int(at[n]): array("d", bins[n].tobytes()) for n in np.flatnonzero(~passes)}
 
-    def excuse_layouts(self, sites: list[SiteDiff]) -> None:
-        """The results of parameters that lie otherwise are not compared where they lie so too: they are the reference's
-        values in another order, or times the parameters' factor, and what reads them shows whether that is right."""
-        found: dict[tuple[bytes, bytes], str] = {}
-        for i, factors in self.meeting.laid_out.items():
-            same = [factor for factor in factors if self._same_values(i, factor)] if beyond(sites[i]) else []
-            if same:
-                how = "in another order" if same[0] == 1.0 else f"times {same[0]:.4g}"
-                found[self._sketches(i)] = note = f"the reference's values {how}, as its parameters are"
-                sites[i] = replace(sites[i], verdict="not compared", note=note)
-        for i, d in enumerate(sites if found else ()):  # what hands these on has the same values on both sides
-            if d.verdict == "pass" and self.meeting.own[i] and beyond(d) and (note := found.get(self._sketches(i), "")):
-                sites[i] = replace(d, verdict="not compared", note=note)
-
     def name_same(self, sites: list[SiteDiff]) -> None:
         """Of the sites that differ, say which have the values of an earlier one: what a module gives is handed on."""
         first: dict[tuple[str, bytes, bytes], str] = {}
@@ -223,20 +211,27 @@ class _Step:
         both = [r.sketch.tobytes() for r in records if r.sketch is not None]
         return (both[0], both[1]) if len(both) == 2 else (b"", b"")
 
-    def excuse_missing_masks(self, sites: list[SiteDiff]) -> None:
-        """A side that leaves its padding out needs no mask, or one of all ones: where another input of the call has as
-        many rows as the other's mask lets through it is that text, and a mask that is missing is not compared."""
+    def excuse_masks(self, sites: list[SiteDiff]) -> None:
+        """A port's masks are not compared where the rows that they let through are the reference's: elsewhere in the
+        text, or all that there is of it, where a side leaves its padding out and needs no mask, or one of all ones."""
         for i in self.meeting.others:
             d, (a, b) = sites[i], (at[i] for at in self.meeting.at)
             if a < 0 or b < 0 or not self.meeting.own[i]:
                 continue
             masks = self.ours[a], self.theirs[b]
-            missing = any(mask.kind == "none" for mask in masks)
-            if not (missing or d.verdict == "not compared") or not any(map(is_mask, masks)):
+            if not any(map(is_mask, masks)):
                 continue
-            for j, e in enumerate(sites):
-                other = e.verdict == "not compared" and e.key.is_input and call_of(e.key) == call_of(d.key) and i != j
-                if other and _is_cut(e.shapes, masks) and self._may_be_cut(j):
+            others = [j for j, e in enumerate(sites) if call_of(e.key) == call_of(d.key) and i != j]
+            read = [sites[j] for j in others if sites[j].rows and not sites[j].key.is_apart]
+            as_many = bool(keys_through(masks[0]) & keys_through(masks[1])) and "mask" in d.key.port
+            if as_many and beyond(d) and read and not any(map(beyond, read)):
+                note = "it lets as many keys through, and the rows that it reads are the reference's"
+                sites[i] = d = replace(d, verdict="not compared", note=note)
+            missing = any(mask.kind == "none" for mask in masks)
+            for j in others if missing or d.verdict == "not compared" else ():
+                e = sites[j]
+                unlike = e.verdict == "not compared" and e.key.is_input
+                if unlike and _is_cut(e.shapes, masks) and self._may_be_cut(j):
                     sites[j] = replace(e, note=CUT)
                     if missing:
                         sites[i] = replace(d, verdict="not compared", note=f"a mask against None, beside rows {CUT}")
@@ -255,16 +250,22 @@ class _Step:
         floor = 0.0 if at < 0 else L2_LIMIT * float(self.floors.numbers[at, 0])
         return bool(abs(norms[0] - norms[1]) <= max(floor, ALIKE * norms[0]))
 
-    def excuse_other_orders(self, sites: list[SiteDiff], *, laid_out: bool) -> None:
-        """Inside a port the reference's values in another order are not compared where what reads them agrees; see
-        `parity.compare.order`."""
+    def excuse_other_orders(self, sites: list[SiteDiff]) -> None:
+        """Inside a port the reference's values in another order are not compared: where the parameters lie so too, then
+        also times their factor, or where what reads the values agrees; see `parity.compare.order`."""
         far = [i for i, d in enumerate(sites) if d.verdict == "pass" and self.meeting.own[i] and beyond(d)]
-        if not far:
-            return
-        around = Around(tuple(sites), self._hands_on, laid_out)
+        for i in far:
+            same = [factor for factor in self.meeting.laid_out.get(i, ()) if self._same_values(i, factor)]
+            if same:
+                how = "in another order" if same[0] == 1.0 else f"times {same[0]:.4g}"
+                note = f"the reference's values {how}, as its parameters are"
+                sites[i] = replace(sites[i], verdict="not compared", note=note)
+        far = [i for i in far if sites[i].verdict == "pass"]
         turned = {sites[i].key: i for i in far if self._same_values(i, 1.0)}
-        seen = {d.key for d in sites}
         turned |= {sites[i].key: i for i in far if asked_by(sites[i].key) in turned}
+        if not turned:
+            return
+        around, seen = Around(tuple(sites), self._hands_on, bool(self.meeting.laid_out)), {d.key for d in sites}
         for key, i in turned.items():
             sharp = sites[i].distance.floor <= SHARP * sites[i].distance.rel_l2  # what reads it shows the order undone
             if (sharp or turned_together(key, turned, seen)) and around.undone(i):
@@ -287,20 +288,6 @@ class _Step:
             return False
         numbers, near = (self.ours.numbers[a], self.theirs.numbers[b]), L2_LIMIT * float(self.floors.numbers[at, 0])
         return _same_values(*numbers, factor, near, int(self.ours.counts[a, 0]))
-
-    def excuse_moved_masks(self, sites: list[SiteDiff]) -> None:
-        """A port's mask may let as many keys through in other places: its text lies there, where the rows that the mask
-        says are read are the reference's."""
-        for i in self.meeting.others:
-            d, (a, b) = sites[i], (at[i] for at in self.meeting.at)
-            if a < 0 or b < 0 or not self.meeting.own[i] or "mask" not in d.key.port or not beyond(d):
-                continue
-            call = call_of(d.key)
-            read = [e for e in sites if e.rows and call_of(e.key) == call and not e.key.is_apart]
-            as_many = keys_through(self.ours[a]) & keys_through(self.theirs[b])
-            if as_many and read and not any(map(beyond, read)):
-                note = "it lets as many keys through, and the rows that it reads are the reference's"
-                sites[i] = replace(d, verdict="not compared", note=note)
 
 
 def _is_cut(shapes: tuple[tuple[int, ...], tuple[int, ...]], masks: tuple[Record, Record]) -> bool:
