@@ -78,16 +78,14 @@ class Combined:
 
 def combined(values: Values) -> Combined | None:
     """Fitted to the branches' predictions and the guided one; None where that is no combination of them."""
-    parts = [values.get((branch, PREDICTED)) for branch in ("uncond", "cond", "")]
-    if any(x is None for x in parts):
+    parts = _branches(values)
+    if parts is None:
         return None
-    uncond, cond, guided = (np.ravel(_like(x, parts[-1])) for x in parts if x is not None)
-    if not uncond.size == cond.size == guided.size or not all(np.isfinite(x).all() for x in (uncond, cond, guided)):
-        return None
+    uncond, cond, guided = parts
     columns = np.stack([uncond, cond], axis=1)
     weights, *_ = np.linalg.lstsq(columns, guided, rcond=None)
     left, whole, between = (float(np.linalg.norm(x)) for x in (columns @ weights - guided, guided, cond - uncond))
-    rounded = rounding(*columns.T, guided) * (whole + 2 * abs(weights[1]) * between)  # a sum; a difference, a product
+    rounded = rounding(*parts) * (whole + 2 * abs(weights[1]) * between)  # a sum; a difference, a product
     if left > max(EXACT * whole, rounded) or abs(weights.sum()) < SAME:
         return None
     size, least = float(weights.sum()), float(np.linalg.norm(columns, axis=0).min())
@@ -95,15 +93,25 @@ def combined(values: Values) -> Combined | None:
     return Combined(float(weights[1] / size), size, unsure, size_unsure)
 
 
+def _branches(values: Values) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """What is guided of the predictions of uncond and cond, and the guided one, flat; None where they do not fit."""
+    uncond, cond, guided = (values.get((branch, PREDICTED)) for branch in ("uncond", "cond", ""))
+    if uncond is None or cond is None or guided is None:
+        return None
+    parts = np.ravel(_like(uncond, guided)), np.ravel(_like(cond, guided)), np.ravel(guided)
+    fit = len({x.size for x in parts}) == 1 and all(np.isfinite(x).all() for x in parts)
+    return parts if fit else None
+
+
 def rounding(*values: np.ndarray) -> float:
     """What one rounding of values of the coarsest dtype among these moves them by, relative and on average."""
     return 2.0 ** -(1 + min(bits(x) for x in values))
 
 
-def _like(x: np.ndarray, guided: np.ndarray | None) -> np.ndarray:
+def _like(x: np.ndarray, guided: np.ndarray) -> np.ndarray:
     """What of a prediction is guided: its first channels, where a learned variance follows them, and its last frames,
     where those of an image come before them."""
-    if guided is None or guided.ndim < 2:
+    if guided.ndim < 2:
         return x
     more = x.ndim == guided.ndim and x.shape[2:] == guided.shape[2:]
     return x[:, : guided.shape[1]] if more else last_frames(x, guided)
@@ -212,12 +220,12 @@ def stepped(seen: Seen) -> Iterator[Cause]:
     place = seen.pair(f"{LOOP}:step_index")
     if place is not None and not np.array_equal(*place):
         return  # which says it
-    ours, theirs = _euler(seen.ours), _euler(seen.theirs)
+    ours, theirs = _moved(seen.ours), _moved(seen.theirs)
     if ours is None or theirs is None:
         return
-    if ours.another or not theirs.another:
+    said, other = theirs[-1], _used(theirs)
+    if _used(ours) != ours[-1] or math.isnan(other) or other == said:
         return
-    other, said = theirs.used, theirs.dt
     text = f"the scheduler stepped by {other:.5g} where its schedule says {said:.5g}"
     fix = "reset its step index before the loop (warm-up calls move it), and check the sign and factor of its update"
     yield measured(text, "scheduler.step", said, other, other, fix=fix, at=LATENTS)
@@ -253,38 +261,15 @@ def _most(size: np.ndarray, *values: np.ndarray) -> float:
     return max(LEAST, ROUNDINGS * rounding(*values)) * float(np.linalg.norm(size))
 
 
-@dataclass(frozen=True, slots=True)
-class Stepped:
-    """How a side's latents moved.
-
-    Attributes:
-        used: the multiple of the prediction. dt: the schedule's. unsure: how far rounding may have moved the first.
-    """
-
-    used: float
-    dt: float
-    unsure: float
-
-    @property
-    def another(self) -> bool:
-        """Whether it moved by another than its schedule says."""
-        return abs(self.used - self.dt) > TOOK * abs(self.dt) + self.unsure
-
-
-def _euler(values: Values) -> Stepped | None:
-    """What a step used; None where it moved by no multiple of the prediction, or the values are not held."""
-    held = _moved(values)
-    if held is None:
-        return None
+def _used(held: _Moved) -> float:
+    """The multiple of the prediction that a side stepped by: its dt, if that may be it; NaN where it is none."""
     flow, before, after, dt = held
     moved, size = after - before, float(np.linalg.norm(flow))
-    if not size:
-        return None
-    used = float(np.vdot(flow, moved)) / size**2
+    used = float(np.vdot(flow, moved)) / size**2 if size else math.nan
     left, rounded = float(np.linalg.norm(moved - used * flow)), _most(after, before, after) + _most(moved, flow)
-    if left > max(TOOK * float(np.linalg.norm(moved)), rounded):
-        return None
-    return Stepped(used, dt, left / size)
+    if not left <= max(TOOK * float(np.linalg.norm(moved)), rounded):
+        return math.nan
+    return dt if abs(used - dt) <= TOOK * abs(dt) + left / size else used
 
 
 # --- what is decoded: each channel of the last latents, by a scale and an offset
@@ -308,12 +293,8 @@ def decoded(seen: Seen) -> Iterator[Cause]:
             one = f"the VAE decodes frame by frame on the candidate, {many} frames at once on the reference"
             yield measured(one if few == 1 else text, "vae.frames", float(many), float(few), float(few), at=GIVEN)
         return
-    own = _own_decoded(seen)
-    if own is not None:
-        a, most = own
-        made = done(a, b) if np.linalg.norm(b - a) > most else None
-    else:
-        made = done(a, b) if apart(a, b) > SAME else None
+    a, most = _own_decoded(seen) or (a, SAME * float(np.linalg.norm(a)))
+    made = done(a, b) if np.linalg.norm(b - a) > most else None
     if made is not None and not made.inverse and made.words.startswith("with another scale"):
         yield measured(f"what the VAE decodes: {made}{_otherwise(a, b, seen)}", "vae.scaling_factor", at=GIVEN)
     elif made is not None:
@@ -473,16 +454,11 @@ def _two_ways(way: Callable[[Values], str], text: str, seen: Seen) -> Iterator[s
 
 def _guided_as(values: Values) -> str:
     """The way in which a side combined its branches in bfloat16; empty where it is none of those that are known."""
-    parts = [values.get((branch, PREDICTED)) for branch in ("cond", "uncond", "")]
-    held = [x.ravel() for x in parts if x is not None]
-    if len(held) < 3 or len({x.size for x in held}) > 1 or not all(narrow(x) for x in held):
+    parts, fitted = _branches(values), combined(values)
+    if parts is None or fitted is None or not all(map(narrow, parts)):
         return ""
-    cond, uncond, guided = held
-    apart_, moved = cond - uncond, guided - uncond
-    square = float(apart_ @ apart_)
-    if square == 0.0:
-        return ""
-    scales = dict.fromkeys(round(float(apart_ @ moved) / square, digits) for digits in (0, 1, 2))
+    uncond, cond, guided = parts
+    scales = dict.fromkeys(round(fitted.scale, digits) for digits in (0, 1, 2))
     made = ((name, way(cond, uncond, scale)) for scale in scales for name, way in GUIDED.items())
     return next((name for name, x in made if float(np.mean(x == guided)) >= MATCH), "")
 
