@@ -134,15 +134,15 @@ def conclude(
     notes: Sequence[Note] = (),
     failing: Failed = "logic",
     grid: tuple[int, int, int] | None = None,
-    widest: float | None = None,
+    widest: float = WIDEST,
     seen: Common | None = None,
 ) -> Result:
     """The verdict over all steps.
 
     Args:
         failing: which check these steps belong to. grid: of the image tokens, for the findings.
-        widest: floor at the first noise_pred above which nothing is judged; None for `WIDEST` in the logic check,
-            and for none in another, which the logic check has gone before.
+        widest: floor at the first noise_pred above which nothing is judged; infinite in a check that another has gone
+            before.
         seen: what both sides had in common, to be said where the candidate is built otherwise.
     """
     sites, steps = _without_unread_latents(collected.sites), tuple(collected.steps)
@@ -170,7 +170,7 @@ def conclude(
     introduced = (d for d in sites if d.verdict == "fail" and d.introduced)
     births = any(broken is None or _before(d, broken) for d in introduced)
     if not outputs and not births:
-        if why := _undecided(collected, broken, failing, widest):
+        if why := _undecided(collected, broken, widest):
             return replace(nothing, why=why)
         decided = sum(d.verdict in ("pass", "harmless") for d in sites)
         why = Reason(kind="agrees", sites=decided, steps=len(steps), output=_worst(steps))
@@ -229,19 +229,17 @@ def _seen_in_next_step(sites: Sequence[SiteDiff]) -> bool:
     return bool(given) and all(d.verdict in ("pass", "harmless") for d in given)
 
 
-def _undecided(collected: Collected, broken: SiteDiff | None, failing: Failed, widest: float | None) -> Reason | None:
+def _undecided(collected: Collected, broken: SiteDiff | None, widest: float) -> Reason | None:
     """Why nothing can be judged of sites that all agree; None where it can.
 
     Of the floors the first step's prediction counts: later steps' hold what the loop has grown to.
 
     Args:
-        broken: the first of the loop's values that is not finite on the reference. failing, widest: see `conclude`.
+        broken: the first of the loop's values that is not finite on the reference. widest: see `conclude`.
     """
     sites, steps = collected.sites, collected.steps
     if broken is not None:
         return Reason(kind="inconclusive", problem="not_finite", first=broken.key)
-    if widest is None:
-        widest = WIDEST if failing == "logic" else math.inf
     if steps and steps[0].noise_pred.floor > widest:
         wide = (d.key for d in sites if d.key.step == steps[0].step and d.distance.floor > widest)
         limit = f"{widest:.0e}".replace("e-0", "e-")
@@ -280,18 +278,14 @@ def _first(sites: Sequence[SiteDiff], outputs: Sequence[SiteDiff]) -> SiteDiff:
 def _behind_arguments(sites: list[SiteDiff]) -> list[SiteDiff]:
     """Sites of a comparison whose outputs differ: where an argument of the model has another shape, as a prompt of
     another length has, the divergence begins with it and not in the calls whose inputs it leaves without a match."""
-
-    unlike = [d.key for d in sites if d.verdict == "not compared" and d.key.is_input]
-    arguments = [d.key for d in sites if is_unlike(d)]
-    places = {(key.step, key.branch) for key in arguments}
-    calls = {(key.step, call_of(key)) for key in unlike if (key.step, key.branch) in places}
-    births = (d.key for d in sites if d.introduced and d.verdict == "fail")
+    unlike = {(d.key.step, d.key.branch) for d in sites if is_unlike(d)}
+    calls = {(d.key.step, call_of(d.key)) for d in sites if d.verdict == "not compared" and d.key.is_input}
+    births = (d.key for d in sites if d.introduced and d.verdict == "fail" and (d.key.step, d.key.branch) in unlike)
     behind = {key for key in births if (key.step, call_of(key)) in calls}
     led = {(key.step, key.branch) for key in behind}
-    leading = {key for key in arguments if (key.step, key.branch) in led}
 
     def placed(d: SiteDiff) -> SiteDiff:
-        if d.key in leading:
+        if is_unlike(d) and (d.key.step, d.key.branch) in led:
             return replace(d, verdict="fail", birth="input")
         return replace(d, birth="propagated") if d.key in behind else d
 

@@ -10,6 +10,7 @@ or is made.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -124,7 +125,7 @@ class Judged:
         if self.following.failed is not None:
             self.failing = self.following.failed.state
 
-    def conclude(self, differing: Sequence[Difference], widest: float | None = None) -> Result:
+    def conclude(self, differing: Sequence[Difference], widest: float = math.inf) -> Result:
         """The verdict of the check; see `parity.compare.conclude.conclude`."""
         pair = self.pair
         result = conclude(
