@@ -43,6 +43,11 @@ Argument = tuple[str, str]
 """Branch and site of what the model is given."""
 _LATENTS_AS = ("hidden_states", "sample", "x", "latents")
 """What models call the argument that holds the latents."""
+_ARGUMENT, _LATENTS, _OTHER = range(3)
+"""Kinds of sites: arguments of the model, of which none is in another; the loop's latents, which are in some; the rest,
+which may be in any."""
+_Place = tuple[str, int]
+"""A branch and a kind of its sites."""
 SCHEDULE = "schedule"
 """Module of the records of a whole schedule."""
 _NUMBERS = ("timestep", "sigma", "dt", "step_index")
@@ -160,9 +165,8 @@ class Births:
             inputs: the worst severity among the compared inputs of each call. uncompared: calls with others.
             numbered: whether the step's own numbers were recorded. start: see `_start`.
         """
-        # How far sites beyond their floors were so far, by branch: infinitely, once something was introduced there.
-        upstream, made, outside = (defaultdict[str, float](float) for _ in range(3))
-        upstream[""] = made[""] = start
+        # How far sites beyond their floors were so far: infinitely, once something was introduced there.
+        worst = defaultdict[_Place, float](float, {("", _LATENTS): start})
         inside = defaultdict[tuple[str, str], float](float)
         numbers, masked = False, set[tuple[str, str]]()
         for d in diffs:
@@ -170,10 +174,8 @@ class Births:
                 yield "inconclusive", d.birth
                 continue
             excuse = excused(d.key, d.distance.rel_l2, self.excuses)
-            before = self._inherited(d, numbers, upstream, made, outside)
-            unnumbered = (
-                numbers and not numbered and d.key.site == LATENTS[1]
-            )  # stepped by numbers that nobody recorded
+            before = self._inherited(d, numbers, worst)
+            unnumbered = numbers and not numbered and d.key.site == LATENTS[1]  # stepped by what nobody recorded
             given = inputs.get(call_of(d.key))
             if call_of(d.key) in uncompared or _masked(d.key, masked) or unnumbered:
                 given = max(given or 0.0, before)
@@ -186,35 +188,30 @@ class Births:
                 continue
             if is_mask_given(d):
                 masked.add((d.key.branch, d.key.module))
-            branch = d.key.branch
-            upstream[branch] = max(upstream[branch], far)
-            if not (d.key.is_input and d.key.module == ""):  # one argument of the model does not feed another
-                made[branch] = max(made[branch], far)
-                outside[branch] = max(outside[branch], 0.0 if d.key.site in LATENTS else far)
+            place = (d.key.branch, _kind(d.key))
+            worst[place] = max(worst[place], far)
             for module in above(d.key.module):
-                inside[branch, module] = max(inside[branch, module], far)
+                inside[d.key.branch, module] = max(inside[d.key.branch, module], far)
 
-    def _inherited(
-        self,
-        d: SiteDiff,
-        numbers: bool,
-        upstream: Mapping[str, float],
-        made: Mapping[str, float],
-        outside: Mapping[str, float],
-    ) -> float:
+    def _inherited(self, d: SiteDiff, numbers: bool, worst: Mapping[_Place, float]) -> float:
         """How far off was what may be in a site.
 
         Args:
-            numbers: whether the schedule's were. upstream: by branch, all sites so far. made: those but the model's
-                arguments. outside: those but the latents too.
+            numbers: whether the schedule's were. worst: how far sites were so far.
         """
         if d.key in self.arguments.handed:
             return 0.0
         if self._carried(d) or (numbers and not is_given(d)):
             return math.inf
-        if d.key.is_input and d.key.module == "" and not self._of_latents(d):
-            return _before(d.key, outside)
-        return _before(d.key, made if is_given(d) else upstream)
+        least = _ARGUMENT
+        if _kind(d.key) == _ARGUMENT:
+            least = _LATENTS if self._of_latents(d) else _OTHER
+        # What the loop makes of all branches follows all of them.
+        of_all = d.key.module == LOOP and d.key.branch == "" and not is_number(d.key)
+        into = (
+            far for (branch, kind), far in worst.items() if kind >= least and (of_all or branch in ("", d.key.branch))
+        )
+        return max(into, default=0.0)
 
     def _of_latents(self, d: SiteDiff) -> bool:
         """Whether an argument of the model may be made of latents: it moves from step to step as they do. In the first
@@ -249,14 +246,10 @@ def _masked(key: Key, masked: Set[tuple[str, str]]) -> bool:
     return attention and any((key.branch, module) in masked for module in above(key.module))
 
 
-def _before(key: Key, worst: Mapping[str, float]) -> float:
-    """How far sites were so far in its branch; what the loop makes of all branches follows all of them.
-
-    Args:
-        worst: by branch.
-    """
-    of_all = key.module == LOOP and key.branch == "" and not is_number(key)
-    return max((far for branch, far in worst.items() if of_all or branch in ("", key.branch)), default=0.0)
+def _kind(key: Key) -> int:
+    if key.is_input and key.module == "":
+        return _ARGUMENT
+    return _LATENTS if key.site in LATENTS else _OTHER
 
 
 def is_number(key: Key) -> bool:
