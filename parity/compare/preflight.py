@@ -13,7 +13,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -300,41 +300,28 @@ def _kind_of(dtype: str) -> str:
     return "integers" if re.fullmatch(r"u?int\d+", dtype) else dtype
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """One kind of inputs.
-
-    Attributes:
-        check: its name. changes: part of an input's name -> the settings that may change it. most: relative L2 that
-            these can explain.
-    """
-
-    check: str
-    changes: Mapping[str, tuple[str, ...]]
-    most: float = math.inf
-
-
 EMBEDDINGS = "prompt embeddings"
 _CHANGES = {"hidden_states": changed_by("embeddings"), "image_embeds": changed_by("image embeddings")}
-_KINDS = (
-    _Kind(EMBEDDINGS, _CHANGES, EMBEDDING_LIMIT),
-    _Kind("prompt masks", {"attention_mask": changed_by("masks")}, 0.0),  # ones and zeros in every dtype
-    _Kind("prompt tokens", {"input_ids": ()}),
-    _Kind("initial noise", {"noise": changed_by("noise")}, ROUNDING_LIMIT),
-    _Kind("other inputs", {"": ()}),
+_KINDS: tuple[tuple[str, Mapping[str, tuple[str, ...]], float], ...] = (
+    (EMBEDDINGS, _CHANGES, EMBEDDING_LIMIT),
+    ("prompt masks", {"attention_mask": changed_by("masks")}, 0.0),  # ones and zeros in every dtype
+    ("prompt tokens", {"input_ids": ()}, math.inf),
+    ("initial noise", {"noise": changed_by("noise")}, ROUNDING_LIMIT),
+    ("other inputs", {"": ()}, math.inf),
 )
-"""An input is of the first kind that fits."""
+"""Name of a kind of inputs, part of an input's name -> the settings that may change it, and the relative L2 that these
+can explain. An input is of the first kind that fits."""
 
 
 def compare_inputs(a: Mapping[str, Known], b: Mapping[str, Known], declared: Collection[str]) -> Iterator[Check]:
     """Compare two sides' inputs, kind by kind."""
     names = dict.fromkeys((*a, *b))
-    for kind in _KINDS:
-        changes = {n: settings for n in names for part, settings in kind.changes.items() if part in n}
+    for check, kind, most in _KINDS:
+        changes = {n: settings for n in names for part, settings in kind.items() if part in n}
         names = {n: None for n in names if n not in changes}
         if changes:
             ours, theirs = ({n: side[n] for n in changes if n in side} for side in (a, b))
-            yield compare_tensors(kind.check, ours, theirs, changes, declared, kind.most)
+            yield compare_tensors(check, ours, theirs, changes, declared, most)
 
 
 def _inputs(a: Facts, b: Facts, declared: frozenset[str]) -> Iterator[Check]:
@@ -389,15 +376,11 @@ def _walkable(side: str, schedule: Schedule) -> Check:
     repeats = _repeats(t)
     if repeats:
         return Check(name, "fail", f"timesteps repeat: {repeats}", by=_settings_of(side, "schedule"))
-    rising = np.flatnonzero(np.diff(t) >= 0)
-    if rising.size:
-        i = int(rising[0])
-        return Check(name, "fail", f"timesteps rise from {t[i]:g} to {t[i + 1]:g} at step {i + 1}")
-    dt = np.diff(sigma)
-    if (dt >= 0).any():
-        i = int(np.flatnonzero(dt >= 0)[0])
-        return Check(name, "fail", f"dt at step {i} is {dt[i]:g}: sigmas {sigma[i]:g} and {sigma[i + 1]:g}")
-    total, expected = float(dt.sum()), float(schedule.end - sigma[0])
+    for what, x in (("timesteps", t), ("sigmas", sigma)):
+        if (rising := np.flatnonzero(np.diff(x) >= 0)).size:
+            i = int(rising[0])
+            return Check(name, "fail", f"{what} do not fall from {x[i]:g} to {x[i + 1]:g} at step {i + 1}")
+    total, expected = float(np.diff(sigma).sum()), float(schedule.end - sigma[0])
     if abs(total - expected) > 1e-5:
         return Check(name, "fail", f"the steps dt sum to {total:.6f}, not {expected:.6f}")
     return Check(name, "pass", f"{t.size} timesteps, {t[0]:g} to {t[-1]:g}; dt sums to {total:.6f}")
