@@ -168,33 +168,27 @@ def _asked(found: Result, evidence: Evidence) -> Result:
     measured += (c for c in found.causes if c.setting not in known)
     # How to have phantom keys counted is no news where they were.
     held = (n for n in found.notes if not (evidence.counts_keys and n.text.startswith(TO_COUNT)))
-    swapped, measured = _described(swapped, measured, evidence.origin.key)
-    named = _merged(swapped, faults, measured)
+    named = _merged(swapped, faults, measured, evidence.origin.key)
     if any(not c.harmless for c in named):  # what known faults leave unknown is not unknown beside a cause
         notes = [replace(n, text=re.sub("^unknown: ", "signatures: ", n.text)) for n in notes]
     return in_order(replace(found, causes=named, notes=(*held, *notes)))
 
 
-def _described(swapped: list[Cause], measured: list[Cause], origin: Key) -> tuple[list[Cause], list[Cause]]:
-    """The two, where one setting takes all of the error back: what the values show where it begins is its evidence."""
-    confirmed = [c for c in swapped if c.confirm]
-    if len(confirmed) != 1:
-        return swapped, measured
-    (one,) = confirmed
-    same = [c for c in measured if not c.setting and c.at in ("", origin.site)]
-    shown = replace(one, evidence=(*one.evidence, *(piece for c in same for piece in c.evidence)))
-    return [shown if c is one else c for c in swapped], [c for c in measured if c not in same]
-
-
-def _merged(swapped: Sequence[Cause], faults: Sequence[Cause], measured: Sequence[Cause] = ()) -> tuple[Cause, ...]:
-    """One cause a setting and value, or where it names none a fix, with all its evidence."""
+def _merged(
+    swapped: Sequence[Cause], faults: Sequence[Cause], measured: Sequence[Cause], origin: Key
+) -> tuple[Cause, ...]:
+    """One cause a setting and value, or where it names none a fix, with all its evidence. Where one setting takes all
+    of the error back, what the values show where it begins is its evidence too."""
     known = {(c.setting, c.candidate) for c in swapped}
     # Where a setting that was swapped explains the error another name for the same error is no second cause.
     explained = any(c.share >= 1.0 - UNKNOWN for c in swapped)
     faults = [c for c in faults if not explained or (c.setting, c.candidate) in known]
+    confirmed = [(c.setting, c.candidate) for c in swapped if c.confirm]
     found: dict[object, Cause] = {}
     for i, cause in enumerate((*swapped, *faults, *measured)):
-        one = (cause.setting, cause.candidate) if cause.setting else cause.fix or i
+        one: object = (cause.setting, cause.candidate) if cause.setting else cause.fix or i
+        if not cause.setting and len(confirmed) == 1 and cause.at in ("", origin.site):
+            (one,) = confirmed
         same = found.setdefault(one, cause)
         if same is not cause:
             found[one] = replace(same, evidence=(*same.evidence, *cause.evidence))

@@ -67,10 +67,6 @@ def shown_by(
     elif ours.kind == "scalar":
         text = f"{_named(key)} is {theirs.value!r} on the candidate, {ours.value!r} on the reference"
         yield measured(text, detail="recorded as it is")
-    elif ours.kind == "tensor" and "mask" in key.port:
-        a, b = _whole(ours), _whole(theirs)
-        made = None if a is None or b is None else done(a, b, fitted=False)
-        yield from _keys(ours, theirs) if made is None or a is None or b is None else (_told(key, made, a, b),)
     elif ours.kind == "tensor":
         yield from _tensors(ours, theirs, reference, counts_keys)
 
@@ -79,6 +75,8 @@ def _tensors(ours: Record, theirs: Record, others: Sequence[Record], counts_keys
     key, a, b = ours.key, _whole(ours), _whole(theirs)
     if a is not None and b is not None and (made := done(a, b, fitted=False)):
         yield _told(key, made, a, b)
+    elif "mask" in key.port:
+        yield from _keys(ours, theirs)
     elif key.is_input and (elsewhere := _elsewhere(theirs, others)):
         text = f"{_named(key)}: the candidate's is what the reference has at {elsewhere}"
         yield measured(text, detail="their values or sketches agree to rounding")

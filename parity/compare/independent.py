@@ -61,26 +61,25 @@ def differences(result: Result) -> tuple[Difference, ...]:
         if is_unlike(d):
             found.setdefault(code_of(d.key.site), Difference(place_of(d.key.site), causes=[f"{d.note}: not compared"]))
     # The first divergence is often known closer than the sites are, which were judged before it was looked for.
-    first = [result.origin.key] if result.origin is not None and result.origin.birth != "propagated" else []
+    first = result.origin.key if result.origin is not None and result.origin.birth != "propagated" else None
     explained = {d.key for d in result.closer if not d.introduced}  # the closer look has seen what comes before them
     measured = {d.key for d in result.introduced if d.local.rel_l2 > 0}  # made of the candidate's own values
     same = {d.key: replace(d.key, site=d.same) for d in result.introduced if d.same and d.key.is_input}
     weighed = {name.rpartition(".")[0] for c in weights for name in c.at}
     unseen = weighed - {d.key.module for d in result.sites}
     again, begun = set[str](), dict[tuple[int, str, str], str]()
-    of = _Codes(result, first[0] if first else None)
-    for key in (*first, *(d.key for d in result.introduced)):
+    of = _Codes(result, first)
+    for key in (*([first] if first else []), *(d.key for d in result.introduced)):
         of_model = key.module == "" and not key.is_input and unseen
         if of_model or (key.module not in _AROUND and any(within(module, key.module) for module in weighed)):
             continue  # a module that has other weights differs by them
-        if first and key != first[0] and ((key in explained and key not in measured) or _around(key, first[0])):
+        inside = any(_hands_on(key, d.key, first) for d in found.values())
+        if first and key != first and ((key in explained and key not in measured) or inside):
             continue  # it hands on what begins before it, or inside it
-        if first and key.step != first[0].step and not key.is_input and any(_inside(d, key) for d in found.values()):
-            continue  # what is inside it is the same at every step
         other = same.get(key)
         if other is not None and code_of(other.site) != code_of(key.site):
             handed = other.is_input and other.port == key.port and code_of(other.site) in found
-            if handed or (first and _around(other, first[0])):
+            if handed or _hands_on(other, first, first):
                 again.add(code_of(key.site))
                 continue  # the model hands one value to several modules, or on
         code = of(key.site)
@@ -124,16 +123,12 @@ def in_order(result: Result) -> Result:
     return replace(result, causes=tuple(causes))
 
 
-def _inside(difference: Difference, key: Key) -> bool:
-    """Whether a difference of another step begins inside this module."""
-    own = difference.key
-    return own is not None and own.step != key.step and key.module != "" and own.module.startswith(f"{key.module}.")
-
-
-def _around(key: Key, origin: Key) -> bool:
-    """Whether it is an output of a module that the first divergence lies in."""
-    inside = key.module != "" and origin.module.startswith(f"{key.module}.")
-    return inside and not key.is_input and (key.step, key.branch) == (origin.step, origin.branch)
+def _hands_on(key: Key, inner: Key | None, origin: Key | None) -> bool:
+    """Whether it is an output of a module inside which a difference begins: the first one, or one of another step, as
+    what is inside it is the same at every step."""
+    if inner is None or key.is_input or key.module == "" or not inner.module.startswith(f"{key.module}."):
+        return False
+    return inner.step != key.step or (inner == origin and inner.branch == key.branch)
 
 
 def closest(result: Result) -> Sequence[SiteDiff]:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import types
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -168,7 +169,7 @@ class Meeting:
         others: of pairs that are more than two sketches, or less; their row bins are kept whatever they say.
         inputs: positions of what modules are given. parts: position of a whole -> that of what is read of it.
         own: whether the module is a port's own, or one that is mapped. modules: of the reference, with a tensor.
-        laid_out: positions beside parameters that lie otherwise, with their factors.
+        laid_out: position of a site -> the factors of its module's parameters, or of those of a module beside it.
         alone: tensors that only the reference has, and only the candidate.
     """
 
@@ -192,7 +193,7 @@ def meet(
     *,
     port: bool = False,
     mapped: Collection[str] | None = None,
-    laid_out: Factors | None = None,
+    laid_out: Factors = types.MappingProxyType({}),
 ) -> Meeting:
     """How two layouts meet.
 
@@ -229,7 +230,7 @@ def meet(
         inputs=tuple(i for i, place in enumerate(places) if place.key.is_input),
         parts=dict(_parts_of(places)),
         own=tuple(own(p.key.module) for p in pairs),
-        laid_out=dict(_laid_out(places, laid_out or {})),
+        laid_out={i: found for i, p in enumerate(places) if (found := factors_at(p.key.module, laid_out))},
         modules=frozenset(r.key.module for r in ours.records if _counts(r) and r.key.module not in ("", LOOP)),
         alone=(
             sum(_counts(p.reference) for p in every if p.candidate is None),
@@ -241,13 +242,6 @@ def meet(
 def _positions(layout: Layout, records: Sequence[Record | None]) -> np.ndarray:
     at = {r.key: i for i, r in enumerate(layout.records)}
     return np.array([-1 if r is None else at[r.key] for r in records], np.int64)
-
-
-def _laid_out(places: Sequence[SiteDiff], factors: Factors) -> Iterator[tuple[int, frozenset[float]]]:
-    """The sites of modules whose parameters lie otherwise, and of those beside them, which are given what they make."""
-    for i, p in enumerate(places if factors else ()):
-        if within := factors_at(p.key.module, factors):
-            yield i, within
 
 
 def _parts_of(places: Sequence[SiteDiff]) -> Iterator[tuple[int, int]]:
@@ -381,22 +375,18 @@ class Branches:
     """Renames the candidate's branches, as its first step with several shows them.
 
     Attributes:
-        unnamed: whether a side's branches have no names of their own. names: the candidate's -> the reference's; None
-            until they are known.
+        names: the candidate's -> the reference's; None until they are known. Empty where they are the same.
     """
 
-    unnamed: bool
-    names: Mapping[str, str] | None = None
+    names: Mapping[str, str] | None
 
     @classmethod
     def of(cls, reference: Provenance, candidate: Provenance) -> Branches:
-        """Those of two recordings."""
-        return cls(of_script(reference) or of_script(candidate))
+        """Those of two recordings: a script's have no names of their own."""
+        return cls(None if of_script(reference) or of_script(candidate) else {})
 
     def step(self, reference: StepRecords, candidate: StepRecords) -> StepRecords:
         """The candidate's step under the reference's names."""
-        if not self.unnamed:
-            return candidate
         if self.names is None and len(_inputs(reference)) > 1:
             self.names = crossed(reference, candidate)
         names = self.names

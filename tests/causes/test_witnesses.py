@@ -13,7 +13,7 @@ import pytest
 from parity.bisect.settings import Plan, Swap, plan
 from parity.causes import explain as module
 from parity.causes.evidence import Evidence
-from parity.causes.explain import ExplainRequest, _described, _merged, explain
+from parity.causes.explain import ExplainRequest, _merged, explain
 from parity.causes.request import own_settings
 from parity.causes.swaps import _obeyed, swap_test
 from parity.compare.independent import in_order
@@ -72,7 +72,10 @@ def test_signatures_lead_where_a_declared_setting_explains_nothing() -> None:
     """They were found and dropped once a port declared any differing setting."""
     harmless = cause("attention.k_smooth", "true", 0.0, "swap")
     found = cause("attention.mask", "zero_kv", 0.99, "fault")
-    assert named(_merged([harmless], [found])) == [("attention.k_smooth", 0.0), ("attention.mask", 0.99)]
+    assert named(_merged([harmless], [found], [], Key("transformer", 0, "", "attn:out"))) == [
+        ("attention.k_smooth", 0.0),
+        ("attention.mask", 0.99),
+    ]
 
 
 def test_causes_stand_in_the_order_of_their_differences_and_the_harmless_last() -> None:
@@ -96,11 +99,11 @@ def test_what_the_values_show_is_evidence_for_the_setting_that_takes_all_of_it_b
     ]
     swap = cause("attention.mask", "none", 1.0, "swap")
     confirmed = replace(swap, evidence=(replace(swap.evidence[0], confirm="parity run"),))
-    swapped, rest = _described([confirmed], shown, origin)
-    assert ([len(c.evidence) for c in swapped], rest) == ([2], shown[1:])
+    first, *rest = _merged([confirmed], [], shown, origin)
+    assert (len(first.evidence), rest) == (2, shown[1:])
     other = replace(confirmed, setting="rope")
     for several in ([swap], [confirmed, other]):  # something else differs too; either of the two
-        assert _described(several, shown, origin) == (several, shown)
+        assert _merged(several, [], shown, origin) == (*several, *shown)
 
 
 class Machine:
