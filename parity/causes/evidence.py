@@ -66,16 +66,14 @@ class Machine:
     """The model of a golden on this machine, and what was run of it: each run is made once.
 
     Attributes:
-        openers: who loads its sides. request: of the pair, its candidate's settings left open. provenance: of the
-            reference golden. reference, facts: this machine's. settings: the reference's.
+        openers: who loads its sides. request: of the pair, its candidate's settings left open. reference, facts: this
+            machine's.
     """
 
     openers: Openers
     request: Request
-    provenance: Provenance
     reference: Side
     facts: Facts
-    settings: Settings
     say: Say
     _candidates: dict[object, StepRecords] = field(default_factory=dict)
 
@@ -86,10 +84,9 @@ class Machine:
             raise UsageError("the reference golden was not recorded by a torch path of parity's")
         if of_script(golden):
             raise UsageError("the reference golden was recorded in a script, of whose model this machine knows nothing")
-        settings = typed(request.ports.reference, "torch", golden.settings)
         pair = Request(
             request.model or golden.model,
-            settings,
+            typed(request.ports.reference, "torch", golden.settings),
             parse("torchax"),
             max(golden.steps, 1),
             golden.seed,
@@ -99,22 +96,18 @@ class Machine:
             like=_inputs(request, golden),
         )
         reference = openers.of("reference").open(spec_of(pair, "reference"))
-        return cls(
-            openers=openers,
-            request=pair,
-            provenance=golden,
-            reference=reference,
-            facts=reference.facts(),
-            settings=settings,
-            say=say,
-        )
+        return cls(openers=openers, request=pair, reference=reference, facts=reference.facts(), say=say)
+
+    @property
+    def port(self) -> PortInfo | None:
+        """The candidate's port, which may stand on both sides; None for parity's own path."""
+        return self.request.ports.candidate or self.request.ports.reference
 
     def candidate_settings(self, told: Provenance) -> Settings | None:
         """The settings of a candidate that can be run again, as a port that is here or parity's own path can."""
         if told.backend != PORT:
             return own_settings(told, "torchax")
-        port = self.request.ports.candidate or self.request.ports.reference
-        return None if port is None else typed(port, "torchax", told.settings)
+        return None if self.port is None else typed(self.port, "torchax", told.settings)
 
     def with_fault(self, fault: str, step: int, place: str = "") -> StepRecords:
         """The records of a step of the reference under a fault, or none; from the cache where it was run before.
@@ -124,9 +117,10 @@ class Machine:
         """
         self.say(f"known fault {place}".rstrip() + f": {fault or 'none'}")
         name, _, value = fault.partition("=")
-        settings = self.settings.with_({name: typed(None, "torch", {name: value})[name]} if fault else {})
+        own = self.request.reference
+        settings = own.with_({name: typed(None, "torch", {name: value})[name]} if fault else {})
         # The encoders' dtype stays the reference's: what a fault changes is what it names.
-        encode = {"dtype": self.settings.text("dtype"), "text.byt5_dtype": settings.text("text.byt5_dtype")}
+        encode = {"dtype": own.text("dtype"), "text.byt5_dtype": settings.text("text.byt5_dtype")}
         spec = replace(self.reference.spec, settings=settings.as_text(), encode=encode)
         with contextlib.closing(self.openers.of("reference").open(spec)) as side:
             facts = side.facts()

@@ -248,7 +248,7 @@ def signatures(evidence: Evidence) -> Iterator[Cause | Note]:
         yield Note("signatures are skipped: the goldens share no outputs with this machine's reference")
         return
     confirm = functools.partial(evidence.request.with_fault, golden=evidence.reference)
-    known = Known.of(ours, theirs, keys, machine.settings.as_text(), confirm)
+    known = Known.of(ours, theirs, keys, machine.request.reference.as_text(), confirm)
     if known is None:
         yield WITHIN
         return
@@ -259,8 +259,8 @@ def signatures(evidence: Evidence) -> Iterator[Cause | Note]:
             "from the golden's"
         )
     errors: dict[str, Vector] = {}
-    left = machine.provenance.steps - step - 1
-    faults = list(known_faults(machine.settings, machine.facts, machine.request.ports.reference, left))
+    left = evidence.reference.steps - step - 1
+    faults = list(known_faults(machine.request.reference, machine.facts, machine.request.ports.reference, left))
     for i, name in enumerate(faults):
         try:
             run = machine.with_fault(name, step, f"{i + 1} of {len(faults)}")

@@ -94,8 +94,7 @@ def swap_tests(evidence: Evidence) -> Iterator[Cause | Note]:
         yield Note("no swap test: the candidate is not parity's own path")
         return
     try:
-        port = machine.request.ports.candidate or machine.request.ports.reference
-        searched = plan(machine.settings, candidate, port, ("text", LOOP_STAGE))
+        searched = plan(machine.request.reference, candidate, machine.port, ("text", LOOP_STAGE))
     except UsageError as error:
         yield Note(f"no swap test: {error}")
         return

@@ -49,8 +49,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`told(candidate)`: the causes and the notes."""
     machine: Any = SimpleNamespace(
         with_fault=lambda fault, *given: run(*filter(None, [fault])),
-        settings=parse("torch"), provenance=SimpleNamespace(steps=1), facts=None,
-        request=SimpleNamespace(ports=SimpleNamespace(reference=None)),
+        facts=None, request=SimpleNamespace(reference=parse("torch"), ports=SimpleNamespace(reference=None)),
     )  # fmt: skip
     monkeypatch.setattr(module, "known_faults", lambda *ignored: iter(KNOWN))
 
