@@ -22,7 +22,6 @@ from parity.causes.evidence import Evidence
 from parity.compare.independent import code_of, differences
 from parity.compare.metrics import keys_through, one_shape, sketch_distance
 from parity.compare.reason import Note
-from parity.compare.relations import ROUNDING
 from parity.compare.result import Cause, measured
 from parity.records import LOOP, PORT, Key, Record
 from parity.settings import BITS
@@ -243,7 +242,7 @@ def schedule(evidence: Evidence) -> Iterator[Cause]:
     size = np.maximum(np.abs(numbers).max(axis=2), 1e-12)
     # 0 where either was not recorded.
     far = np.nan_to_num(np.abs(numbers[..., 1] - numbers[..., 0]) / size, nan=0.0, posinf=0.0)
-    hit = far > ROUNDING
+    hit = far > WITHIN
     at = np.flatnonzero(hit.any(axis=1))
     if not at.size:
         return
@@ -279,8 +278,6 @@ SAME = 1e-4
 AGAINST = 1e-3
 """Noise of relative size d moves a tensor's extremes by about d / 4 of their size: by less than this share of d once in
 a hundred times, both extremes and the norm together never."""
-LEAST = 1e-6
-"""What rounding moves moments by."""
 
 
 def working_dtype(reference: Sequence[Record], candidate: Sequence[Record]) -> tuple[str, str] | None:
@@ -305,7 +302,7 @@ def reordering(ours: Record, theirs: Record) -> str | None:
     if a is None or b is None or not far >= 1e-3:
         return None
     # Moments agree far better than tensors do that are this far apart by anything but their order.
-    size, within = max(abs(a.min), abs(a.max)), max(LEAST, min(SAME, AGAINST * far))
+    size, within = max(abs(a.min), abs(a.max)), max(WITHIN, min(SAME, AGAINST * far))
     close = all(abs(x - y) <= within * size for x, y in ((a.min, b.min), (a.max, b.max), (a.mean, b.mean)))
     if not close or a.count != b.count or abs(a.l2 - b.l2) > within * a.l2:
         return None

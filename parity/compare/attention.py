@@ -30,6 +30,7 @@ from parity.compare.result import Cause, measured
 from parity.compare.values import apart
 from parity.records import PADDING, Record
 from parity.settings import remedy
+from parity.transforms import LEFT
 
 PARALLEL = 0.9999
 """Cosine above which an output counts as a multiple of the reference's."""
@@ -231,9 +232,6 @@ MOST = 1024
 EXACT = 1e-3
 """Relative residual up to which attention under a mask is the output; float32 leaves 1e-6, bfloat16 some 3e-3."""
 
-EXPLAINED = 0.05
-"""Share of the two outputs' difference that a mistake may leave: one of little effect is no explanation of another."""
-
 Call = Mapping[str, np.ndarray]
 """`in.query`, `in.key`, `in.value` and `out` of one call: float64 [rows, heads, head dim]."""
 
@@ -253,7 +251,7 @@ def mask_cause(reference: Call, candidate: np.ndarray, module: str) -> Cause | N
     found = _reads(logits, value, out, asks)
     if found is None:
         return None
-    most = min(EXACT, EXPLAINED * apart(out[asks], candidate[asks]))
+    most = min(EXACT, LEFT * apart(out[asks], candidate[asks]))
     for what, setting, mistaken, bias in _mistakes(*found, logits.shape[0]):
         left = apart(candidate[asks], _attention(logits + bias, value)[asks])
         if left <= most:

@@ -20,15 +20,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from parity.compare.metrics import BIN_LIMIT, LINF_LIMIT, ONE_SIDED, distance, ratios
+from parity.compare.metrics import LINF_LIMIT, ONE_SIDED, distance, ratios
 from parity.compare.result import UNKNOWN, Birth, Distance, SiteDiff, SiteVerdict
 from parity.floors import L2_LIMIT
 from parity.records import AFTER, ATTENTION, LOOP, Key, StepRecords
 from parity.settings import BY_NAME, DeepCache, Difference, deep_cache
-
-GROWTH = L2_LIMIT
-"""What rounding that is carried on may grow by from one site to the next. Floors grow along with what they bound, so
-ratios are carried on nearly unchanged (tiny model, joint mask dropped: 2e4 to 1.5e5 at all later blocks)."""
 
 _STEPPED = (("", "latents.before"), ("", "pred_original.before"), ("", "history"), ("", "sigma"), ("", "dt"))
 
@@ -320,7 +316,9 @@ def _birth(d: SiteDiff, given: float | None, before: float, inside: float) -> Bi
     source = max(before if given is None else given, inside) if computed else before
     if source > L2_LIMIT and math.isinf(max(before, inside)):
         return "propagated"
-    introduced = severity(d) > GROWTH * max(1.0, source)
+    # Floors grow along with what they bound, so that ratios are carried on nearly unchanged (tiny model, joint mask
+    # dropped: 2e4 to 1.5e5 at all later blocks).
+    introduced = severity(d) > L2_LIMIT * max(1.0, source)
     return ("module" if computed else "input") if introduced else "propagated"
 
 
@@ -391,7 +389,7 @@ def followed_errors(step: StepRecords) -> dict[Key, Local]:
         scale = moments.l2 if moments is not None and moments.l2 > 0 else 1.0
         far = distance(float(np.sqrt((apart**2).sum())), scale, floor.l2)
         bins = () if floor.bins is None else ratios(apart, floor.bins.astype(np.float64))
-        inside = far.ratio <= L2_LIMIT and not any(b > BIN_LIMIT for b in bins)
+        inside = far.ratio <= L2_LIMIT and not any(b > LINF_LIMIT for b in bins)
         found[record.key] = Local(far, not inside)
     return found
 

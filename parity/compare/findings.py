@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from parity.compare.metrics import BIN_LIMIT
+from parity.compare.metrics import LINF_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Origin, SiteDiff
 from parity.records import LOOP
@@ -61,7 +61,7 @@ def _rows(sites: Sequence[SiteDiff], origin: Origin, grid: tuple[int, int, int] 
     at = replace(here[-1], key=origin.key) if here else None
     if at is None or at.key.site == _FRAMES or len(at.bins) < 2 or any(math.isnan(b) for b in at.bins):
         return ""
-    hit = [i for i, ratio in enumerate(at.bins) if ratio > BIN_LIMIT]
+    hit = [i for i, ratio in enumerate(at.bins) if ratio > LINF_LIMIT]
     rest = [ratio for i, ratio in enumerate(at.bins) if i not in hit]
     # Where most of the others are above their floors too it lies everywhere, and is largest there.
     if not hit or not rest or statistics.median(rest) > 1.0:

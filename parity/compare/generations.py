@@ -12,7 +12,7 @@ import itertools
 from dataclasses import replace
 
 from parity.compare.births import SCHEDULE
-from parity.compare.metrics import sketch_distance
+from parity.compare.metrics import far_apart
 from parity.compare.values import START
 from parity.golden import Golden
 from parity.golden.disk.part import chosen, named
@@ -33,7 +33,7 @@ def matching(reference: Golden, candidate: Golden) -> Golden:
     every = range(len(lengths) - len(wanted), -1, -1)
     fits = [i for i in every if lengths[i : i + len(wanted)] == wanted] or every[:1]
     noise = _noise(reference, 0)
-    nearest = min(fits, key=lambda i: _far(noise, _noise(candidate, sum(lengths[:i]))))
+    nearest = min(fits, key=lambda i: far_apart(noise, _noise(candidate, sum(lengths[:i]))))
     first, count = sum(lengths[:nearest]), sum(lengths[nearest : nearest + len(wanted)])
     return replace(candidate, first=first, count=count)
 
@@ -53,9 +53,3 @@ def _noise(golden: Golden, step: int) -> Record | None:
 
 def _is_start(r: Record) -> bool:
     return r.key.site == START
-
-
-def _far(a: Record | None, b: Record | None) -> float:
-    """Relative distance of two initial noises; infinite where they do not line up."""
-    far = float("inf") if a is None or b is None else sketch_distance(a, b)
-    return far if far == far else float("inf")

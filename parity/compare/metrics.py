@@ -26,7 +26,7 @@ from parity.settings import BITS
 from parity.sketch import TOTAL, Geometry, bin_norms
 
 LINF_LIMIT = 5.0
-BIN_LIMIT = LINF_LIMIT
+"""Floors of a largest element, or of a row bin, beyond which a site differs."""
 BLOCK = 1 << 13
 """Elements: small enough that BLAS does not wake its threads (from 10,000 on), which costs more than it gains."""
 
@@ -59,6 +59,12 @@ def sketch_distance(reference: Record, candidate: Record) -> float:
         size = float(np.linalg.norm(reference.sketch.astype(np.float64)))
         far = float(np.linalg.norm(np.subtract(candidate.sketch, reference.sketch, dtype=np.float64)))
     return far / size if math.isfinite(far) and size > 0.0 else NAN
+
+
+def far_apart(a: Record | None, b: Record | None) -> float:
+    """The same; infinite where they do not line up, or one is not there."""
+    far = sketch_distance(a, b) if a is not None and b is not None and a.shape == b.shape else math.inf
+    return math.inf if math.isnan(far) else far
 
 
 def comparable_shapes(reference: Record, candidate: Record) -> bool:

@@ -31,7 +31,7 @@ from itertools import permutations
 import numpy as np
 
 from parity.compare.comparable import of_script
-from parity.compare.metrics import comparable_shapes, sketch_distance
+from parity.compare.metrics import comparable_shapes, far_apart, sketch_distance
 from parity.compare.preflight import Factors, factors_at
 from parity.compare.result import UNKNOWN, SiteDiff
 from parity.compare.values import GIVEN
@@ -299,20 +299,14 @@ def _numbers(reference: StepRecords, candidate: StepRecords, site: str) -> dict[
     numbers: dict[int, int] = {}
     free = [*theirs]
     for i, record in enumerate(reversed(ours)):
-        near = min(reversed(free), key=lambda r: _far(record, r), default=None)
-        if near is None or not _far(record, near) <= SAME_LATENTS:
+        near = min(reversed(free), key=lambda r: far_apart(record, r), default=None)
+        if near is None or not far_apart(record, near) <= SAME_LATENTS:
             near = theirs[-1 - i] if i < len(theirs) and theirs[-1 - i] in free else None
         if near is not None:
             free.remove(near)
             numbers[near.key.call] = record.key.call
     others = itertools.count(len(ours))
     return numbers | {r.key.call: next(others) for r in free}
-
-
-def _far(a: Record, b: Record) -> float:
-    """Relative distance of two records; infinite where they do not line up."""
-    far = sketch_distance(a, b) if a.shape == b.shape else math.inf
-    return math.inf if math.isnan(far) else far
 
 
 SAME_LATENTS = 0.1

@@ -50,11 +50,10 @@ def preflight(reference: Facts, candidate: Facts, differing: Iterable[str]) -> t
     """
     declared = frozenset(differing)
     own = reference.own or candidate.own
-    mapped = own and set(reference.weights) != set(candidate.weights)
     other = _other_dtypes(reference, candidate)
     rounded = other if own else ()
     return (
-        compare_weights(reference.weights, candidate.weights, declared, mapped=mapped, own=own, rounded=rounded),
+        compare_weights(reference.weights, candidate.weights, declared, own=own, rounded=rounded),
         _dtypes(reference, candidate, other, declared, own=own),
         *_inputs(reference, candidate, declared),
         *_schedule(reference.schedule, candidate.schedule, declared),
@@ -104,15 +103,17 @@ def compare_weights(
 
     Args:
         mapped: whether the two are mapped onto each other, so that one may fuse or split parameters of the other.
-        own: whether a side is a port, which may hold a parameter in another layout. rounded: those that it holds in
-            another dtype: rounded and in another layout they cannot be told from others, and are not compared.
+        own: whether a side is a port, which may do so too, and hold a parameter in another layout. rounded: those that
+            it holds in another dtype: rounded and in another layout they cannot be told from others, and are not
+            compared.
     """
     if not a or not b:
         return Check(WEIGHTS, "explained", unknown("weights were", a, b))
+    mapped = mapped or own
     one_sided, both = a.keys() ^ b.keys(), a.keys() & b.keys()
     prints = {n: (WeightPrint.parse(a[n][1]), WeightPrint.parse(b[n][1])) for n in both}
     unlike = {n for n in both if a[n][0] != b[n][0] and not (own and prints[n][0].same_values(prints[n][1]))}
-    if unlike and not (mapped or own):
+    if unlike and not mapped:
         first = min(unlike)
         return Check(WEIGHTS, "fail", f"'{first}' has shape {a[first][0]} against {b[first][0]}")
     one_sided, both = one_sided | unlike, both - unlike  # of one name, but another thing
@@ -128,13 +129,13 @@ def compare_weights(
         return Check(WEIGHTS, "explained", f"{len(a)} parameters equal, under other names")
     alone = [f"{len(one_sided)} parameters on one side only: {few(one_sided)}"] if one_sided else []
     alone += [f"{len(rounded)} of another dtype not compared"] if rounded else []
-    if other and not (one_sided and not mapped):
+    if other and (mapped or not one_sided):
         judged = _judged_weights({n: prints[n] for n in other}, a, b, own=own, otherwise=own and bool(one_sided))
         if judged is not None:
             return replace(judged, detail="; ".join([judged.detail, *alone]))
     values = f"{len(other)} of {len(a)} parameters differ in value: {few(other)}" if other else f"{len(both)} equal"
     detail = "; ".join([values, *alone])
-    if one_sided and not (mapped or own):
+    if one_sided and not mapped:
         return Check(WEIGHTS, "fail", detail)
     if not other:
         return Check(WEIGHTS, "explained", detail)

@@ -27,7 +27,7 @@ from parity.golden.disk.part import chosen
 from parity.records import LOOP, Floor, Key, Record, StepRecords
 from parity.settings import BITS
 from parity.sketch import value_record
-from parity.transforms import EXACT, FEW, bfloat16, by_channel, done
+from parity.transforms import EXACT, FEW, WITHIN, bfloat16, by_channel, done
 
 Made = tuple[np.ndarray, float]
 """A value, and how far rounding may move what comes of the same."""
@@ -418,8 +418,6 @@ def _is_made(r: Record) -> bool:
 
 # --- the same relation in another order or precision: right, no floor is broken, and bits differ
 
-ROUNDING = 1e-6
-"""Relative difference of two schedules in float32 that is rounding."""
 MATCH = 0.995
 """Share of the elements that a way of computing has to give exactly; ties may have gone the other way."""
 
@@ -435,7 +433,7 @@ def rounded_otherwise(seen: Seen) -> Iterator[str]:
     """Sentences on what the sides compute in another order or precision and to the same end."""
     pairs = [p for p in (seen.pair("schedule:sigmas"), seen.pair("schedule:timesteps")) if p is not None]
     worst = max((apart(a, b) for a, b in pairs), default=0.0)
-    if 0.0 < worst <= ROUNDING:
+    if 0.0 < worst <= WITHIN:
         yield f"the schedules differ by rounding alone ({worst:.1e} relative): made in another precision or order"
     a, b = combined(seen.ours), combined(seen.theirs)
     if a is not None and b is not None and abs(a.scale - b.scale) <= a.near(b):
@@ -472,6 +470,6 @@ def _stepped_in(values: Values) -> str:
     flow, before, after, dt = held
     ways = {"in float32": dt * flow, "rounded to bfloat16": bfloat16(dt * flow)}
     size = np.abs(before) + np.abs(dt * flow)
-    near = {name: float(np.mean(np.abs(before + p - after) <= ROUNDING * size)) for name, p in ways.items()}
+    near = {name: float(np.mean(np.abs(before + p - after) <= WITHIN * size)) for name, p in ways.items()}
     best = max(near, key=lambda name: near[name])
     return best if near[best] >= MATCH and min(near.values()) < MATCH else ""
