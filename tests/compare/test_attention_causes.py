@@ -144,6 +144,19 @@ def test_phantom_keys_are_counted_exactly_and_explained(valid: int, phantoms: in
     assert meaning in found.meaning()
 
 
+@pytest.mark.parametrize(("zeroed", "fill"), [(False, 0), (True, 64)])
+def test_phantom_keys_are_counted_beside_keys_of_which_the_mean_is_subtracted(zeroed: bool, fill: int) -> None:
+    """K-smooth: phantoms stay zeros, or only those that fill a block, which come behind it, do."""
+    q, k, v = draw(*[(IMAGE + TEXT, HEADS)] * 3, shift=0.3)
+    keep = (np.arange(IMAGE + TEXT) < IMAGE + 10)[:, None, None]
+    q, k, v = q * keep, k * keep, v * keep
+    ref = attention(q, k[keep[:, 0, 0]], v[keep[:, 0, 0]]) * keep
+    mean = k.sum(axis=0) / (len(k) if zeroed else keep.sum())
+    out = attention(q, k - mean if zeroed else (k - mean) * keep, v, extra=fill) * keep
+    (found,) = counted(held(query=q, key=k, out=ref), held(out=out))
+    assert (found.is_certain, round(found.count), found.smooth) == (True, TEXT - 10 + fill, True)
+
+
 def test_another_fault_is_no_phantom_key() -> None:
     reference, same = joint(10, 0)
     scaled = [tensor(r.key.site, np.asarray(r.value) * 0.99, held=True) for r in reference if r.key.port[:3] == "out"]
