@@ -213,35 +213,6 @@ def factors_at(module: str, factors: Factors) -> frozenset[float]:
     return frozenset(found)
 
 
-def compare_tensors(
-    check: str,
-    a: Mapping[str, Known],
-    b: Mapping[str, Known],
-    changes: Mapping[str, tuple[str, ...]],
-    declared: Collection[str],
-    most: float,
-) -> Check:
-    """Compare two sides' inputs of one kind.
-
-    Args:
-        changes: input -> the settings that may change it. most: relative L2 beyond which none explains it.
-    """
-    apart = {n: _apart(a.get(n), b.get(n)) for n in changes}
-    other = [n for n in changes if apart[n] != 0.0]
-    if not other:
-        return Check(check, "pass", f"{len(a)} equal")
-    prints = [sorted(x for x in side.values() if isinstance(x, str)) for side in (a, b)]
-    if a.keys() != b.keys() and len(prints[0]) == len(a) and prints[0] == prints[1]:
-        return Check(check, "explained", f"{len(a)} tensors equal under other names; first: {shown(min(other))}")
-    worst = max(other, key=lambda n: -1.0 if math.isnan(apart[n]) else apart[n])
-    detail = f"{shown(worst)} differs {_how(worst, a.get(worst, ABSENT), b.get(worst, ABSENT), apart[worst])}"
-    if len(changes) > 1:
-        detail = f"{len(other)} of {len(changes)} differ: {few(other)}; {detail}"
-    # What no number is known of may be any rounding; a value that one side lacks is none.
-    settings = [() if apart[n] > most else changes[n] for n in other]
-    return explained(check, detail, settings, declared)
-
-
 def _how(name: str, x: Known, y: Known, apart: float) -> str:
     if isinstance(x, str) and isinstance(y, str):
         return f"({x} against {y})"
@@ -320,9 +291,22 @@ def compare_inputs(a: Mapping[str, Known], b: Mapping[str, Known], declared: Col
     for check, kind, most in _KINDS:
         changes = {n: settings for n in names for part, settings in kind.items() if part in n}
         names = {n: None for n in names if n not in changes}
-        if changes:
-            ours, theirs = ({n: side[n] for n in changes if n in side} for side in (a, b))
-            yield compare_tensors(check, ours, theirs, changes, declared, most)
+        ours, theirs = ({n: side[n] for n in changes if n in side} for side in (a, b))
+        apart = {n: _apart(ours.get(n), theirs.get(n)) for n in changes}
+        other = [n for n in changes if apart[n] != 0.0]
+        prints = [sorted(x for x in side.values() if isinstance(x, str)) for side in (ours, theirs)]
+        if changes and not other:
+            yield Check(check, "pass", f"{len(ours)} equal")
+        elif ours.keys() != theirs.keys() and len(prints[0]) == len(ours) and prints[0] == prints[1]:
+            yield Check(check, "explained", f"{len(ours)} tensors equal under other names; first: {shown(min(other))}")
+        elif changes:
+            worst = max(other, key=lambda n: -1.0 if math.isnan(apart[n]) else apart[n])
+            x, y = (side.get(worst, ABSENT) for side in (ours, theirs))
+            detail = f"{shown(worst)} differs {_how(worst, x, y, apart[worst])}"
+            if len(changes) > 1:
+                detail = f"{len(other)} of {len(changes)} differ: {few(other)}; {detail}"
+            # What no number is known of may be any rounding; a value that one side lacks is none.
+            yield explained(check, detail, [() if apart[n] > most else changes[n] for n in other], declared)
 
 
 def _inputs(a: Facts, b: Facts, declared: frozenset[str]) -> Iterator[Check]:
