@@ -15,7 +15,7 @@ from __future__ import annotations
 import fnmatch
 import math
 from collections import defaultdict
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,13 +26,14 @@ from parity.floors import L2_LIMIT
 from parity.records import AFTER, ATTENTION, LOOP, Key, StepRecords
 from parity.settings import BY_NAME, DeepCache, Difference, deep_cache
 
-_STEPPED = (("", "latents.before"), ("", "pred_original.before"), ("", "history"), ("", "sigma"), ("", "dt"))
-
+_STEPPED = tuple(
+    ("", port) for port in ("noise_pred", "latents.before", "pred_original.before", "history", "sigma", "dt")
+)
 _LOOP_INPUTS: Mapping[str, tuple[tuple[str, str], ...]] = {
     # what each of the loop's values is computed from: (branch, port)
     "noise_pred": (("cond", "noise_pred"), ("uncond", "noise_pred")),
-    "latents.after": (("", "noise_pred"), *_STEPPED),
-    "pred_original.after": (("", "noise_pred"), *_STEPPED),
+    "latents.after": _STEPPED,
+    "pred_original.after": _STEPPED,
 }
 LATENTS = (f"{LOOP}:latents.before", f"{LOOP}:latents.after")
 Argument = tuple[str, str]
@@ -127,49 +128,33 @@ class Births:
     latents: tuple[int, ...] = ()
     arguments: Arguments = Arguments()
 
-    def judged(self, sites: Iterable[SiteDiff], arguments: Arguments) -> list[SiteDiff]:
-        """The sites of one step with what those beyond their floors come to, and where a divergence begins.
+    def judge(self, sites: list[SiteDiff], arguments: Arguments) -> None:
+        """Say of the sites of one step what those beyond their floors come to, and where a divergence begins.
 
         Padded rows do not decide, nor does what was not compared.
 
         Args:
             arguments: what the reference's model is given at this step.
         """
-        self.arguments, sites = arguments, list(sites)
+        self.arguments = arguments
         self.latents = next((d.shapes[0] for d in sites if d.key.site == LATENTS[0]), ())
-        far = [i for i, d in enumerate(sites) if d.verdict == "pass" and beyond(d)]
-        if far:
-            uncompared = {call_of(d.key) for d in sites if d.verdict == "not compared" and d.key.is_input}
-            numbered = any(d.key.site == f"{LOOP}:dt" for d in sites)
-            found = self._of([sites[i] for i in far], input_severities(sites), uncompared, numbered, _start(sites))
-            for i, (verdict, birth) in zip(far, found, strict=True):
-                sites[i] = replace(sites[i], verdict=verdict, birth=birth)
+        if far := [i for i, d in enumerate(sites) if d.verdict == "pass" and beyond(d)]:
+            self._begin(sites, far)
         self.dirty = self.dirty or any(d.key.site in LATENTS and beyond(d) for d in sites)
-        return sites
 
-    def _of(
-        self,
-        diffs: Sequence[SiteDiff],
-        inputs: Mapping[object, float],
-        uncompared: Set[object],
-        numbered: bool,
-        start: float,
-    ) -> Iterator[tuple[SiteVerdict, Birth | None]]:
-        """Verdicts and births of the sites that are beyond their floors.
-
-        Args:
-            inputs: the worst severity among the compared inputs of each call. uncompared: calls with others.
-            numbered: whether the step's own numbers were recorded. start: see `_start`.
-        """
+    def _begin(self, sites: list[SiteDiff], far: Sequence[int]) -> None:
+        """Say of the sites that are beyond their floors, at these positions, how they come to be."""
+        inputs, numbered = input_severities(sites), any(d.key.site == f"{LOOP}:dt" for d in sites)
+        uncompared = {call_of(d.key) for d in sites if d.verdict == "not compared" and d.key.is_input}
         # How far sites beyond their floors were so far: infinitely, once something was introduced there.
-        worst = defaultdict[_Place, float](float, {("", _LATENTS): start})
+        worst = defaultdict[_Place, float](float, {("", _LATENTS): _start(sites)})
         inside = defaultdict[tuple[str, str], float](float)
         numbers, masked = False, set[tuple[str, str]]()
-        for d in diffs:
+        for i in far:
+            d = sites[i]
             if unknown(d):
-                yield "inconclusive", d.birth
+                sites[i] = replace(d, verdict="inconclusive")
                 continue
-            excuse = excused(d.key, d.distance.rel_l2, self.excuses)
             before = self._inherited(d, numbers, worst)
             unnumbered = numbers and not numbered and d.key.site == LATENTS[1]  # stepped by what nobody recorded
             given = inputs.get(call_of(d.key))
@@ -178,7 +163,8 @@ class Births:
             within = inside[d.key.branch, d.key.module]
             birth = _birth(d, given, before, within)
             far = severity(d) if birth == "propagated" and math.isfinite(max(before, within)) else math.inf
-            yield "harmless" if excuse else "fail", birth
+            excuse = excused(d.key, d.distance.rel_l2, self.excuses)
+            sites[i] = replace(d, verdict="harmless" if excuse else "fail", birth=birth)
             if is_number(d.key):
                 numbers, self.scheduled = True, self.scheduled or d.key.module == SCHEDULE
                 continue
@@ -334,11 +320,9 @@ def input_severities(diffs: Iterable[SiteDiff]) -> dict[object, float]:
             worst[call] = max(worst.get(call, 0.0), severity(d))
         elif d.key.module == LOOP:
             loop[d.key.branch, d.key.port] = severity(d)
-    for d in diffs:
-        if d.key.module == LOOP and d.key.branch == "" and d.key.port in _LOOP_INPUTS:
-            known = [loop[i] for i in _LOOP_INPUTS[d.key.port] if i in loop]
-            if known:
-                worst[call_of(d.key)] = max(known)
+    for port, made_of in _LOOP_INPUTS.items():
+        if known := [loop[i] for i in made_of if i in loop]:
+            worst["", f"{LOOP}:{port}"] = max(known)
     return worst
 
 

@@ -127,7 +127,6 @@ def _called(step: StepRecords) -> str:
 
 # --- config values of the component in which a divergence starts
 
-COMPONENTS = {"transformer": ("transformer.", "transformer_2.", "unet."), "vae": ("vae.",), "schedule": ("scheduler.",)}
 CLASS = "scheduler.class"
 """What says all where two schedulers are of other classes, whose configs differ too."""
 MOST = 4
@@ -142,11 +141,11 @@ def config_causes(
     Args:
         begins: where divergences start, the first first. known: codes (`code_of`) of which a cause is known.
     """
-    first: dict[str, Key] = {}
+    first: dict[tuple[str, ...], Key] = {}
     for key in begins:
-        first.setdefault(_component(key), key)
-    for component, key in first.items():
-        fields = [d for d in differing if component and d.setting.startswith(COMPONENTS[component])]
+        first.setdefault(_configs(key), key)
+    for names, key in first.items():
+        fields = [d for d in differing if d.setting.startswith(names)]
         fields = [d for d in fields if d.setting == CLASS] or fields
         if not fields or len(fields) > MOST or code_of(key.site) in known:
             continue
@@ -156,11 +155,12 @@ def config_causes(
         yield measured(text, one.setting, one.reference, one.candidate, float(len(fields)), at=key.site)
 
 
-def _component(key: Key) -> str:
-    """The component in which a divergence starts; empty for the loop's own values and what is given to it."""
-    if key.module == "schedule" or key.site == LATENTS:
-        return "schedule"
+def _configs(key: Key) -> tuple[str, ...]:
+    """How the config of the component in which a divergence starts is named; empty for the loop's own values and what
+    is given to it."""
+    if key.module == SCHEDULE or key.site == LATENTS:
+        return ("scheduler.",)
     if key.stage == "vae" and key.site == "decode:out":
-        return "vae"
+        return ("vae.",)
     inside = key.stage == "transformer" and key.module not in ("", LOOP)
-    return "transformer" if inside else ""
+    return ("transformer.", "transformer_2.", "unet.") if inside else ()

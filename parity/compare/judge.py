@@ -99,7 +99,7 @@ class Judge:
         _tell_apart(sites)
         step.excuse_masks(sites)
         step.excuse_other_orders(sites)
-        sites = self.births.judged(sites, self._arguments(step, sites))
+        self.births.judge(sites, self._arguments(step, sites))
         step.name_same(sites)
         self.seen.add(meeting, sites, len(floors))
         return tuple(sites)

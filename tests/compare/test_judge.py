@@ -261,6 +261,16 @@ def test_an_argument_that_no_latents_are_in_does_not_inherit_from_them(
     assert births(handed.judge())["embed:in.t"] == "input"
 
 
+def test_an_argument_that_stays_as_it_was_holds_no_latents_whatever_its_shape() -> None:
+    judge, image, found = Judge(), noise(2, (1, 4, 2, 6, 8)), []
+    for at in range(2):
+        walk, x = Walk(at), noise(10 + at, (1, 4, 2, 6, 8))
+        walk.pair(*(tensor("loop:latents.before", y, branch="", step=at) for y in (x, -x)))
+        walk.pair(*(tensor(":in.image", y, step=at) for y in (image, 1.1 * image)))
+        found.append(births(walk.judge(judge))[":in.image"])
+    assert found == ["propagated", "input"]
+
+
 @pytest.mark.parametrize(("latents", "birth"), [(0.5, "input"), (2.5, "propagated")])
 def test_what_is_made_of_latents_that_are_just_within_their_limit_may_be_just_beyond(
     latents: float, birth: str
