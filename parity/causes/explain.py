@@ -72,7 +72,7 @@ def explain(request: ExplainRequest, openers: Openers, say: Say) -> Result:
     begins = {stage: _first_in(found, stage) for stage in (*failed, LOOP_STAGE)}
     if found.verdict != "fail" or not (failed or begins[LOOP_STAGE]):
         return found.noted(NOTHING.get(found.failed or found.verdict, UNPLACED))
-    told = {stage: tuple(_outside(found, request, stage, begins[stage], openers, say)) for stage in failed}
+    told = {stage: tuple(_outside(request, stage, begins[stage], openers, say)) for stage in failed}
     origin = begins[LOOP_STAGE]
     # Embeddings that differ are wrong in the loop too, whatever else is.
     if origin is not None and not (BEFORE in failed and origin.key.is_input):
@@ -121,7 +121,7 @@ def _in_loop(found: Result, request: ExplainRequest, origin: Origin, openers: Op
 
 
 def _outside(
-    found: Result, request: ExplainRequest, stage: str, origin: Origin | None, openers: Openers, say: Say
+    request: ExplainRequest, stage: str, origin: Origin | None, openers: Openers, say: Say
 ) -> Iterable[Cause | Note]:
     """What is found of a stage outside the loop that failed: by running it again, or of recordings that cannot be."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from parity.compare.births import SCHEDULE, is_unlike
@@ -68,7 +68,7 @@ def differences(result: Result) -> tuple[Difference, ...]:
     weighed = {name.rpartition(".")[0] for c in weights for name in c.at}
     unseen = weighed - {d.key.module for d in result.sites}
     again, begun = set[str](), dict[tuple[int, str, str], str]()
-    of = _Codes(result, first)
+    of = _codes(result, first)
     for key in (*([first] if first else []), *(d.key for d in result.introduced)):
         of_model = key.module == "" and not key.is_input and unseen
         if of_model or (key.module not in _AROUND and any(within(module, key.module) for module in weighed)):
@@ -97,22 +97,20 @@ def differences(result: Result) -> tuple[Difference, ...]:
     return tuple(sorted(found.values(), key=lambda d: behind.get(d.place, 0)))
 
 
-class _Codes:
+def _codes(result: Result, origin: Key | None) -> Callable[[str], str]:
     """Whose code makes a value: as `code_of`, but where a divergence begins at an attention call. That call is seen in
     one block; in another the same fault shows at the next module behind it."""
+    if origin is None or origin.module.rpartition(".")[2] != ATTENTION:
+        return code_of
+    first, caller = code_of(origin.site), _any_block(_caller(origin.module))
+    before = {_any_block(d.key.module) for d in itertools.takewhile(lambda d: d.key != origin, result.closer)}
 
-    def __init__(self, result: Result, origin: Key | None) -> None:
-        self.first, self.caller, self.before = "", "", set[str]()
-        if origin is None or origin.module.rpartition(".")[2] != ATTENTION:
-            return
-        self.first, self.caller = code_of(origin.site), _any_block(_caller(origin.module))
-        before = itertools.takewhile(lambda d: d.key != origin, result.closer)
-        self.before = {_any_block(d.key.module) for d in before}
-
-    def __call__(self, site: str) -> str:
+    def of(site: str) -> str:
         module, _, port = site.partition(":")
-        beside = self.first and port.startswith("in.") and _any_block(_caller(module)) == self.caller
-        return self.first if beside and _any_block(module) not in self.before else code_of(site)
+        beside = port.startswith("in.") and _any_block(_caller(module)) == caller
+        return first if beside and _any_block(module) not in before else code_of(site)
+
+    return of
 
 
 def in_order(result: Result) -> Result:

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import types
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -187,14 +186,7 @@ class Meeting:
     alone: tuple[int, int]
 
 
-def meet(
-    ours: Layout,
-    theirs: Layout,
-    *,
-    port: bool = False,
-    mapped: Collection[str] | None = None,
-    laid_out: Factors = types.MappingProxyType({}),
-) -> Meeting:
+def meet(ours: Layout, theirs: Layout, *, port: bool, mapped: Collection[str] | None, laid_out: Factors) -> Meeting:
     """How two layouts meet.
 
     Args:
