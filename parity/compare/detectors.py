@@ -30,6 +30,10 @@ _DETECTORS = (
     relations.decoded,
 )
 
+TIMESTEP = f"{LOOP}:timestep"
+FIRST_MODEL = "the first model"
+"""Of a pipeline with two: it is called above a boundary of the timesteps."""
+
 
 @dataclass
 class Detectors:
@@ -38,6 +42,7 @@ class Detectors:
     Attributes:
         settings: of both sides, configs among them. found: causes, the first first.
         notes: what the sides compute in another order or precision, and what was compared otherwise, in sentences.
+        _spans: the timesteps so far at which a side called the first model, and another.
     """
 
     settings: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
@@ -72,46 +77,31 @@ class Detectors:
         self._before = None if a is None or b is None else (a, b)
         if reference.step == 0:
             self.notes += relations.rounded_otherwise(seen)
-        for step, values in ((reference, ours), (candidate, theirs)):
-            if (called := _called(step)) and ("", TIMESTEP) in values:
-                self._spans.setdefault(called == FIRST_MODEL, []).extend(values["", TIMESTEP].ravel().tolist())
+        called = _called(reference), _called(candidate)
+        for model, values in zip(called, (ours, theirs), strict=True):
+            if model and ("", TIMESTEP) in values:
+                self._spans.setdefault(model == FIRST_MODEL, []).extend(values["", TIMESTEP].ravel().tolist())
         if not differs:
             return
-        another = tuple(another_called(reference, candidate, self._spans, self.settings))
+        another = tuple(self._another_called(reference.step, *called))
         detectors = [d for d in _DETECTORS if not (another and d is relations.guidance)]  # each model has its own scale
         told = (cause for detector in detectors for cause in detector(seen))
         for cause in itertools.chain(another, told, truncated(reference, candidate)):
             if cause.setting not in {c.setting for c in self.found}:
                 self.found.append(cause)
 
-
-TIMESTEP = f"{LOOP}:timestep"
-FIRST_MODEL = "the first model"
-"""Of a pipeline with two: it is called above a boundary of the timesteps."""
-
-
-def another_called(
-    reference: StepRecords,
-    candidate: StepRecords,
-    spans: Mapping[bool, Sequence[float]],
-    settings: tuple[Mapping[str, str], Mapping[str, str]],
-) -> Iterator[Cause]:
-    """Of pipelines with two models: at one step each side calls another, and no boundary of the timesteps is why.
-
-    Args:
-        spans: the timesteps so far at which a side called the first model, and another. settings: of both sides, which
-            of each model hold its config: a side may give one model the weights of the other.
-    """
-    ours, theirs = _called(reference), _called(candidate)
-    bounded = min(spans.get(True, ()), default=0.0) > max(spans.get(False, ()), default=0.0)
-    second = next((name for name in (ours, theirs) if name != FIRST_MODEL), "")
-    both = all(any(name.startswith(f"{second}.") for name in side) for side in settings)
-    if ours and theirs and ours != theirs and both and not bounded:
-        text = (
-            f"at step {reference.step} the candidate calls {theirs}, the reference {ours}: check the step at which the "
-            "pipeline changes models (boundary_ratio), and which model is which"
-        )
-        yield measured(text, "boundary_ratio", ours, theirs, at=PREDICTED)
+    def _another_called(self, step: int, ours: str, theirs: str) -> Iterator[Cause]:
+        """Of pipelines with two models: at one step each side calls another, and no boundary of the timesteps is why.
+        The configs of both sides name each model: a side may give one model the weights of the other."""
+        bounded = min(self._spans.get(True, ()), default=0.0) > max(self._spans.get(False, ()), default=0.0)
+        second = next((name for name in (ours, theirs) if name != FIRST_MODEL), "")
+        both = all(any(name.startswith(f"{second}.") for name in side) for side in self.settings)
+        if ours and theirs and ours != theirs and both and not bounded:
+            text = (
+                f"at step {step} the candidate calls {theirs}, the reference {ours}: check the step at which the "
+                "pipeline changes models (boundary_ratio), and which model is which"
+            )
+            yield measured(text, "boundary_ratio", ours, theirs, at=PREDICTED)
 
 
 def _called(step: StepRecords) -> str:
