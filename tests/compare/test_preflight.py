@@ -12,6 +12,7 @@ from parity.compare.preflight import (
     SCHEDULE_LIMIT,
     Weights,
     causes_of,
+    compare_inputs,
     compare_weights,
     failed,
     laid_out,
@@ -286,3 +287,18 @@ def test_parameters_that_lie_otherwise_are_known_by_module(theirs: Weights, fact
 def test_port_is_compared_where_both_have_the_name(theirs: dict[str, Any], verdict: str, words: str) -> None:
     found = compare_weights(held(A, B), theirs, (), mapped=True, own=True)
     assert (found.verdict, words in found.detail) == (verdict, True), found
+
+
+@pytest.mark.parametrize(
+    ("theirs", "verdict", "words"),
+    [
+        ({"text_hidden_states": "1"}, "explained", "1 tensors equal under other names"),
+        ({"text_hidden_states": "2"}, "fail", "2 of 2 differ"),
+        ({"encoder_hidden_states": "2"}, "fail", "differs (1 against 2)"),
+    ],
+)
+def test_inputs_of_which_fingerprints_are_known_may_have_other_names(
+    theirs: dict[str, str], verdict: str, words: str
+) -> None:
+    (check,) = compare_inputs({"encoder_hidden_states": "1"}, theirs, ())
+    assert (check.verdict, words in check.detail) == (verdict, True), check
