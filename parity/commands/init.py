@@ -103,16 +103,13 @@ def described(model: str) -> Iterator[str]:
         UsageError: no such model, or one without a transformer.
     """
     from parity.hooks.torchtools import callable_modules
-    from parity.models.folder import class_of, read_config, skeleton
+    from parity.models.folder import class_of, skeleton
     from parity.models.generic.inputs import make_arguments, signature_of
-    from parity.models.registry import family_of, resolve_model
-    from parity.models.spec import GenerationSpec
+    from parity.models.registry import opened
 
-    folder = resolve_model(model)
-    kind, config = class_of(folder, "transformer"), read_config(folder, "transformer")
-    skeletal, family = skeleton(folder, "transformer"), family_of(folder)
-    signature = signature_of(kind, config, skeletal)
-    latents = list(family.latent_shape(folder, GenerationSpec.load(folder)))
+    family, case = opened(model)
+    kind, config, skeletal = class_of(case.folder, "transformer"), case.config, skeleton(case.folder, "transformer")
+    signature, latents = signature_of(kind, config, skeletal), list(case.latent_shape)
     shapes = {
         "hidden_states": f"{latents}: the latents; more channels where the pipeline joins a condition to them",
         "timestep": "[1] of the run's dtype",

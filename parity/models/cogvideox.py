@@ -69,6 +69,15 @@ class CogVideoX(Family):
     def lacks(self, config: Mapping[str, Any]) -> Mapping[Capability, str]:
         return _LACKS if _is_rotary(config) else {**_LACKS, "rotary tables": _NO_ROTARY}
 
+    def defaults(self, folder: Path) -> Mapping[str, int]:
+        config, space = read_config(folder, "transformer"), _space(read_config(folder, "vae"))
+        return {
+            "tokenizer_max_length": config.get("max_text_seq_length", 226),
+            "height": config.get("sample_height", 60) * space,
+            "width": config.get("sample_width", 90) * space,
+            "num_frames": config.get("sample_frames", 49),
+        }
+
     def latent_shape(self, folder: Path, spec: GenerationSpec) -> tuple[int, ...]:
         """[1, T, C, H, W], T filled up to a multiple of `patch_size_t` as the pipeline does."""
         config, vae = read_config(folder, "transformer"), read_config(folder, "vae")

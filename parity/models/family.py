@@ -196,6 +196,10 @@ class Family(Protocol):
         """Shape of a prediction; None where nobody knows before the first."""
         return tuple(case.latent_shape)
 
+    def defaults(self, folder: Path) -> Mapping[str, int]:
+        """What its pipeline takes from the configs of a checkpoint, by the fields of `GenerationSpec`."""
+        return {}
+
     def latent_shape(self, folder: Path, spec: GenerationSpec) -> tuple[int, ...]:
         """Shape of the latents of one video."""
         ...

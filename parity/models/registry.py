@@ -113,8 +113,8 @@ def opened(
     """
     folder = resolve_model(name)
     given = {field: value for field, value in {"prompt": prompt, **sizes}.items() if value is not None}
-    spec = msgspec.structs.replace(GenerationSpec.load(folder), **given)
     family = family_of(folder, inputs)
+    spec = msgspec.structs.replace(GenerationSpec.load(folder, family.defaults(folder)), **given)
     return family, Case(name, folder, read_config(folder, "transformer"), spec, family.latent_shape(folder, spec))
 
 

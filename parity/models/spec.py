@@ -2,10 +2,9 @@
 
 diffusers' HunyuanVideo-1.5 pipeline hard-codes these for the full-size model (1000 text tokens, a template prefix of
 108), so a smaller checkpoint cannot say otherwise in any file that diffusers knows. A folder may therefore carry a
-`parity.json`; without one the pipeline's own numbers hold (CogVideoX's stand in its transformer's config). Nothing is
-loaded but two or three small JSON files.
+`parity.json`; without one the numbers of its family hold (`Family.defaults`), and else those of that pipeline.
 
-    spec = GenerationSpec.load(folder)
+    spec = GenerationSpec.load(folder, family.defaults(folder))
     spec = msgspec.structs.replace(spec, prompt="A cat walks on the grass")
 """
 
@@ -59,22 +58,16 @@ class GenerationSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dynamic_guidance: bool = False
 
     @classmethod
-    def load(cls, folder: pathlib.Path) -> GenerationSpec:
-        """Return the defaults of a checkpoint folder: its `parity.json` over the full-size pipeline's numbers.
-
-        Height and width default to what the pipeline computes from the transformer's `target_size` for 16:9, and to
-        720 x 1280 where the folder does not say. CogVideoX's lengths and sizes are its transformer's `sample_*`.
+    def load(cls, folder: pathlib.Path, defaults: Mapping[str, int]) -> GenerationSpec:
+        """Return what a checkpoint folder asks for: its `parity.json` over the defaults of its family.
 
         Raises:
             UsageError: a file that is not JSON, an unknown key, a value of the wrong type or out of range.
         """
         path = folder / SPEC_FILE
         given = read_object(path, MOST_BYTES) or {}
-        own = _cogvideox_defaults(folder)
-        if not own and not {"height", "width"} <= given.keys():
-            own = _default_size(folder)
         try:
-            return msgspec.convert({**own, **given}, cls)
+            return msgspec.convert({**defaults, **given}, cls)
         except msgspec.ValidationError as error:
             raise UsageError(f"{path}: {error}") from error
 
@@ -110,35 +103,3 @@ def frames_of(spec: GenerationSpec, model: str, size: int, time: int) -> int:
             f"must be multiples of {size}, frames one more than a multiple of {time}"
         )
     return (spec.num_frames - 1) // time + 1
-
-
-def _default_size(folder: pathlib.Path) -> dict[str, int]:
-    """Return the `height` and `width`, pixels, that the pipeline would choose; empty where the folder does not say."""
-    target = _config(folder, "transformer").get("target_size")
-    if not isinstance(target, int):
-        return {}
-    from diffusers.pipelines.hunyuan_video1_5.image_processor import HunyuanVideo15ImageProcessor
-
-    factor = _config(folder, "vae").get("spatial_compression_ratio", 16)
-    height, width = HunyuanVideo15ImageProcessor(vae_scale_factor=factor).calculate_default_height_width(9, 16, target)
-    return {"height": int(height), "width": int(width)}
-
-
-def _cogvideox_defaults(folder: pathlib.Path) -> dict[str, int]:
-    """Return what CogVideoXPipeline takes from the transformer's config; empty for another transformer."""
-    config = _config(folder, "transformer")
-    if config.get("_class_name") != "CogVideoXTransformer3DModel":
-        return {}
-    levels = _config(folder, "vae").get("block_out_channels", [0] * 4)
-    space = 2 ** (len(levels) - 1)
-    return {
-        "tokenizer_max_length": config.get("max_text_seq_length", 226),
-        "height": config.get("sample_height", 60) * space,
-        "width": config.get("sample_width", 90) * space,
-        "num_frames": config.get("sample_frames", 49),
-    }
-
-
-def _config(folder: pathlib.Path, part: str) -> dict[str, Any]:
-    """A part's config; empty where there is none."""
-    return read_object(folder / part / "config.json", MOST_BYTES) or {}

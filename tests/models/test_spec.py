@@ -23,7 +23,7 @@ def write_config(folder: pathlib.Path, component: str, content: dict[str, Any]) 
 
 
 def test_without_a_file_the_full_size_pipelines_numbers_hold(tmp_path: pathlib.Path) -> None:
-    spec = GenerationSpec.load(tmp_path)
+    spec = GenerationSpec.load(tmp_path, {})
     assert (spec.height, spec.width, spec.num_frames, spec.guidance_scale) == (720, 1280, 121, None)
     assert (spec.tokenizer_max_length, spec.tokenizer_2_max_length, spec.crop_start) == (1000, 256, 108)
 
@@ -32,16 +32,19 @@ def test_without_a_file_the_full_size_pipelines_numbers_hold(tmp_path: pathlib.P
 def test_size_defaults_to_the_pipelines_own(tmp_path: pathlib.Path, target_size: int) -> None:
     from diffusers.pipelines.hunyuan_video1_5.image_processor import HunyuanVideo15ImageProcessor
 
+    from parity.models.hunyuan_video_15.family import HunyuanVideo15
+
     write_config(tmp_path, "transformer", {"target_size": target_size})
-    spec = GenerationSpec.load(tmp_path)
+    write_config(tmp_path, "vae", {})
+    spec = GenerationSpec.load(tmp_path, HunyuanVideo15().defaults(tmp_path))
     expected = HunyuanVideo15ImageProcessor().calculate_default_height_width(9, 16, target_size)
     assert (spec.height, spec.width) == tuple(expected)
     assert spec.height * spec.width == pytest.approx(target_size**2, rel=0.1)
 
 
 def test_a_given_size_is_kept(tmp_path: pathlib.Path) -> None:
-    write_config(tmp_path, "transformer", {"target_size": 640})
-    spec = GenerationSpec.load(write(tmp_path, {"height": 64, "width": 96, "guidance_scale": 4}))
+    folder = write(tmp_path, {"height": 64, "width": 96, "guidance_scale": 4})
+    spec = GenerationSpec.load(folder, {"height": 352, "width": 640})
     assert (spec.height, spec.width, spec.guidance_scale, spec.num_frames) == (64, 96, 4, 121)
 
 
@@ -57,4 +60,13 @@ def test_a_given_size_is_kept(tmp_path: pathlib.Path) -> None:
 )
 def test_a_bad_file_is_named_with_its_fault(tmp_path: pathlib.Path, content: Any, message: str) -> None:
     with pytest.raises(UsageError, match=rf"parity\.json: {message}"):
-        GenerationSpec.load(write(tmp_path, content))
+        GenerationSpec.load(write(tmp_path, content), {})
+
+
+def test_cogvideox_takes_its_lengths_and_sizes_from_its_configs(tmp_path: pathlib.Path) -> None:
+    from parity.models.cogvideox import CogVideoX
+
+    write_config(tmp_path, "transformer", {"max_text_seq_length": 32, "sample_width": 90, "sample_frames": 17})
+    write_config(tmp_path, "vae", {"block_out_channels": [16, 16, 32, 32]})
+    spec = GenerationSpec.load(tmp_path, CogVideoX().defaults(tmp_path))
+    assert (spec.tokenizer_max_length, spec.height, spec.width, spec.num_frames) == (32, 480, 720, 17)

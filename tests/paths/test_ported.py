@@ -19,7 +19,7 @@ from parity.paths.port.ported import Ported
 from parity.port import Port
 from parity.settings import parse
 
-DEFAULTS = {"of", "recipe", "pipeline_arguments", "static_arguments"}
+DEFAULTS = {"of", "recipe", "defaults", "pipeline_arguments", "static_arguments"}
 
 
 def test_every_member_of_a_family_is_decided_on() -> None:

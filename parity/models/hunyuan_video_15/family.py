@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from diffusers.models.attention_dispatch import AttentionBackendName
+from diffusers.pipelines.hunyuan_video1_5.image_processor import HunyuanVideo15ImageProcessor
 
 from parity.hooks.rows import RowFrame
 from parity.models import feature_cache
@@ -48,6 +49,16 @@ class HunyuanVideo15(Family):
     batches: tuple[tuple[str, ...], ...] = (("cond",), ("uncond",))
     streams: tuple[Stream, ...] = (QWEN, BYT5)
     recipe: str = "parity.models.hunyuan_video_15.traced:traceable"
+
+    def defaults(self, folder: Path) -> Mapping[str, int]:
+        """The size of a 16:9 video, from the transformer's `target_size`; none where that is not in its config."""
+        target = read_config(folder, "transformer").get("target_size")
+        if not isinstance(target, int):
+            return {}
+        factor = read_config(folder, "vae").get("spatial_compression_ratio", 16)
+        sizes = HunyuanVideo15ImageProcessor(vae_scale_factor=factor)
+        height, width = sizes.calculate_default_height_width(9, 16, target)
+        return {"height": int(height), "width": int(width)}
 
     def latent_shape(self, folder: Path, spec: GenerationSpec) -> tuple[int, ...]:
         vae = read_config(folder, "vae")

@@ -34,7 +34,7 @@ def encode(folder: pathlib.Path, spec: GenerationSpec, *settings: str) -> Condit
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_text_is_the_pipelines_bit_for_bit(folder: pathlib.Path, dtype: str) -> None:
-    spec, kind = GenerationSpec.load(folder), getattr(torch, dtype)
+    spec, kind = GenerationSpec.load(folder, {}), getattr(torch, dtype)
     pipeline = diffusers.HunyuanVideo15Pipeline.from_pretrained(folder, dtype=kind)
     pipeline.tokenizer_max_length = spec.tokenizer_max_length
     pipeline.tokenizer_2_max_length = spec.tokenizer_2_max_length
@@ -50,7 +50,7 @@ def test_text_is_the_pipelines_bit_for_bit(folder: pathlib.Path, dtype: str) -> 
 
 
 def test_byt5_dtype_changes_byt5_alone_and_no_quotes_leave_it_empty(folder: pathlib.Path) -> None:
-    spec = GenerationSpec.load(folder)
+    spec = GenerationSpec.load(folder, {})
     plain, rounded = encode(folder, spec), encode(folder, spec, "text.byt5_dtype=bfloat16")
     changed = [(b, key) for b in plain for key in KEYS if not torch.equal(plain[b][key], rounded[b][key])]
     assert changed == [("cond", "encoder_hidden_states_2")]
