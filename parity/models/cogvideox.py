@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import inspect
 import math
-import types
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from typing import Any
 import torch
 
 from parity.errors import UsageError
+from parity.hooks.methods import replaced
 from parity.hooks.rows import WHOLE, Part, RowRule
 from parity.models import feature_cache
 from parity.models.attention import AttentionSettings, attend
@@ -251,14 +251,17 @@ class CogVideoXSampler(Sampler):
         if not self._keeps_history:
             stepped: torch.Tensor = self.scheduler.step(guided, t, latents, eta=0.0, return_dict=False)[0]
             return stepped
+        from diffusers.schedulers import scheduling_dpm_cogvideox
+
         self._noise.stand_before(step, tuple(latents.shape))
 
         def noise(shape: Any, generator: Any = None, device: Any = None, dtype: Any = None) -> torch.Tensor:
             return self._place(self._noise.draw(tuple(shape))).to(dtype)
 
-        back = self.timesteps[step - 1] if step > 0 else None
-        run = _with_noise(self.scheduler, noise)
-        stepped, original = run(guided, self.state.get(_HISTORY), t, back, latents, eta=0.0, return_dict=False)
+        before = self.state.get(_HISTORY), t, self.timesteps[step - 1] if step > 0 else None
+        # It ignores its `variance_noise`, and a generator draws other numbers in each dtype.
+        with replaced(scheduling_dpm_cogvideox, "randn_tensor", noise):
+            stepped, original = self.scheduler.step(guided, *before, latents, eta=0.0, return_dict=False)
         self.state = {_HISTORY: original}
         return stepped
 
@@ -285,16 +288,6 @@ class _StepNoise:
         self.drawn += 1
         # The device is named because torchax would draw on its own where none is.
         return torch.randn(shape, generator=self.generator, device="cpu", dtype=torch.float32)
-
-
-def _with_noise(scheduler: Any, noise: Callable[..., torch.Tensor]) -> Callable[..., Any]:
-    """The scheduler's own `step` with another `randn_tensor`: it ignores its `variance_noise`, and a generator draws
-    other numbers in each dtype."""
-    step = inspect.unwrap(type(scheduler).step)  # past a decorator, which has globals of its own
-    names = {**step.__globals__, "randn_tensor": noise}
-    copy = types.FunctionType(step.__code__, names, step.__name__, step.__defaults__, step.__closure__)
-    copy.__kwdefaults__ = step.__kwdefaults__
-    return types.MethodType(copy, scheduler)
 
 
 # --- the transformer, beyond diffusers' own class

@@ -117,25 +117,22 @@ def patch_rope(model: Any, shape: Sequence[int], settings: Settings, reached: Re
     cached = settings.text("rope") == "cached"
     if not cached and dtype == torch.float32:
         return
-    rope, compute = model.rope, model.rope.forward
+    compute, tables = model.rope.forward, tuple[torch.Tensor, ...]()
 
     def rounded(hidden_states: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        reached.mark("rope_dtype")
         return tuple(table.to(dtype) for table in compute(hidden_states))
 
-    if not cached:
-        rope.forward = rounded
-        return
-    parameter = next(model.parameters())
-    with torch.no_grad():
-        tables = rounded(torch.zeros(shape, device=parameter.device, dtype=parameter.dtype))
+    if cached:
+        parameter = next(model.parameters())
+        with torch.no_grad():
+            tables = rounded(torch.zeros(shape, device=parameter.device, dtype=parameter.dtype))
 
-    def stored(hidden_states: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(hidden_states: torch.Tensor) -> tuple[torch.Tensor, ...]:
         reached.mark("rope")
         reached.mark("rope_dtype")
-        return tables
+        return tables or rounded(hidden_states)
 
-    rope.forward = stored
+    model.rope.forward = forward
 
 
 def patch_timestep_embedding(model: torch.nn.Module, settings: Settings, reached: Reached) -> None:
