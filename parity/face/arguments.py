@@ -61,7 +61,7 @@ def split(inputs: object) -> tuple[Nest, dict[str, torch.Tensor]]:
     for path, x in found:
         place: object = x
         if is_array(x):
-            name, tensor = ".".join(map(_named, path[1:])), to_torch(x)
+            name, tensor = ".".join(map(_named, path[1:])), torchtools.to_torch(x)
             place = _Place(name, tensor.is_complex())
             tensors[name] = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
         items.append(place)
@@ -81,18 +81,6 @@ def _named(key: pytree.KeyEntry) -> str:
 def leaves(output: object, path: str = "") -> Iterator[tuple[str, object]]:
     """The arrays of what a function returned, with their paths: nests of tuples, lists, dicts and dataclasses."""
     return ((name, x) for name, x in torchtools.leaves(output, path) if is_array(x))
-
-
-def to_torch(x: object) -> torch.Tensor:
-    """An array of numpy's, jax's or torchax's as a torch tensor of the same dtype, with memory of its own."""
-    if isinstance(x, torch.Tensor):
-        if type(x).__module__.partition(".")[0] != "torchax":
-            return x.detach()
-        x = x.jax()  # type: ignore[attr-defined]
-    values = np.array(x)
-    if values.dtype.name == "bfloat16":
-        return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(values)
 
 
 def is_array(x: object) -> bool:

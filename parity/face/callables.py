@@ -20,10 +20,10 @@ import numpy as np
 import torch
 
 from parity.errors import UsageError
-from parity.face.arguments import Nest, leaves, to_torch
+from parity.face.arguments import Nest, leaves
 from parity.face.functions import Function, JaxFunction
 from parity.hooks.tap import single_output
-from parity.hooks.torchtools import named_tensors, parts_of
+from parity.hooks.torchtools import named_tensors, on_jax, parts_of, to_torch
 from parity.models.generic.inputs import LATENT
 from parity.paths.port.load import Entry
 from parity.paths.port.ported import moved, uncompiled
@@ -264,7 +264,7 @@ def _copied(module: torch.nn.Module, *, plain: bool) -> torch.nn.Module:
     """
     memo: dict[int, Any] = {}
     for name, x in named_tensors(module):
-        if type(x).__module__.startswith("torchax"):
+        if hasattr(x, "jax"):
             memo[id(x)] = torch.nn.Parameter(to_torch(x), requires_grad=False) if plain else x
         elif x.is_meta:
             raise UsageError(f"'{name}' of {type(module).__name__} has no values (it is on the meta device): load it")
@@ -318,7 +318,7 @@ def _reached(function: Any) -> Iterator[tuple[str, Any]]:
 def _runs(port: Port, nest: Nest, tensors: Mapping[str, torch.Tensor], library: Runs) -> Runs:
     """The library whose arrays it takes: of a function the one that its code names, or else that of the caller's."""
     if isinstance(port.module, torch.nn.Module):
-        return "torchax" if _on_jax(port.module) else "torch"
+        return "torchax" if on_jax(port.module) else "torch"
     if port.module is not None or port.weights is not None:
         return "jax"
     function = port.call
@@ -326,7 +326,7 @@ def _runs(port: Port, nest: Nest, tensors: Mapping[str, torch.Tensor], library: 
         return "jax"
     held = held_modules(function)
     if held:
-        return "torchax" if any(map(_on_jax, held.values())) else "torch"
+        return "torchax" if any(map(on_jax, held.values())) else "torch"
     named = _libraries(function, DEPTH)
     if named & _JAX and named & _TORCH:
         return "jax" if _traces(port, nest, tensors) else "torch"
@@ -379,10 +379,6 @@ def _library(x: object) -> str:
         return x.__name__.partition(".")[0]
     own = x if isinstance(x, type) or inspect.isfunction(x) else type(x)
     return str(getattr(own, "__module__", "")).partition(".")[0]
-
-
-def _on_jax(module: torch.nn.Module) -> bool:
-    return any(type(x).__module__.startswith("torchax") for _, x in named_tensors(module))
 
 
 def _is_flax(x: object) -> bool:

@@ -18,8 +18,8 @@ import torch
 from torch.nn.utils import stateless
 
 from parity.errors import UsageError
-from parity.face.arguments import is_array, to_torch
-from parity.hooks.torchtools import Intercept, mapped, named_tensors
+from parity.face.arguments import is_array
+from parity.hooks.torchtools import Intercept, mapped, named_tensors, to_torch
 
 
 class Function(torch.nn.Module):

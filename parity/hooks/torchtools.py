@@ -12,6 +12,7 @@ from dataclasses import fields, is_dataclass
 from types import CellType, MethodType, NoneType
 from typing import Any
 
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
@@ -70,6 +71,22 @@ def named_tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 def device_of(model: torch.nn.Module) -> torch.device:
     """Where a model's tensors are; the CPU for one that has none."""
     return next((x.device for _, x in named_tensors(model)), torch.device("cpu"))
+
+
+def on_jax(model: torch.nn.Module) -> bool:
+    """Whether any of a model's tensors is one of torchax's."""
+    return any(hasattr(x, "jax") for _, x in named_tensors(model))
+
+
+def to_torch(x: Any) -> torch.Tensor:
+    """An array of numpy's, JAX's or torchax's as a torch tensor of its dtype, with memory of its own; one of torch's
+    as it is, without a gradient."""
+    if isinstance(x, torch.Tensor) and not hasattr(x, "jax"):
+        return x.detach()
+    values = np.array(x.jax() if hasattr(x, "jax") else x)
+    if values.dtype.name == "bfloat16":
+        return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(values)
 
 
 def cast(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:

@@ -15,6 +15,7 @@ import numpy as np
 
 from parity.golden.fingerprint import fingerprint, narrow, weight_prints
 from parity.hooks.reduce.on_torch import to_numpy
+from parity.hooks.torchtools import to_torch
 from parity.models.stage_files import write_stage2
 from parity.paths.loaded import Loaded, dtype_name
 from parity.paths.loop import Loop
@@ -190,7 +191,7 @@ def leave(folder: Path, role: Role, loop: Loop) -> None:
     side.family.write_stage1(folder / f"{role}_embeddings.safetensors", side.inputs.conditions)
     write_stage2(
         folder / f"{role}_latents.safetensors",
-        side.family.stage2(side.case, side.backend.to_torch(loop.latents)),
+        side.family.stage2(side.case, to_torch(loop.latents)),
         seed=side.inputs.seed,
         guidance_scale=loop.sampler.guidance_scale,
         num_frames=side.case.spec.num_frames,

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 
 from parity.errors import UsageError
-from parity.hooks.torchtools import nearest
+from parity.hooks.torchtools import nearest, to_torch
 from parity.models.family import Family
 from parity.models.generic.family import Generic
 from parity.models.generic.inputs import LATENT, TIMESTEP, Made, Signature, read_inputs
 from parity.models.spec import Case, GenerationSpec
-from parity.paths.loaded import Inputs, Loaded, on_host
+from parity.paths.loaded import Inputs, Loaded
 from parity.paths.loop import Loop, call_model
 from parity.paths.port.load import Entry
 from parity.paths.port.ported import Ported, built
@@ -107,7 +107,7 @@ def reference_case(entry: Entry, settings: Settings, file: Path | None) -> tuple
     for name, x in port.inputs.items():
         if not hasattr(x, "__array__"):
             raise UsageError(f"{entry.named}: the input '{name}' is of type {type(x).__name__}, not an array")
-    given = {name: on_host(x) for name, x in port.inputs.items()}
+    given = {name: to_torch(x).cpu() for name, x in port.inputs.items()}
     names = tuple(given)
     if file is not None:
         given |= read_inputs(file, None)

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from parity.errors import UsageError
-from parity.hooks.reduce.on_torch import to_numpy, widen16
+from parity.hooks.reduce.on_torch import to_numpy
 from parity.hooks.rows import Masks, RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap
@@ -111,14 +111,6 @@ def draw_noise(shape: tuple[int, ...], seed: int) -> torch.Tensor:
 def array(x: torch.Tensor) -> Array:
     """A tensor's values on the host; 16-bit floats widened, which loses nothing."""
     return Array(to_numpy(x), dtype_name(x.dtype))
-
-
-def on_host(x: Any) -> torch.Tensor:
-    """A tensor, or an array of numpy's or JAX's, as a tensor on the CPU, of its own dtype."""
-    if isinstance(x, torch.Tensor) and not hasattr(x, "jax"):
-        return x.detach().cpu()
-    values = np.asarray(x.jax() if hasattr(x, "jax") else x)
-    return tensor(Array(widen16(values), str(values.dtype)))
 
 
 def dtype_name(dtype: torch.dtype) -> str:

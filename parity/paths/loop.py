@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from parity.hooks.sites import SitePlan
+from parity.hooks.torchtools import to_torch
 from parity.models.family import Sampler
 from parity.models.feature_cache import Features
 from parity.models.patches import setting_dtype
@@ -101,8 +102,7 @@ class Loop:
     @property
     def outputs(self) -> Outputs:
         """The latents that it came to, as the VAE takes them."""
-        x = self.side.backend.to_torch(self.latents)
-        return {LATENTS: array(self.side.family.stage2(self.side.case, x))}
+        return {LATENTS: array(self.side.family.stage2(self.side.case, to_torch(self.latents)))}
 
 
 @dataclass

@@ -100,10 +100,6 @@ class TorchBackend(Base):
         for name, x in named_tensors(self.model):
             yield name, str(x.dtype).removeprefix("torch."), functools.partial(to_numpy, x)
 
-    def to_torch(self, x: torch.Tensor) -> torch.Tensor:
-        """A plain CPU torch tensor of the same dtype and values."""
-        return x.detach().cpu()
-
     def describe(self) -> tuple[str, ...]:
         """The devices by process, for people: `cpu`, `NVIDIA H200`, `TPU v5 lite x 8`."""
         return (torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type,)

@@ -24,10 +24,10 @@ import torch
 from parity.errors import UsageError
 from parity.hooks.rows import NoRows, RowFrame, RowRule
 from parity.hooks.sites import SitePlan
-from parity.hooks.torchtools import leaves
+from parity.hooks.torchtools import leaves, to_torch
 from parity.models.family import Condition, Family
 from parity.models.spec import Case
-from parity.paths.loaded import Arguments, Inputs, Predicted, StepCalls, dtype_name, on_host
+from parity.paths.loaded import Arguments, Inputs, Predicted, StepCalls, dtype_name
 from parity.paths.plan import STAGES_STEP, VAE_STAGE, Array
 from parity.paths.port.load import Entry
 from parity.paths.port.ported import built, guarded, moved
@@ -170,7 +170,7 @@ def _decoded(entry: Entry, port: Port, inputs: Arguments) -> torch.Tensor:
     with guarded(entry, "vae"):
         made = port.vae(moved(latents, port, _RANK, 1, -1))
         arrays = (x for _, x in leaves(made) if hasattr(x, "shape"))  # of a tuple or an output object the first
-        frames = next(map(on_host, arrays), None)
+        frames = next((to_torch(x).cpu() for x in arrays), None)
     if frames is None:
         raise UsageError(f"{entry.named}: `vae` gave an object of type {type(made).__name__}; expected frames")
     frames = frames.movedim(-1, 1) if port.layout == "channels_last" and frames.ndim == _RANK else frames

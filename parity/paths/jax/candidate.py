@@ -22,7 +22,6 @@ import torch
 import torchax
 from torch.nn.utils import stateless
 from torchax import interop
-from torchax.ops import mappings
 
 from parity.hooks.attach import attached
 from parity.hooks.reduce.on_jax import BatchingReducer, array_of, jax_records, on_host, split
@@ -204,9 +203,6 @@ class TorchaxBackend(Base):
     def weights(self) -> Iterator[tuple[str, str, Callable[[], np.ndarray]]]:
         for name, x in self.params.items():
             yield name, str(x.dtype), functools.partial(on_host, x)
-
-    def to_torch(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.from_numpy(np.array(self.host(x))).to(mappings.j2t_dtype(array_of(x).dtype))
 
     def describe(self) -> tuple[str, ...]:
         return self.devices.describe()

@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 from parity.errors import MalformedError, UsageError
 from parity.golden.rename import Rename, decode_rename
 from parity.hooks.attach import masks_given
-from parity.hooks.torchtools import named_tensors, prediction_of
+from parity.hooks.torchtools import on_jax, prediction_of
 from parity.models.family import Condition, Constrain, Family, Said, Sampler
 from parity.models.feature_cache import CALL
 from parity.models.generic.inputs import LATENT
@@ -357,8 +357,7 @@ def _dropping(module: object, port: str) -> Iterator[Said]:
 
 def _cast(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
     """A module in a dtype; the port may have placed its weights in torchax already."""
-    inside = any(type(x).__module__.startswith("torchax") for _, x in named_tensors(module))
-    with sys.modules["torchax"].default_env() if inside else contextlib.nullcontext():
+    with sys.modules["torchax"].default_env() if on_jax(module) else contextlib.nullcontext():
         return in_dtype(module, dtype)
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from parity.errors import UsageError
+from parity.hooks.torchtools import to_torch
 from parity.models.family import Place, Sampler, sigmas_of
-from parity.paths.loaded import on_host
 from parity.paths.port.load import Entry, failures
 from parity.port import OwnLoop, OwnSchedule, Scheduler
 
@@ -115,7 +115,7 @@ class OwnSampler(Sampler):
 
 def _tensor(x: Any) -> torch.Tensor:
     """A schedule's numbers, which may be an array of numpy's or JAX's, or a list."""
-    return x if isinstance(x, torch.Tensor) else on_host(x)
+    return x if isinstance(x, torch.Tensor) else to_torch(x)
 
 
 def _first_index(scheduler: Scheduler) -> int:
