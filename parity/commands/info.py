@@ -206,27 +206,15 @@ def _record_document(step: StepRecords, record: Record) -> dict[str, Any]:
     }
 
 
-def _spans(golden: Golden) -> str:
-    """The steps of a golden, neighbours by their ends: `3 steps: -1, 0-1`."""
-    runs: list[list[int]] = []
-    for step in golden.steps:
-        if runs and step == runs[-1][-1] + 1 and step > 0:
-            runs[-1].append(step)
-        else:
-            runs.append([step])
-    listed = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-    return counted(len(golden.steps), "step") + (f": {listed}" if listed else "")
-
-
 def _golden_sections(golden: Golden, problems: list[Problem] | None, records: StepRecords | None) -> Iterator[Section]:
-    provenance = golden.provenance
-    index, count = provenance.shard
+    provenance, parts = golden.provenance, golden.manifest.parts
+    held, (index, count) = sum(part.records for part in parts), provenance.shard
     named = (f"{name}={WeightPrint.parse(text).digits}\n" for name, text in provenance.weights.items())
     weights = fingerprint_bytes("", (), (line.encode("utf-8", "surrogatepass") for line in named))
     rows = [
         ("golden", golden.name),
         ("state", "complete" if golden.complete else "incomplete: its recording was not finished"),
-        ("holds", f"{_spans(golden)}, {sum(p.records for p in golden.manifest.parts)} records, {size(golden.bytes)}"),
+        ("holds", f"{counted(len(parts), 'part')}, {held} records, {size(golden.bytes)}"),
         ("model", provenance.model),
         ("path", f"{provenance.side}, {provenance.backend}"),
         ("run", f"{counted(provenance.steps, 'step')}, seed {provenance.seed}"),
@@ -240,8 +228,8 @@ def _golden_sections(golden: Golden, problems: list[Problem] | None, records: St
     ]
     yield Facts(tuple(row for row in rows if row[1]))
     yield Table("Settings", "setting", ("setting", "value"), tuple(provenance.settings.items()))
-    parts = [(str(part.step), part.file, str(part.records), size(part.bytes)) for part in golden.manifest.parts]
-    yield Table("Parts", "part of step", ("step", "file", "records", "size"), tuple(parts))
+    listed = tuple((str(part.step), part.file, str(part.records), size(part.bytes)) for part in parts)
+    yield Table("Parts", "part of step", ("step", "file", "records", "size"), listed)
     if records is not None:
         cells = tuple(_record_cells(records, record) for record in records.records)
         yield Table(f"Step {records.step}", "record", _COLUMNS, cells, folds=("site",))

@@ -27,7 +27,7 @@ def run(*arguments: object, code: int = 0) -> str:
 def test_info_shows_state_provenance_parts_and_records(folder: Path) -> None:
     lines = run("info", folder, "--verify", "--step", "0").splitlines()
     for begin in ("state: complete", "model: tiny-hunyuan-video-1.5", "run: 3 steps, seed 7",
-                  "setting attention.mask: value exact", "holds: 3 steps: -1, 0-1, 18 records",
+                  "setting attention.mask: value exact", "holds: 3 parts, 18 records",
                   "part of step -1: file before.safetensors; records 6", "record blocks.0:out: "):  # fmt: skip
         assert any(line.startswith(begin) for line in lines), begin
     rows = [line.split(": ", 1)[1] for line in lines if line.startswith("record ")]
