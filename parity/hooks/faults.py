@@ -205,21 +205,14 @@ class Video:
     """What a decoder works on: latents, or a chunk or a tile of them.
 
     Attributes:
-        batch, frames: of it.
+        sizes: its batch and its frames.
     """
 
-    batch: int = 1
-    frames: int = 1
+    sizes: tuple[int, int] = (1, 1)
 
-    @contextlib.contextmanager
-    def of(self, z: torch.Tensor) -> Iterator[None]:
-        """Within it, the decoder works on these [B, C, T, H, W]."""
-        before = self.batch, self.frames
-        self.batch, self.frames = z.shape[0], z.shape[2]
-        try:
-            yield
-        finally:
-            self.batch, self.frames = before
+    def of(self, z: torch.Tensor) -> AbstractContextManager[None]:
+        """Within it, the decoder works on these, [B, C, T, H, W]."""
+        return replaced(self, "sizes", (z.shape[0], z.shape[2])) if z.ndim == _AXES else contextlib.nullcontext()
 
     def forward(
         self, decoder: torch.nn.Module, within: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext
@@ -229,8 +222,6 @@ class Video:
 
         @functools.wraps(forward)
         def called(z: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            if z.ndim != _AXES:
-                return forward(z, *args, **kwargs)
             with self.of(z), within():
                 return forward(z, *args, **kwargs)
 
@@ -248,13 +239,13 @@ class Video:
 
     def _seen(self, how: str, given: Arguments) -> Arguments:
         """Another mask of an attention whose rows are those of several frames."""
-        query, rows = given["query"], given["query"].shape[-2]
-        several = self.frames > 1 and rows % self.frames == 0 and query.shape[0] % (self.batch * self.frames)
+        (batch, frames), query, rows = self.sizes, given["query"], given["query"].shape[-2]
+        several = frames > 1 and rows % frames == 0 and query.shape[0] % (batch * frames)
         masked = given.get("attn_mask") is not None or bool(given.get("is_causal"))
         wanted = {"by_frame": True, "full": masked, "causal": not masked}[how]  # none to be dropped, or one already
         if not several or given["key"].shape[-2] != rows or not wanted:
             return {}
-        frame = torch.arange(rows, device=query.device) // (rows // self.frames)
+        frame = torch.arange(rows, device=query.device) // (rows // frames)
         return {"attn_mask": _MASKS[how](frame[:, None], frame[None, :]), "is_causal": False}
 
 
@@ -304,9 +295,6 @@ def wrong_from_here_on(decoder: torch.nn.Module, names: Iterable[str], mark: Cal
 @contextlib.contextmanager
 def faulty(vae: torch.nn.Module, z: torch.Tensor, name: str, mark: Callable[[str], None]) -> Iterator[None]:
     """Within it, a VAE that decodes these latents has a fault, in its `decoder` and around it."""
-    if z.ndim != _AXES:
-        yield
-        return
     video, decoder = Video(), getattr(vae, "decoder", None)
     with contextlib.ExitStack() as stack:
         stack.enter_context(video.of(z))

@@ -51,7 +51,7 @@ def test_an_argument_that_is_a_list_of_one_class_stays_one() -> None:
 def test_a_fault_of_a_decoders_attention_takes_arguments_by_name_too(keywords: bool) -> None:
     q, k, v = torch.randn(3, 1, 2, 8, 4, generator=torch.Generator().manual_seed(0))
     marks: list[str] = []
-    video = Video(batch=2, frames=2)
+    video = Video((2, 2))
     with Faulty([video.faults()["vae.attention=by_frame"]], marks.append):
         attend = torch.nn.functional.scaled_dot_product_attention
         out = attend(query=q, key=k, value=v) if keywords else attend(q, k, v)
