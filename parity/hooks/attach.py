@@ -28,7 +28,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from parity.hooks.implementations import PORTS, described
-from parity.hooks.methods import replaced
+from parity.hooks.methods import replaced, using
 from parity.hooks.tap import Tap, single_output
 from parity.hooks.torchtools import SDPA, Intercept, callable_modules, named_arguments, of_attention
 from parity.records import ATTENTION
@@ -38,10 +38,11 @@ class _Active:
     """The tap in use, None between two calls of a watched model; the modules being called, innermost last: their names,
     which call it is of each, and their attentions' names; what computes attention within parity's own, None outside."""
 
+    inside: list[str] | None = None
+
     def __init__(self, tap: Tap | None) -> None:
         self.tap = tap
         self.stack: list[tuple[str, int, str]] = []
-        self.inside: list[str] | None = None
 
     def before(
         self, path: str, attention: str, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -83,7 +84,7 @@ def attached(model: torch.nn.Module, tap: Tap) -> Iterator[None]:
     """Within the context, calls of `model` are seen by `tap`. Hooks are removed on leaving, whatever happened."""
     active = _Active(tap)
     with contextlib.ExitStack() as stack:
-        stack.callback(_ACTIVE.reset, _ACTIVE.set(active))
+        stack.enter_context(using(_ACTIVE, active))
         for handle in _hooked(active, model, tap.named):
             stack.enter_context(handle)
         stack.enter_context(_attention_observed(active))
@@ -154,8 +155,7 @@ def watching(model: torch.nn.Module, begin: Begin, end: End) -> Iterator[None]:
         active.tap, active.stack = begin(args, kwargs), []
         if active.tap is not None:
             _FRAMES.open.append(frame)
-            token = _ACTIVE.set(active)
-            frame.contexts.callback(_ACTIVE.reset, token)
+            frame.contexts.enter_context(using(_ACTIVE, active))
             frame.contexts.enter_context(_attention_observed(active))
 
     def after(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -202,17 +202,15 @@ def attention_call(kernel: str = "") -> Iterator[Callable[[Any, Any, Any, Any], 
     if active is None:
         yield lambda query, key, value, out: None
         return
-    before, active.inside = active.inside, (inside := list[str]())
+    inside = list[str]()
 
     def seen(*tensors: Any) -> None:
         own = f"parity's own ({kernel})" if kernel else "parity's own"
         by = next((function for function in inside if function.startswith(PORTS)), own)
         _attention_seen(active, tensors, by)
 
-    try:
+    with replaced(active, "inside", inside):
         yield seen
-    finally:
-        active.inside = before
 
 
 def _attention_seen(

@@ -1,4 +1,5 @@
-"""Watching a method of an object: what goes in and what comes out, without touching either.
+"""Watching a method of an object: what goes in and what comes out, without touching either; an attribute or a
+context's variable that is another within a block.
 
 The method is replaced by one that calls it; leaving the context takes that away again. A method of a class is replaced
 there, for this object alone: on the object it would go along into a copy, and there still be that of the original.
@@ -9,9 +10,12 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import MethodType
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 Before = Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
 After = Callable[[Any, tuple[Any, ...], Mapping[str, Any], Any], None]
@@ -103,3 +107,13 @@ def replaced(owner: Any, name: str, by: Any) -> Iterator[None]:
                 kind.__setattr__(owner, name, before)
             else:
                 kind.__delattr__(owner, name)
+
+
+@contextlib.contextmanager
+def using(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """Within it, a variable has this value."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)

@@ -138,12 +138,11 @@ class _State:
 
     def __init__(self, see: See, within: Within, top: type) -> None:
         self.see, self.within, self.top = see, within, top
-        self.names: dict[int, str] = {}
-        self.held: dict[str, Any] = {}  # alive while their ids are names
+        self.held: dict[str, Any] = {}  # by name
+        self.names: dict[int, str] = {}  # by the ids of those
 
     def wrapped(self, call: Any) -> Any:
         def observed(module: Any, *args: Any, **kwargs: Any) -> Any:
-            outer = self.names, self.held
             outermost = not self.names and type(module) is self.top
             if not outermost and (id(module) in self.names or not self.names):
                 return self.asked(call, module, args, kwargs)
@@ -151,11 +150,9 @@ class _State:
             if path is None:
                 return call(module, *args, **kwargs)
             own = {_below(path, name): value for name, value in objects_of(module).items()}
-            self.held, self.names = {**self.held, **own}, {**self.names, **{id(x): name for name, x in own.items()}}
-            try:
+            names = {**self.names, **{id(x): name for name, x in own.items()}}
+            with replaced(self, "held", {**self.held, **own}), replaced(self, "names", names):
                 return self.asked(call, module, args, kwargs)
-            finally:
-                self.names, self.held = outer
 
         return observed
 

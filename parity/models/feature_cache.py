@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from parity.errors import UsageError
+from parity.hooks.methods import using
 from parity.models.attention import SETTLE
 from parity.reached import Reached
 from parity.settings import DeepCache, Settings
@@ -92,11 +93,8 @@ def install(model: Any, settings: Settings, reached: Reached) -> None:
 def calling(given: Kept | None) -> Iterator[CachedCall]:
     """Within it, a call of a model runs all its blocks (`given` None), or adds what it is given for skipped ones."""
     call = CachedCall(given)
-    token = CALL.set(call)
-    try:
+    with using(CALL, call):
         yield call
-    finally:
-        CALL.reset(token)
 
 
 def given_at(settings: Settings, step: int, features: Features, group: tuple[str, ...]) -> Kept | None:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -29,6 +28,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ma
 from jax.sharding import Mesh, PartitionSpec
 from torchax import interop
 
+from parity.hooks.methods import using
 from parity.models.attention import Visible, splash_block
 
 _MESH: ContextVar[Mesh | None] = ContextVar("parity_splash_mesh", default=None)
@@ -37,14 +37,9 @@ _SHARED_ID, _OTHER_ID, _ADDED_ID = 1, 0, -1
 """Ids of valid tokens, of padded ones, and of the keys that fill a block."""
 
 
-@contextlib.contextmanager
-def on_mesh(mesh: Mesh) -> Iterator[None]:
+def on_mesh(mesh: Mesh) -> contextlib.AbstractContextManager[None]:
     """Within it, calls are sharded over a mesh with the axes dp, sp and tp."""
-    token = _MESH.set(mesh)
-    try:
-        yield
-    finally:
-        _MESH.reset(token)
+    return using(_MESH, mesh)
 
 
 def splash(

@@ -365,12 +365,8 @@ class Branches:
 
         @contextlib.contextmanager
         def heard(name: str, *args: Any, **kwargs: Any) -> Iterator[None]:
-            before, self._context = self._context, str(name)
-            try:
-                with own(name, *args, **kwargs):
-                    yield
-            finally:
-                self._context = before
+            with replaced(self, "_context", str(name)), own(name, *args, **kwargs):
+                yield
 
         with replaced(model, "cache_context", heard):
             yield

@@ -163,12 +163,8 @@ class Calls:
         if call is None or output is None:
             self.branches.failed()
             return
-        with self.recording.guard():
-            self.busy = True
-            try:
-                self._record(*call, tap, output)
-            finally:
-                self.busy = False
+        with self.recording.guard(), replaced(self, "busy", True):
+            self._record(*call, tap, output)
 
     def _record(self, rows: tuple[str, ...], again: Again | None, tap: Tap, output: Any) -> None:
         """Take what a call gave.
@@ -252,12 +248,8 @@ class TorchCompiledCalls(Calls):
     def _beside(self, again: Again, output: Any) -> None:
         """Call the module itself on what its program was given, as it was then, and record that."""
         rows = self.branches.of(again.args, again.kwargs)
-        self.busy = True
-        try:
-            with eagerly(self.model):
-                tap = self.tap(rows)
-                with attached(self.model, tap):
-                    again()
-                self._record(rows, again, tap, output)
-        finally:
-            self.busy = False
+        with replaced(self, "busy", True), eagerly(self.model):
+            tap = self.tap(rows)
+            with attached(self.model, tap):
+                again()
+            self._record(rows, again, tap, output)

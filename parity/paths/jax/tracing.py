@@ -27,7 +27,7 @@ from torchax import interop
 from torchax.ops import mappings
 
 from parity.errors import PassingError, UsageError
-from parity.hooks.methods import replaced
+from parity.hooks.methods import replaced, using
 from parity.hooks.reduce.on_jax import SMALL, BatchingReducer, array_of
 from parity.hooks.sites import is_block
 from parity.hooks.tap import Tap
@@ -48,8 +48,7 @@ def scoped(model: torch.nn.Module) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def pinned_attention() -> Iterator[None]:
+def pinned_attention() -> contextlib.AbstractContextManager[None]:
     """Within it, query, key and value are computed before they are used, whether they are observed or not.
 
     Otherwise XLA fuses the rotary embedding into what reads it, and compiles it again, with other fused
@@ -62,11 +61,7 @@ def pinned_attention() -> Iterator[None]:
         )
         return pinned
 
-    token = SETTLE.set(pin)
-    try:
-        yield
-    finally:
-        SETTLE.reset(token)
+    return using(SETTLE, pin)
 
 
 def signature_of(tree: Any) -> tuple[Any, ...]:
