@@ -19,6 +19,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
@@ -28,7 +29,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from parity.hooks.implementations import PORTS, described
-from parity.hooks.methods import replaced, using
+from parity.hooks.methods import all_of, replaced, using
 from parity.hooks.tap import Tap, single_output
 from parity.hooks.torchtools import SDPA, Intercept, callable_modules, named_arguments, of_attention
 from parity.records import ATTENTION
@@ -79,16 +80,11 @@ class _Active:
 _ACTIVE: ContextVar[_Active | None] = ContextVar("parity_active_tap", default=None)
 
 
-@contextlib.contextmanager
-def attached(model: torch.nn.Module, tap: Tap) -> Iterator[None]:
+def attached(model: torch.nn.Module, tap: Tap) -> AbstractContextManager[None]:
     """Within the context, calls of `model` are seen by `tap`. Hooks are removed on leaving, whatever happened."""
     active = _Active(tap)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(using(_ACTIVE, active))
-        for handle in _hooked(active, model, tap.named):
-            stack.enter_context(handle)
-        stack.enter_context(_attention_observed(active))
-        yield
+    within = using(_ACTIVE, active), all_of(_hooked(active, model, tap.named)), _attention_observed(active)
+    return all_of(within)
 
 
 def masks_given(masks: Mapping[str, Any]) -> None:
@@ -165,11 +161,11 @@ def watching(model: torch.nn.Module, begin: Begin, end: End) -> Iterator[None]:
             for ended in _FRAMES.closed():
                 ended()
 
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(model.register_forward_pre_hook(before, with_kwargs=True))
-        for handle in _hooked(active, model, lambda path: path):
-            stack.enter_context(handle)
-        stack.enter_context(model.register_forward_hook(after, with_kwargs=True, always_call=True))
+    with (
+        model.register_forward_pre_hook(before, with_kwargs=True),
+        all_of(_hooked(active, model, lambda path: path)),
+        model.register_forward_hook(after, with_kwargs=True, always_call=True),
+    ):
         try:
             yield
         finally:
@@ -237,14 +233,10 @@ def _by_heads(
         _attention_seen(active, (x.transpose(1, 2) for x in (query, key, value, out)), function, mask)
 
 
-@contextlib.contextmanager
-def _attention_observed(active: _Active) -> Iterator[None]:
+def _attention_observed(active: _Active) -> AbstractContextManager[None]:
     """Within it, attention calls are seen, whoever computes them."""
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(_torchs_attention(active))
-        for module, name, own in _places():
-            stack.enter_context(replaced(module, name, _observed(active, own)))
-        yield
+    others = (replaced(module, name, _observed(active, own)) for module, name, own in _places())
+    return all_of((_torchs_attention(active), all_of(others)))
 
 
 def _observed(active: _Active, own: Callable[..., Any]) -> Callable[..., Any]:

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch.nn.functional import group_norm, pad
 
-from parity.hooks.methods import replaced
+from parity.hooks.methods import all_of, replaced
 from parity.hooks.torchtools import SDPA, SDPA_NAMES, Intercept
 
 Arguments = dict[str, Any]
@@ -292,13 +292,10 @@ def wrong_from_here_on(decoder: torch.nn.Module, names: Iterable[str], mark: Cal
     decoder.forward = video.forward(decoder, lambda: Faulty(faults, mark))
 
 
-@contextlib.contextmanager
-def faulty(vae: torch.nn.Module, z: torch.Tensor, name: str, mark: Callable[[str], None]) -> Iterator[None]:
+def faulty(
+    vae: torch.nn.Module, z: torch.Tensor, name: str, mark: Callable[[str], None]
+) -> AbstractContextManager[None]:
     """Within it, a VAE that decodes these latents has a fault, in its `decoder` and around it."""
     video, decoder = Video(), getattr(vae, "decoder", None)
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(video.of(z))
-        if isinstance(decoder, torch.nn.Module):
-            stack.enter_context(replaced(decoder, "forward", video.forward(decoder)))
-        stack.enter_context(Faulty([video.faults()[name]], mark))
-        yield
+    inside = [replaced(decoder, "forward", video.forward(decoder))] if isinstance(decoder, torch.nn.Module) else []
+    return all_of([video.of(z), *inside, Faulty([video.faults()[name]], mark)])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import MethodType
@@ -117,3 +117,12 @@ def using(variable: ContextVar[T], value: T) -> Iterator[None]:
         yield
     finally:
         variable.reset(token)
+
+
+@contextlib.contextmanager
+def all_of(contexts: Iterable[contextlib.AbstractContextManager[object]]) -> Iterator[None]:
+    """Within it, one is within all of these, each of which is asked for once those before it are entered."""
+    with contextlib.ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(context)
+        yield

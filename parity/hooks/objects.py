@@ -27,7 +27,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from parity.hooks.methods import replaced
+from parity.hooks.methods import all_of, replaced
 
 CALL = "__call__"
 
@@ -86,14 +86,10 @@ def watched(top: Any, see: See, within: Within) -> contextlib.AbstractContextMan
     return _wrapped(top, see, within)
 
 
-@contextlib.contextmanager
-def _wrapped(top: Any, see: See, within: Within) -> Iterator[None]:
+def _wrapped(top: Any, see: See, within: Within) -> contextlib.AbstractContextManager[None]:
     state = _State(see, within, type(top))
     kinds = dict.fromkeys(_caller(type(value)) for value in objects_of(top).values())
-    with contextlib.ExitStack() as stack:
-        for kind in filter(None, kinds):
-            stack.enter_context(replaced(kind, CALL, state.wrapped(vars(kind)[CALL])))
-        yield
+    return all_of(replaced(kind, CALL, state.wrapped(vars(kind)[CALL])) for kind in filter(None, kinds))
 
 
 class _Linen:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from parity.errors import UsageError
-from parity.hooks.methods import replaced, watched
+from parity.hooks.methods import all_of, replaced, watched
 from parity.hooks.reduce.on_torch import widen16
 from parity.port import listening
 from parity.recorder.rerun import Again
@@ -207,8 +207,7 @@ class Loop:
         held = np.asarray(self.kind.host(x)) if isinstance(x, torch.Tensor) else widen16(np.asarray(_whole(x)))
         return np.moveaxis(held, -1, 1) if self.recording.asked.layout == "channels_last" and held.ndim > 2 else held
 
-    @contextlib.contextmanager
-    def finishing(self, processor: Any) -> Iterator[None]:
+    def finishing(self, processor: Any) -> contextlib.AbstractContextManager[None]:
         """Within it, the frames that a pipeline's processor gives are recorded, video by video: what it gives at last,
         not what one of its methods takes from another."""
 
@@ -224,10 +223,7 @@ class Loop:
                     self.steps.outside[start:] = [r for r in self.steps.outside[start:] if r.key.site != FRAMES]
                     self._frames(frames)
 
-        with contextlib.ExitStack() as stack:
-            for name in ("postprocess_video", "postprocess"):
-                stack.enter_context(watched(processor, name, before, after))
-            yield
+        return all_of(watched(processor, name, before, after) for name in ("postprocess_video", "postprocess"))
 
     def _frames(self, frames: np.ndarray) -> None:
         for video in frames if frames.ndim == VIDEO else (frames,):

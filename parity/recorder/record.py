@@ -16,6 +16,7 @@ import torch
 from parity.errors import ParityError, UsageError, summary
 from parity.golden.disk.read import read_manifest
 from parity.golden.disk.store import open_store
+from parity.hooks.methods import all_of
 from parity.hooks.torchtools import is_compiled as is_torch_compiled
 from parity.port import Layout
 from parity.recorder.loop import NOT_CALLED, Loop
@@ -325,9 +326,7 @@ def _recording(where: str, asked: Asked, *, quiet: bool = False, wrong: Wrong | 
         refuse_golden(wanted.where)
     if process.split and read_manifest(open_store(where)) is not None:
         raise UsageError(f"{where}: there is a golden of one process here, which would hide the shards; delete it")
-    with contextlib.ExitStack() as stack:
-        for context in _watched(wanted):
-            stack.enter_context(context)
+    with all_of(_watched(wanted)):
         try:
             yield wanted
         except _StoppedError:

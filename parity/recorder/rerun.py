@@ -25,7 +25,7 @@ import torch
 from parity.errors import UsageError
 from parity.floors import STORED, Floors, least
 from parity.golden import Golden, GoldenWriter
-from parity.hooks.methods import replaced
+from parity.hooks.methods import all_of, replaced
 from parity.hooks.perturb import perturbed
 from parity.hooks.torchtools import mapped, plain
 from parity.recorder.steps import OUTSIDE
@@ -274,15 +274,11 @@ def modules_in(things: Iterable[Any]) -> list[torch.nn.Module]:
     return [module for key, module in found.items() if key not in inner]
 
 
-@contextlib.contextmanager
-def rounding(modules: Iterable[torch.nn.Module], run: int) -> Iterator[None]:
+def rounding(modules: Iterable[torch.nn.Module], run: int) -> contextlib.AbstractContextManager[None]:
     """Within it, calls of the modules round as drawn for this run, in float32 at least; nothing runs as torch.compile
     made it."""
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.compiler.set_stance("force_eager"))
-        for i, module in enumerate(modules):
-            stack.enter_context(perturbed(module, 1_000_003 * (run + 1) + i, wide=True))
-        yield
+    draws = (perturbed(module, 1_000_003 * (run + 1) + i, wide=True) for i, module in enumerate(modules))
+    return all_of((torch.compiler.set_stance("force_eager"), all_of(draws)))
 
 
 def measured(

@@ -27,7 +27,7 @@ from torchax import interop
 from torchax.ops import mappings
 
 from parity.errors import PassingError, UsageError
-from parity.hooks.methods import replaced, using
+from parity.hooks.methods import all_of, replaced, using
 from parity.hooks.reduce.on_jax import SMALL, BatchingReducer, array_of
 from parity.hooks.sites import is_block
 from parity.hooks.tap import Tap
@@ -35,17 +35,17 @@ from parity.hooks.torchtools import callable_modules, nearest
 from parity.models.attention import SETTLE
 
 
-@contextlib.contextmanager
-def scoped(model: torch.nn.Module) -> Iterator[None]:
+def scoped(model: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
     """Within it, what a module computes under a trace carries its name: a profile and a compiled program say whose an
     operation is. Names are metadata; they change no program."""
     modules = callable_modules(model)
-    with contextlib.ExitStack() as forwards:
-        for path in filter(None, modules):
-            module, above = modules[path], nearest(path, modules)
-            name = path.removeprefix(f"{above}.") if above else path
-            forwards.enter_context(replaced(module, "forward", jax.named_scope(name)(module.forward)))
-        yield
+
+    def named(path: str) -> contextlib.AbstractContextManager[None]:
+        module, above = modules[path], nearest(path, modules)
+        name = path.removeprefix(f"{above}.") if above else path
+        return replaced(module, "forward", jax.named_scope(name)(module.forward))
+
+    return all_of(map(named, filter(None, modules)))
 
 
 def pinned_attention() -> contextlib.AbstractContextManager[None]:
@@ -141,8 +141,7 @@ MANY = 4
 """Reductions that are pending when a module below a block waits too: an attention's query, key, value and output."""
 
 
-@contextlib.contextmanager
-def bounded(model: torch.nn.Module, reducer: BatchingReducer) -> Iterator[None]:
+def bounded(model: torch.nn.Module, reducer: BatchingReducer) -> contextlib.AbstractContextManager[None]:
     """Within it, under a trace, modules wait for the reductions of large tensors that were begun before them.
 
     Entered after the observers are attached, so that they see what a block is given before it waits: a tensor that is
@@ -164,11 +163,8 @@ def bounded(model: torch.nn.Module, reducer: BatchingReducer) -> Iterator[None]:
 
     modules = {path: module for path, module in callable_modules(model).items() if path}
     outer = {path for path in modules if "." not in path or is_block(path)}
-    with contextlib.ExitStack() as hooks:
-        for path, module in modules.items():
-            hook = wait if path in outer else wait_for_many
-            hooks.enter_context(module.register_forward_pre_hook(hook, with_kwargs=True))
-        yield
+    hooks = ((module, wait if path in outer else wait_for_many) for path, module in modules.items())
+    return all_of(module.register_forward_pre_hook(hook, with_kwargs=True) for module, hook in hooks)
 
 
 def _floats(x: Any) -> bool:
