@@ -223,14 +223,14 @@ def _attention_seen(
             active.tap.see(path, call, port, x)
 
 
-def _by_heads(
-    active: _Active, query: Any, key: Any, value: Any, out: Any, function: Callable[..., Any], mask: Any = None
-) -> None:
-    """Record a call of tensors [B, heads, rows, head dim]; where parity's own attention made it, who computed it."""
+def _by_heads(active: _Active, given: Mapping[str, Any], out: Any, function: Callable[..., Any]) -> None:
+    """Record a call of tensors [B, heads, rows, head dim], where it names them as torch does; where parity's own
+    attention made it, who computed it."""
     if active.inside is not None:
         active.inside.append(described(function))
-    else:
-        _attention_seen(active, (x.transpose(1, 2) for x in (query, key, value, out)), function, mask)
+    elif given.keys() >= {"query", "key", "value"}:
+        tensors = (given["query"], given["key"], given["value"], out)
+        _attention_seen(active, (x.transpose(1, 2) for x in tensors), function, given.get("attn_mask"))
 
 
 def _attention_observed(active: _Active) -> AbstractContextManager[None]:
@@ -243,12 +243,11 @@ def _observed(active: _Active, own: Callable[..., Any]) -> Callable[..., Any]:
     """An attention function of somebody's own, as it is, whatever it calls inside; its calls are seen."""
 
     @functools.wraps(own, updated=())  # without what torch.compile has noted on it
-    def observed(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+    def observed(*args: Any, **kwargs: Any) -> Any:
         with attention_call():
-            out = own(query, key, value, *args, **kwargs)
+            out = own(*args, **kwargs)
         if not torch.compiler.is_compiling():  # within a program of the script's own nothing can be looked at
-            mask = args[0] if args else kwargs.get("attn_mask")
-            _by_heads(active, query, key, value, out[0] if isinstance(out, tuple) else out, own, mask)
+            _by_heads(active, of_attention(args, kwargs), out[0] if isinstance(out, tuple) else out, own)
         return out
 
     return observed
@@ -261,9 +260,7 @@ def _torchs_attention(active: _Active) -> Intercept:
         out = func(*args, **kwargs)
         if func is SDPA:
             assert active.tap is not None
-            given = of_attention(args, kwargs)
-            by, mask = active.tap.attention() or func, given.get("attn_mask")
-            _by_heads(active, given["query"], given["key"], given["value"], out, by, mask)
+            _by_heads(active, of_attention(args, kwargs), out, active.tap.attention() or func)
         return out
 
     return Intercept(handle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
@@ -168,6 +169,23 @@ print([site for site in gathered(tap).sites() if site.startswith("blocks.0.atten
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert str([f"blocks.0.attention:{port}" for port in PORTS]) in ran.stdout
     assert "the port's own function mine" in ran.stdout
+
+
+@pytest.mark.parametrize(("own", "seen"), [(lambda query, key, value: value + 1, 4), (lambda q, k, v: v + 1, 0)])
+def test_a_scripts_own_attention_is_called_by_its_own_names(
+    own: Any, seen: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", own)
+
+    class Attends(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            named: Any = dict.fromkeys(inspect.signature(own).parameters, x)
+            return torch.nn.functional.scaled_dot_product_attention(**named)
+
+    model, x = Attends(), torch.randn(1, 1, 4, 8)
+    with attached(model, tap := make_tap(model)):
+        assert torch.equal(model(x), x + 1)
+    assert sum(site.startswith("attention:") for site in gathered(tap).sites()) == seen
 
 
 def test_flex_attention_that_a_module_is_given_later_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
