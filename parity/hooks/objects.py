@@ -138,7 +138,7 @@ class _State:
         self.names: dict[int, str] = {}  # by the ids of those
 
     def wrapped(self, call: Any) -> Any:
-        def observed(module: Any, *args: Any, **kwargs: Any) -> Any:
+        def observed(module: Any, /, *args: Any, **kwargs: Any) -> Any:
             outermost = not self.names and type(module) is self.top
             if not outermost and (id(module) in self.names or not self.names):
                 return self.asked(call, module, args, kwargs)

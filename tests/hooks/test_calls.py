@@ -41,7 +41,7 @@ class Leaf:
     def __init__(self, factor: int) -> None:
         self.factor = factor
 
-    def __call__(self, x: int, *, twice: bool = False) -> int:
+    def __call__(self, x: int, *, module: bool = False) -> int:
         if x > 100:
             raise ValueError("too large")
         return x * self.factor
@@ -55,7 +55,7 @@ class Top:
         self.activation = abs
 
     def __call__(self, x: int) -> int:
-        x = self.first(x, twice=True)
+        x = self.first(x, module=True)
         return self.layers[1]["inner"](self.layers[0](x))  # type: ignore[index, operator]
 
 
@@ -69,7 +69,7 @@ def test_calls_of_a_copy_are_seen_and_the_classes_are_restored() -> None:
     assert seen == [
         ("", "in.x", 1),
         ("first", "in.x", 1),
-        ("first", "in.twice", True),
+        ("first", "in.module", True),
         ("first", "out", 2),
         ("layers.0", "in.x", 2),
         ("layers.0", "out", 6),
