@@ -120,6 +120,35 @@ def test_a_complex_tensor_is_reduced_as_its_real_view(reduced: Reduce) -> None:
 # --- torch -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("split", ["SR", "RS", "SS", "S0 S1"])
+def test_blocks_of_a_tensor_that_is_split_over_processes_add_up(split: str) -> None:
+    """Of a mesh of two by two, and of 7 rows, which it cuts into unequal blocks: on both axes into 2, 2, 2 and 1."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    along: dict[str, tuple[Placement, Placement]] = {
+        "SR": (Shard(0), Replicate()),
+        "RS": (Replicate(), Shard(0)),
+        "SS": (Shard(0), Shard(0)),
+        "S0 S1": (Shard(0), Shard(1)),
+    }
+    x, blocks = torch.from_numpy(values((7, 600))), []
+    for rank in range(4):
+        torch.distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=4)
+        try:
+            local = x
+            for placement, place in zip(along[split], divmod(rank, 2), strict=True):
+                local = local.chunk(2, placement.dim)[place] if isinstance(placement, Shard) else local
+            mesh = init_device_mesh("cpu", (2, 2))
+            whole = DTensor.from_local(local, mesh, along[split], shape=x.shape, stride=x.stride())
+            blocks.append(rt.to_host_many([rt.reduce_block(whole)])[0])
+        finally:
+            torch.distributed.destroy_process_group()
+    assert sum(moments.count for moments, _ in blocks) == x.numel()
+    assert np.allclose(sum(sketched for _, sketched in blocks), sketch(x.numpy()), atol=1e-4)
+
+
 def test_torch_reductions_do_nothing_but_read() -> None:
     x = torch.from_numpy(values((4096, 40))).requires_grad_()
     y = x * 2

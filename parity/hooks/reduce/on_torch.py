@@ -384,16 +384,14 @@ def reduce_block(x: Any) -> Reduced:
     """The reductions of this process's block of a split tensor.
 
     Raises:
-        ValueError: it is a sum that has not been added up over the processes, or an axis is split more than once.
+        ValueError: it is a sum that has not been added up over the processes, or is not split into blocks.
     """
-    local, start = x.to_local().detach(), _start(x)
-    shape = tuple(x.shape)
-    whole = geometry(shape)
-    wide = local.to(torch.float64).cpu()
-    counters = torch.from_numpy(sketch(wide.numpy(), shape=shape, start=start)) if math.prod(shape) else torch.zeros(0)
+    local, start, shape = x.to_local().detach(), _start(x), tuple(x.shape)
     if not local.numel() or _is_repeated(x):
-        nothing = torch.zeros((0, 6), dtype=torch.float64)
-        return Reduced((0,), torch.zeros(whole.size), nothing)
+        nothing = torch.zeros((0, _PARTS), dtype=torch.float64)
+        return Reduced((0,), torch.zeros(geometry(shape).size), nothing)
+    wide = local.to(torch.float64).cpu()
+    counters = torch.from_numpy(sketch(wide.numpy(), shape=shape, start=start))
     return Reduced(tuple(local.shape), counters, reduce(wide).moments)
 
 
@@ -404,21 +402,15 @@ def _is_repeated(x: Any) -> bool:
 
 
 def _start(x: Any) -> tuple[int, ...]:
-    """Index of the block's first element, one entry an axis: torch cuts an axis into equal blocks, rounded up."""
-    start = [0] * x.ndim
-    split = set[int]()
-    for axis, (placement, place) in enumerate(zip(x.placements, x.device_mesh.get_coordinate(), strict=True)):
+    """Index of the block's first element, one entry an axis."""
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    for placement in x.placements:
         if placement.is_partial():
             raise ValueError(f"a sum over processes that was not added up cannot be recorded ({_placed(x)})")
-        if not placement.is_shard():
-            continue
-        at = placement.dim % x.ndim
-        if at in split or type(placement).__name__ != "Shard":
-            raise ValueError(f"a tensor whose axis {at} is split more than once cannot be recorded ({_placed(x)})")
-        split.add(at)
-        size = -(-x.shape[at] // x.device_mesh.size(axis))
-        start[at] = min(size * place, x.shape[at])
-    return tuple(start)
+        if not placement.is_replicate() and type(placement).__name__ != "Shard":
+            raise ValueError(f"a tensor that is not split into blocks cannot be recorded ({_placed(x)})")
+    return tuple(compute_local_shape_and_global_offset(x.shape, x.device_mesh, x.placements)[1])
 
 
 def _placed(x: Any) -> str:
