@@ -26,15 +26,9 @@ from parity.floors import L2_LIMIT
 from parity.records import AFTER, ATTENTION, LOOP, Key, StepRecords
 from parity.settings import BY_NAME, DeepCache, Difference, deep_cache
 
-_STEPPED = tuple(
-    ("", port) for port in ("noise_pred", "latents.before", "pred_original.before", "history", "sigma", "dt")
-)
-_LOOP_INPUTS: Mapping[str, tuple[tuple[str, str], ...]] = {
-    # what each of the loop's values is computed from: (branch, port)
-    "noise_pred": (("cond", "noise_pred"), ("uncond", "noise_pred")),
-    "latents.after": _STEPPED,
-    "pred_original.after": _STEPPED,
-}
+_STEPPED = ("noise_pred", "latents.before", "pred_original.before", "history", "sigma", "dt")
+_LOOP_INPUTS = {"noise_pred": ("noise_pred",), "latents.after": _STEPPED, "pred_original.after": _STEPPED}
+"""What each of the loop's values is computed from; noise_pred of those of the branches."""
 LATENTS = (f"{LOOP}:latents.before", f"{LOOP}:latents.after")
 Argument = tuple[str, str]
 """Branch and site of what the model is given."""
@@ -162,7 +156,7 @@ class Births:
                 given = max(given or 0.0, before)
             within = inside[d.key.branch, d.key.module]
             birth = _birth(d, given, before, within)
-            far = severity(d) if birth == "propagated" and math.isfinite(max(before, within)) else math.inf
+            size = severity(d) if birth == "propagated" and math.isfinite(max(before, within)) else math.inf
             excuse = excused(d.key, d.distance.rel_l2, self.excuses)
             sites[i] = replace(d, verdict="harmless" if excuse else "fail", birth=birth)
             if is_number(d.key):
@@ -171,9 +165,9 @@ class Births:
             if is_mask_given(d):
                 masked.add((d.key.branch, d.key.module))
             place = (d.key.branch, _kind(d.key))
-            worst[place] = max(worst[place], far)
+            worst[place] = max(worst[place], size)
             for module in above(d.key.module):
-                inside[d.key.branch, module] = max(inside[d.key.branch, module], far)
+                inside[d.key.branch, module] = max(inside[d.key.branch, module], size)
 
     def _inherited(self, d: SiteDiff, numbers: bool, worst: Mapping[_Place, float]) -> float:
         """How far off was what may be in a site.
@@ -321,7 +315,8 @@ def input_severities(diffs: Iterable[SiteDiff]) -> dict[object, float]:
         elif d.key.module == LOOP:
             loop[d.key.branch, d.key.port] = severity(d)
     for port, made_of in _LOOP_INPUTS.items():
-        if known := [loop[i] for i in made_of if i in loop]:
+        of_branches = port == "noise_pred"
+        if known := [x for (branch, name), x in loop.items() if name in made_of and bool(branch) == of_branches]:
             worst["", f"{LOOP}:{port}"] = max(known)
     return worst
 

@@ -308,25 +308,40 @@ SAME_LATENTS = 0.1
 # --- branches that nobody named
 
 NEARER = 0.1
-"""How much nearer the inputs of another branch must be, of those of the same name, for the names to be crossed."""
+"""How much nearer another branch must be, than that of the same name, for the names to be crossed."""
+TIED = 1e-2
+"""Share of what branches are apart at most below which two orders are as near: rounding in 16 bits."""
 
 
 def crossed(reference: StepRecords, candidate: StepRecords) -> Mapping[str, str]:
-    """The candidate's branches -> the reference's, where another order of them is given the same; empty where not."""
-    ours, theirs = _inputs(reference), _inputs(candidate)
+    """The candidate's branches -> the reference's, where another order of them is given the same; empty where not.
+
+    Of branches that are given the same, as one that skips a layer, what they predict decides. Names that only one side
+    has stand for each other.
+    """
+    (ours, made), (theirs, found) = _told(reference), _told(candidate)
     names = tuple(sorted(ours))
-    if len(names) < 2 or len(names) > 3 or ours.keys() != theirs.keys():
+    if len(names) < 2 or len(names) > 3 or len(ours) != len(theirs):
         return {}
+    called = dict(zip(sorted(ours.keys() - theirs), sorted(theirs.keys() - ours), strict=True))
+    own = tuple(called.get(name, name) for name in names)
     # What every branch of both is given, so that no order gains by what is missing.
     everywhere = set.intersection(*(set(branch) for branch in (*ours.values(), *theirs.values())))
-    far = {(a, b, s): _apart(ours[a][s], theirs[b][s]) for a in names for b in names for s in everywhere}
+    far = {(a, b, s): _apart(ours[a][s], theirs[b][s]) for a in names for b in own for s in everywhere}
     lines_up = {s for (_, _, s), x in far.items() if math.isfinite(x)}
-    apart = {(a, b): sum(far[a, b, s] for s in lines_up) for a in names for b in names}
-    orders = {order: sum(map(apart.__getitem__, zip(names, order, strict=True))) for order in permutations(names)}
-    least = min(orders, key=orders.__getitem__)
-    if least == names or not orders[least] <= NEARER * orders[names]:
-        return {}
-    return dict(zip(least, names, strict=True))
+    given = {
+        order: sum(far[a, b, s] for a, b in zip(names, order, strict=True) for s in lines_up)
+        for order in permutations(own)
+    }
+    tied = [order for order, x in given.items() if x <= min(given.values()) + TIED * max(given.values())]
+    best = own if own in tied else min(given, key=given.__getitem__)
+    if best != own and not given[best] <= NEARER * given[own]:
+        best, tied = own, []
+    if len(tied) > 1 and made.keys() >= set(names) and found.keys() >= set(own):
+        predicted = {order: sum(_apart(made[a], found[b]) for a, b in zip(names, order, strict=True)) for order in tied}
+        nearest = min(tied, key=predicted.__getitem__)
+        best = nearest if predicted[nearest] <= NEARER * predicted[best] else best
+    return {} if best == names else dict(zip(best, names, strict=True))
 
 
 def _apart(a: Record, b: Record) -> float:
@@ -338,22 +353,25 @@ def _apart(a: Record, b: Record) -> float:
     return far if not math.isnan(far) else float(np.any(b.sketch))
 
 
-def _inputs(step: StepRecords) -> dict[str, dict[tuple[str, int], Record]]:
-    """What the model is given in each branch, of a step whose guided prediction is there to decide."""
-    found: dict[str, dict[tuple[str, int], Record]] = {}
-    guided = False
+_Inputs = dict[str, dict[tuple[str, int], Record]]
+
+
+def _told(step: StepRecords) -> tuple[_Inputs, dict[str, Record]]:
+    """What the model is given in each branch, of a step with a guided prediction to decide, and what it predicts."""
+    given: _Inputs = {}
+    predicted: dict[str, Record] = {}
     for r in chosen(step.records, _tells):
-        if not r.key.branch:
-            guided = True
+        if r.key.module == LOOP:
+            predicted[r.key.branch] = r
         elif r.sketch is not None:
-            found.setdefault(r.key.branch, {})[r.key.site, r.key.call] = r
-    return found if guided else {}
+            given.setdefault(r.key.branch, {})[r.key.site, r.key.call] = r
+    return (given if "" in predicted else {}), predicted
 
 
 def _tells(r: Record) -> bool:
-    """Whether it is what the model is given in a branch, or the guided prediction."""
+    """Whether it is what the model is given in a branch, or a prediction."""
     given = r.key.is_input and not r.key.module and not r.key.is_apart
-    return given if r.key.branch else r.key.site == f"{LOOP}:noise_pred"
+    return r.key.site == f"{LOOP}:noise_pred" or (given and r.key.branch != "")
 
 
 @dataclass
@@ -373,7 +391,7 @@ class Branches:
 
     def step(self, reference: StepRecords, candidate: StepRecords) -> StepRecords:
         """The candidate's step under the reference's names."""
-        if self.names is None and len(_inputs(reference)) > 1:
+        if self.names is None and len(_told(reference)[0]) > 1:
             self.names = crossed(reference, candidate)
         names = self.names
         if not names:
@@ -388,4 +406,4 @@ class Branches:
         pairs = ", ".join(
             f"its {own} is the reference's {theirs}" for own, theirs in self.names.items() if own != theirs
         )
-        return f"the candidate's guidance branches are in another order: {pairs}, by what the model is given"
+        return f"the candidate's guidance branches are in another order: {pairs}, by what the model is given and gives"

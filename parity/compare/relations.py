@@ -46,7 +46,18 @@ def bits(x: np.ndarray) -> int:
     return BITS["bfloat16" if narrow(x) else "float16" if half else "float32"]
 
 
-# --- guidance: noise_pred = size (uncond + scale (cond - uncond))
+Fit = tuple[np.ndarray, float]
+"""The weights of some values in a sum of them, and the norm of what they leave over."""
+
+
+def fitted(target: np.ndarray, *values: np.ndarray) -> Fit:
+    """Least squares over all elements."""
+    columns = np.stack([x.ravel() for x in values], axis=1)
+    weights, *_ = np.linalg.lstsq(columns, target.ravel(), rcond=None)
+    return weights, float(np.linalg.norm(columns @ weights - target.ravel()))
+
+
+# --- guidance: noise_pred = size (uncond + scale (cond - uncond) + scale (another - uncond) + ...)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,26 +65,45 @@ class Combined:
     """How a side combined its branches.
 
     Attributes:
-        scale: of guidance. size: a common factor. unsure, size_unsure: how far rounding may have moved either; the
-            scale is read off where the branches part.
+        scales: of each branch but uncond. size: a common factor. left: the norm of what rounding left over. unsure,
+            size_unsure: how far it may have moved them; a scale is read off where its branch parts from the others.
     """
 
-    scale: float
+    scales: Mapping[str, float]
     size: float
-    unsure: float
+    left: float
+    unsure: Mapping[str, float]
     size_unsure: float
 
-    def near(self, other: Combined) -> float:
+    @property
+    def scale(self) -> float:
+        """Of cond."""
+        return self.scales["cond"]
+
+    def near(self, other: Combined, branch: str = "cond") -> float:
         """How far apart two scales are at most that may be one."""
-        return EXACT * max(1.0, abs(self.scale)) + self.unsure + other.unsure
+        return EXACT * max(1.0, abs(self.scales[branch])) + self.unsure[branch] + other.unsure[branch]
+
+    def apart(self, other: Combined) -> bool:
+        """Whether a scale is another, or of another branch."""
+        if self.scales.keys() != other.scales.keys():
+            return True
+        return any(abs(other.scales[name] - scale) > self.near(other, name) for name, scale in self.scales.items())
+
+    def turned(self, other: Combined) -> bool:
+        """Whether it is the other one with cond and uncond exchanged, of which there is no third."""
+        alone = self.scales.keys() == other.scales.keys() == {"cond"}
+        return alone and abs(other.scale - (1 - self.scale)) <= self.near(other)
 
     def resized(self, size: float) -> bool:
         """Whether its factor is another than this."""
         return abs(self.size - size) > EXACT + self.size_unsure
 
     def __str__(self) -> str:
-        cond, uncond = self.size * self.scale, self.size * (1 - self.scale)
-        return f"{cond:.4g} cond {'-' if uncond < 0 else '+'} {abs(uncond):.4g} uncond"
+        cond, *others = ((self.size * scale, name) for name, scale in self.scales.items())
+        terms = [(self.size * (1 - sum(self.scales.values())), "uncond"), *others]
+        told = (f" {'-' if x < 0 else '+'} {abs(x):.4g} {name}" for x, name in terms if abs(x) > EXACT)
+        return f"{cond[0]:.4g} cond{''.join(told)}"
 
 
 def combined(values: Values) -> Combined | None:
@@ -81,25 +111,35 @@ def combined(values: Values) -> Combined | None:
     parts = _branches(values)
     if parts is None:
         return None
-    uncond, cond, guided = parts
-    columns = np.stack([uncond, cond], axis=1)
-    weights, *_ = np.linalg.lstsq(columns, guided, rcond=None)
-    left, whole, between = (float(np.linalg.norm(x)) for x in (columns @ weights - guided, guided, cond - uncond))
-    rounded = rounding(*parts) * (whole + 2 * abs(weights[1]) * between)  # a sum; a difference, a product
-    if left > max(EXACT * whole, rounded) or abs(weights.sum()) < SAME:
+    guided, uncond = parts.pop(""), parts["uncond"]
+    apart = {name: x - uncond for name, x in parts.items() if name != "uncond"}
+    every, left = fitted(guided, uncond, *apart.values())
+    size, weights = float(every[0]), every[1:]
+    least = min(float(np.linalg.norm(x)) for x in parts.values())
+    size_unsure = left / least if least else math.inf
+    if abs(size - 1.0) <= EXACT + size_unsure:  # may be 1, and then is
+        size, (weights, left) = 1.0, fitted(guided - uncond, *apart.values())
+    products = sum(abs(weight) * float(np.linalg.norm(x)) for weight, x in zip(weights, apart.values(), strict=True))
+    whole = float(np.linalg.norm(guided))
+    rounded = rounding(guided, *parts.values()) * (whole + 2 * products)  # a sum; a difference, a product
+    if left > max(EXACT * whole, rounded) or abs(size) < SAME:
         return None
-    size, least = float(weights.sum()), float(np.linalg.norm(columns, axis=0).min())
-    unsure, size_unsure = (left / x if x else math.inf for x in (between, least))
-    return Combined(float(weights[1] / size), size, unsure, size_unsure)
+    angles = np.array([[float(np.vdot(x, y)) for y in apart.values()] for x in apart.values()])
+    known = np.linalg.matrix_rank(angles) == len(angles)
+    unsure = left * np.sqrt(np.diag(np.linalg.inv(angles))) if known else np.full(len(angles), math.inf)
+    scales = dict(zip(apart, (float(weight / size) for weight in weights), strict=True))
+    return Combined(scales, size, left, dict(zip(apart, unsure.tolist(), strict=True)), size_unsure)
 
 
-def _branches(values: Values) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """What is guided of the predictions of uncond and cond, and the guided one, flat; None where they do not fit."""
-    uncond, cond, guided = (values.get((branch, PREDICTED)) for branch in ("uncond", "cond", ""))
-    if uncond is None or cond is None or guided is None:
+def _branches(values: Values) -> dict[str, np.ndarray] | None:
+    """What is guided of the branches' predictions, cond first, and under "" the guided one, flat; None where they do
+    not fit, or one of cond and uncond is not there."""
+    names = sorted((name for name, site in values if site == PREDICTED and name), key=lambda n: (n != "cond", n))
+    guided = values.get(("", PREDICTED))
+    if guided is None or not {"cond", "uncond"} <= set(names):
         return None
-    parts = np.ravel(_like(uncond, guided)), np.ravel(_like(cond, guided)), np.ravel(guided)
-    fit = len({x.size for x in parts}) == 1 and all(np.isfinite(x).all() for x in parts)
+    parts = {name: np.ravel(_like(values[name, PREDICTED], guided)) for name in names} | {"": np.ravel(guided)}
+    fit = len({x.size for x in parts.values()}) == 1 and all(np.isfinite(x).all() for x in parts.values())
     return parts if fit else None
 
 
@@ -131,18 +171,21 @@ def _own_guided(seen: Seen) -> Made | None:
     first, second = combined(seen.ours), combined(seen.theirs)
     if first is None or second is None or first.resized(1.0) or second.resized(1.0):
         return None
-    near = first.near(second)
-    if abs(second.scale - (1 - first.scale)) <= near:
+    if first.scales.keys() != second.scales.keys() or first.turned(second):
         return None  # branches of such closeness may only be called by each other's names
-    guided, cond, uncond = (seen.theirs[branch, PREDICTED] for branch in ("", "cond", "uncond"))
-    cond, uncond = _like(cond, guided), _like(uncond, guided)
-    return uncond + first.scale * (cond - uncond), near * float(np.linalg.norm(cond - uncond))
+    guided, uncond = (seen.theirs[branch, PREDICTED] for branch in ("", "uncond"))
+    made, most = _like(uncond, guided).copy(), first.left + second.left
+    for name, scale in first.scales.items():
+        apart = _like(seen.theirs[name, PREDICTED], guided) - _like(uncond, guided)
+        made, most = made + scale * apart, most + EXACT * max(1.0, abs(scale)) * float(np.linalg.norm(apart))
+    return made, most
 
 
 def guidance(seen: Seen) -> Iterator[Cause]:
     """Branches that are swapped or lost, steps that guidance zeroes, another scale, sign or factor."""
     first, second = combined(seen.ours), combined(seen.theirs)
-    if not (other := _far(seen, ("cond", "cond"), ("uncond", "uncond")) > EXACT):
+    names = {"cond", "uncond", *({} if first is None else first.scales)}
+    if not (other := _far(seen, *zip(names, names, strict=True)) > EXACT):
         yield from _zeros(seen)
     elif (far := _far(seen, ("cond", "uncond"), ("uncond", "cond"))) <= EXACT:
         text = "the branches are swapped: the candidate's cond is the reference's uncond (negative and positive prompt)"
@@ -157,17 +200,17 @@ def guidance(seen: Seen) -> Iterator[Cause]:
 
 
 def _combined_otherwise(first: Combined, second: Combined) -> Iterator[Cause]:
-    scale, other = first.scale, second.scale
-    near, resized = first.near(second), second.resized(first.size)
+    scale, other, apart, resized = first.scale, second.scale, first.apart(second), second.resized(first.size)
     text, setting, sides = "", "guidance", (scale, other)
-    if abs(other - (1 - scale)) <= near and abs(scale - 0.5) > near:
+    if first.turned(second) and abs(scale - 0.5) > first.near(second):
         swap = "the branches or the prompts are swapped"
         text = f"guidance is applied the wrong way round ({swap}): scale {other:.4g} for {scale:.4g}"
-    elif abs(other - scale) > near and resized:
+    elif apart and (resized or len({*first.scales, *second.scales}) > 1):
         # No scale is to be read off: a factor on one branch (CFG-Zero*) or a projection (APG) moves both numbers.
         text = f"the branches are combined otherwise: noise_pred is {second}, not {first}"
-    elif abs(other - scale) > near:
-        text = f"the guidance scale is {other:.4g}, not {scale:.4g}{' (none is applied)' * (abs(other - 1) <= near)}"
+    elif apart:
+        none = abs(other - 1) <= first.near(second)
+        text = f"the guidance scale is {other:.4g}, not {scale:.4g}{' (none is applied)' * none}"
     elif abs(second.size + first.size) <= EXACT * abs(first.size):
         text, setting, sides = "the guided prediction is negated on the candidate", "guidance.sign", (1.0, -1.0)
     elif resized:
@@ -236,11 +279,36 @@ def _own_step(seen: Seen) -> Made | None:
     far as its rounding shows."""
     ours, theirs = _moved(seen.ours), _moved(seen.theirs)
     if ours is None or theirs is None:
-        return None
+        return _own_affine(seen)
     made, most = _stepped(ours)
     left = float(np.linalg.norm(ours[2] - made))
     own, rounded = _stepped(theirs)
-    return (own, rounded + 2 * left) if left <= most else None
+    return (own, rounded + 2 * left) if left <= most else _own_affine(seen)
+
+
+def _own_affine(seen: Seen) -> Made | None:
+    """What the reference's step makes of the candidate's latents and prediction, where it is a sum of these with some
+    weights, as DDIM's is and the first of a multistep scheduler, and both stand at one place in one schedule."""
+    ours, theirs = _affine(seen.ours), _affine(seen.theirs)
+    if ours is None or theirs is None or seen.pair(f"{LOOP}:timestep") is None:
+        return None
+    if any(seen.numbers(name) for name in ("timestep", "sigma", "dt")):
+        return None
+    (before, flow, after), (weights, left) = ours
+    parts = [weight * x for weight, x in zip(weights, (before, flow), strict=True)]
+    if left > _most(parts[0], before, after) + _most(parts[1], flow):
+        return None
+    own = [weight * x for weight, x in zip(weights, theirs[0][:2], strict=True)]
+    return own[0] + own[1], _most(own[0], *theirs[0][::2]) + _most(own[1], theirs[0][1]) + 2 * left
+
+
+def _affine(values: Values) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], Fit] | None:
+    """The latents before, the prediction and the latents after, with the weights of the first two in the last."""
+    before, flow, after = (values.get(("", at)) for at in (START, PREDICTED, LATENTS))
+    if before is None or flow is None or after is None or not before.shape == flow.shape == after.shape:
+        return None
+    held = before, flow, after
+    return (held, fitted(after, before, flow)) if all(np.isfinite(x).all() for x in held) else None
 
 
 def _stepped(moved: _Moved) -> Made:
@@ -378,7 +446,7 @@ OWN: Mapping[str, tuple[_Own, str]] = {
         "noise_pred is compared with what the reference's guidance makes of the candidate's branches",
     ),
     START: (_own_latents, "the latents are compared with those that the candidate's step before made"),
-    LATENTS: (_own_step, "the latents are compared with what the candidate's dt makes of its prediction"),
+    LATENTS: (_own_step, "the latents are compared with what a step makes of the candidate's own prediction"),
     GIVEN: (_own_decoded, f"{GIVEN} is compared with what the reference's scaling makes of the candidate's latents"),
 }
 """Value of the loop -> what makes it of the candidate's own values as the reference does, and a note that it did."""
@@ -452,13 +520,12 @@ def _two_ways(way: Callable[[Values], str], text: str, seen: Seen) -> Iterator[s
 
 def _guided_as(values: Values) -> str:
     """The way in which a side combined its branches in bfloat16; empty where it is none of those that are known."""
-    parts, fitted = _branches(values), combined(values)
-    if parts is None or fitted is None or not all(map(narrow, parts)):
+    parts, own = _branches(values), combined(values)
+    if parts is None or own is None or not all(map(narrow, parts.values())):
         return ""
-    uncond, cond, guided = parts
-    scales = dict.fromkeys(round(fitted.scale, digits) for digits in (0, 1, 2))
-    made = ((name, way(cond, uncond, scale)) for scale in scales for name, way in GUIDED.items())
-    return next((name for name, x in made if float(np.mean(x == guided)) >= MATCH), "")
+    scales = dict.fromkeys(round(own.scale, digits) for digits in (0, 1, 2))
+    made = ((name, way(parts["cond"], parts["uncond"], scale)) for scale in scales for name, way in GUIDED.items())
+    return next((name for name, x in made if float(np.mean(x == parts[""])) >= MATCH), "")
 
 
 def _stepped_in(values: Values) -> str:

@@ -67,6 +67,35 @@ def test_another_order_of_calls_is_no_difference(
     assert cause in " ".join(c.cause for c in result.causes)
 
 
+def three(order: dict[str, str], far: float = 0.0) -> StepRecords:
+    """A third branch is given what cond is, and predicts something else: it skips a layer."""
+    texts, outs = TEXTS | {"skip": TEXTS["cond"]}, OUTS | {"skip": noise(5)}
+    records: list[Record] = []
+    for name, own in order.items():
+        records.append(tensor(":in.encoder_hidden_states", moved(texts[own], far), branch=name))
+        records.append(tensor(f"{LOOP}:noise_pred", moved(outs[own], far), branch=name, held=True))
+    return StepRecords(0, (*records, tensor(f"{LOOP}:noise_pred", outs["cond"], branch="", held=True)))
+
+
+@pytest.mark.parametrize(
+    ("order", "names"),
+    [
+        ({"cond": "cond", "uncond": "uncond", "call3": "skip"}, {}),
+        ({"cond": "cond", "uncond": "uncond", "mine": "skip"}, {"cond": "cond", "uncond": "uncond", "mine": "call3"}),
+        ({"uncond": "skip", "cond": "uncond", "call3": "cond"}, {"uncond": "call3", "cond": "uncond", "call3": "cond"}),
+        ({"cond": "skip", "uncond": "uncond", "call3": "cond"}, {"cond": "call3", "uncond": "uncond", "call3": "cond"}),
+        ({"cond": "cond", "uncond": "uncond"}, {}),
+    ],
+)
+def test_branches_that_are_given_the_same_are_paired_by_what_they_predict(
+    order: dict[str, str], names: dict[str, str]
+) -> None:
+    ours = three({"cond": "cond", "uncond": "uncond", "call3": "skip"})
+    assert crossed(ours, three(order)) == crossed(ours, three(order, 1e3)) == names
+    wrong = {name: "uncond" if own == "skip" else own for name, own in order.items()}
+    assert crossed(ours, three(wrong)) in ({}, names)
+
+
 def test_inputs_that_are_wrong_in_either_order_are_not_renamed() -> None:
     assert crossed(side(SAME), side(OTHER, far=1e-3)) == {"cond": "uncond", "uncond": "cond"}
     assert crossed(side(SAME), side(SAME, far=0.3)) == {}

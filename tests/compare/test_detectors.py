@@ -22,6 +22,7 @@ from parity.transforms import bfloat16
 SITES = {
     "cond": ("cond", f"{LOOP}:noise_pred"),
     "uncond": ("uncond", f"{LOOP}:noise_pred"),
+    "skip": ("skip", f"{LOOP}:noise_pred"),
     "guided": ("", f"{LOOP}:noise_pred"),
     "before": ("", f"{LOOP}:latents.before"),
     "after": ("", f"{LOOP}:latents.after"),
@@ -370,6 +371,20 @@ def test_arithmetic_in_another_order_or_precision_is_named(ours: Values, theirs:
     assert all(word in text for text in texts)
 
 
+def test_branches_are_weighed_one_by_one() -> None:
+    def guided(skip: float, *lacks: str) -> StepRecords:
+        values = {"cond": COND, "uncond": UNCOND, "skip": Z}
+        made = UNCOND + 6 * (COND - UNCOND) + skip * (Z - COND)
+        return step(guided=made, **{name: x for name, x in values.items() if name not in lacks})
+
+    (cause,) = found((guided(-2.0), guided(-1.5)))
+    assert cause.cause.endswith("noise_pred is 7.5 cond - 5 uncond - 1.5 skip, not 8 cond - 5 uncond - 2 skip")
+    (cause,) = found((guided(-2.0), guided(0.0)))
+    assert cause.cause.endswith("noise_pred is 6 cond - 5 uncond, not 8 cond - 5 uncond - 2 skip")
+    (cause,) = found((guided(-2.0), guided(0.0, "skip")))
+    assert cause.cause.endswith("noise_pred is 6 cond - 5 uncond, not 8 cond - 5 uncond - 2 skip")
+
+
 # --- what is made of each side's own values ------------------------------------------------------------------
 
 
@@ -382,16 +397,31 @@ def half(x: np.ndarray) -> np.ndarray:
 
 
 def going(
-    narrow: Made, seed: int, scale: float = 6.0, factor: float = 1.0, handed: float = 1.0, drawn: float = 0.0
+    narrow: Made,
+    seed: int,
+    scale: float = 6.0,
+    factor: float = 1.0,
+    handed: float = 1.0,
+    drawn: float = 0.0,
+    skip: float | None = None,
+    kept: float | None = None,
 ) -> list[StepRecords]:
-    """Two steps of a loop, computed in a dtype, whose floors are wide as those of 16 bits are."""
+    """Two steps of a loop, computed in a dtype, whose floors are wide as those of 16 bits are.
+
+    Args:
+        skip: the scale of a third branch. kept: what DDIM, which has no dt, keeps of the latents.
+    """
     draw, latents, steps = np.random.default_rng(seed), narrow(4 * Z), []
     for at in range(2):
         latents = narrow(handed * latents) if at else latents
-        cond, uncond = (narrow(x + 0.02 * draw.normal(size=64)) for x in (X, Y))
+        cond, uncond, third = (narrow(x + 0.02 * draw.normal(size=64)) for x in (X, Y, X + 0.3 * Y))
         flow = narrow(uncond + narrow(scale * narrow(cond - uncond)))
-        after = narrow(latents - factor * narrow(0.3 * flow) + drawn * np.sin(np.arange(64)))
-        made = step(at, cond=cond, uncond=uncond, guided=flow, before=latents, after=after, dt=-0.3)
+        flow = flow if skip is None else narrow(flow + narrow(skip * narrow(third - cond)))
+        stays = latents if kept is None else narrow(kept * latents)
+        after = narrow(stays - factor * narrow(0.3 * flow) + drawn * np.sin(np.arange(64)))
+        numbers = {"dt": -0.3} if kept is None else {"timestep": 900.0 - at}
+        third_branch = {} if skip is None else {"skip": third}
+        made = step(at, cond=cond, uncond=uncond, guided=flow, before=latents, after=after, **numbers, **third_branch)
         steps.append(StepRecords(at, made.records, {r.key: Floor(20.0) for r in made.records}))
         latents = after
     return steps
@@ -399,27 +429,33 @@ def going(
 
 @pytest.mark.parametrize("narrow", [whole, half, bfloat16])
 @pytest.mark.parametrize(
-    ("other", "site", "cause"),
+    ("loop", "other", "site", "cause"),
     [
-        ({}, "", []),
-        ({"scale": 5.4}, "loop:noise_pred", ["guidance"]),
-        ({"factor": 1.1}, "loop:latents.after", ["scheduler.step"]),
-        ({"handed": 1.02}, "loop:latents.before", []),
-        ({"scale": 5.4, "factor": 1.1}, "loop:noise_pred", ["guidance", "scheduler.step"]),
+        ({}, {}, "", []),
+        ({}, {"scale": 5.4}, "loop:noise_pred", ["guidance"]),
+        ({}, {"factor": 1.1}, "loop:latents.after", ["scheduler.step"]),
+        ({}, {"handed": 1.02}, "loop:latents.before", []),
+        ({}, {"scale": 5.4, "factor": 1.1}, "loop:noise_pred", ["guidance", "scheduler.step"]),
+        ({"skip": -2.0}, {}, "", []),
+        ({"skip": -2.0}, {"scale": 5.4}, "loop:noise_pred", ["guidance"]),
+        ({"skip": -2.0}, {"skip": -1.6}, "loop:noise_pred", ["guidance"]),
+        ({"kept": 0.9}, {}, "", []),
+        ({"kept": 0.9}, {"kept": 0.85}, "loop:latents.after", []),
+        ({"kept": 0.9}, {"factor": 1.1}, "loop:latents.after", []),
     ],
 )
 def test_a_loop_is_judged_by_what_it_makes_of_its_own_values(
-    narrow: Made, other: dict[str, float], site: str, cause: list[str]
+    narrow: Made, loop: dict[str, float], other: dict[str, float], site: str, cause: list[str]
 ) -> None:
     """In 16 bits floors are percents wide, and a guidance scale a tenth off was within them."""
     detectors = Detectors()
-    pairs = zip(going(narrow, 1), going(narrow, 2, **other), strict=True)
+    pairs = zip(going(narrow, 1, **loop), going(narrow, 2, **{**loop, **other}), strict=True)
     collected = judge_streams(pairs, Judge(), detectors)
     failed = [d.key.site for d in collected.sites if d.verdict == "fail"]
     assert failed[:1] == [site][: bool(site)]
     assert [c.setting for c in detectors.found if c.setting in ("guidance", "scheduler.step")] == cause
     # A loop that rounds more than the reference's, and is right.
-    pairs = zip(going(whole, 1), going(narrow, 2), strict=True)
+    pairs = zip(going(whole, 1, **loop), going(narrow, 2, **loop), strict=True)
     assert not any(d.verdict == "fail" for d in judge_streams(pairs, Judge(), Detectors()).sites)
 
 
