@@ -6,6 +6,7 @@ read, unless a step or `--verify` is asked for.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -155,10 +156,8 @@ def _bytes(folder: Path) -> int:
     """Bytes of all files in a folder; links are not followed."""
     total = 0
     for path in folder.rglob("*"):
-        try:
+        with contextlib.suppress(OSError):  # deleted meanwhile
             total += 0 if path.is_dir() else path.lstat().st_size
-        except OSError:  # deleted meanwhile
-            continue
     return total
 
 

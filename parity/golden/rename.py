@@ -60,13 +60,10 @@ class Rename:
         """The reference's name of a module of the candidate."""
         return path if path == LOOP else _first(self.modules, path)[0]
 
-    def rules(self) -> dict[str, str]:
-        """As `decode_rename` takes them."""
-        return {rule.pattern.pattern: rule.target for rule in (*self.modules, *self.ports)}
-
     def dumps(self) -> str:
         """The file's text."""
-        return json.dumps(self.rules(), indent=1) + "\n"
+        rules = {rule.pattern.pattern: rule.target for rule in (*self.modules, *self.ports)}
+        return json.dumps(rules, indent=1) + "\n"
 
 
 NONE = Rename()

@@ -194,18 +194,15 @@ def attention_call(kernel: str = "") -> Iterator[Callable[[Any, Any, Any, Any], 
     Args:
         kernel: that computes it, where parity chooses one.
     """
-    active = _ACTIVE.get()
-    if active is None:
-        yield lambda query, key, value, out: None
-        return
-    inside = list[str]()
+    active, inside = _ACTIVE.get(), list[str]()
 
     def seen(*tensors: Any) -> None:
         own = f"parity's own ({kernel})" if kernel else "parity's own"
         by = next((function for function in inside if function.startswith(PORTS)), own)
-        _attention_seen(active, tensors, by)
+        if active is not None:
+            _attention_seen(active, tensors, by)
 
-    with replaced(active, "inside", inside):
+    with contextlib.nullcontext() if active is None else replaced(active, "inside", inside):
         yield seen
 
 

@@ -361,21 +361,16 @@ def reach(
     if name in _BY_A_NUMBER and len(args) > 1 and isinstance(args[1], int | float):
         return None  # which XLA multiplies by: that is rounded as anywhere
     with torch._C.DisableTorchFunction():
-        made_of = _MADE_OF[name]
+        made_of, given = _MADE_OF[name], args[0] if args else kwargs.get("input", out)
         if name == "silu":  # x times the logistic function
-            return _given(args, kwargs).abs() * bounds["logistic"].absolute
+            return given.abs() * bounds["logistic"].absolute
         if name == "gelu":  # x / 2 times (1 + tanh), or (1 + erf), which JAX computes as erfc
-            half = _given(args, kwargs).abs() * 0.5
+            half = given.abs() * 0.5
             if kwargs.get("approximate") == "tanh":
                 return half * (bounds["tanh"].absolute + bounds["tanh"].relative * EPS)
             return half * bounds["erf"].relative * EPS + out.abs() * bounds["erfc"].relative * EPS
         relative = sum(bounds[part].relative for part in made_of) * EPS
         return out.abs() * relative + sum(bounds[part].absolute for part in made_of)
-
-
-def _given(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
-    """What an activation is applied to."""
-    return args[0] if args else kwargs["input"]
 
 
 _BY_A_NUMBER = frozenset({"div", "true_divide", "divide", "pow", "__pow__", "float_power"})

@@ -334,13 +334,12 @@ class Rotary(torch.nn.Module):
         device = hidden_states.device if type(hidden_states) is torch.Tensor else None
         if self.patch_t is None:
             crops = get_resize_crop_region_for_grid(grid, self.base[1], self.base[0])
-            tables = get_3d_rotary_pos_embed(self.head_dim, crops, grid, frames, device=device)
+            cos, sin = get_3d_rotary_pos_embed(self.head_dim, crops, grid, frames, device=device)
         else:
             count = (frames + self.patch_t - 1) // self.patch_t
-            tables = get_3d_rotary_pos_embed(
+            cos, sin = get_3d_rotary_pos_embed(
                 self.head_dim, None, grid, count, grid_type="slice", max_size=self.base, device=device
             )
-        cos, sin = tables
         return cos, sin
 
 

@@ -30,6 +30,7 @@ from parity.reached import Reached
 from parity.settings import Capability, Settings, meaningless
 
 Condition = Mapping[str, torch.Tensor]
+"""The text of one guidance branch by the transformer's keyword names."""
 Said = tuple[str, Literal["pass", "explained"], str]
 """A preflight check: name, verdict, detail."""
 Constrain = Callable[[torch.Tensor], torch.Tensor]

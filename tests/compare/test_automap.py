@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 import numpy as np
@@ -44,7 +45,7 @@ def of(**tensors: np.ndarray) -> StepRecords:
 
 
 def renamed(reference: StepRecords, candidate: StepRecords) -> list[str]:
-    rename = decode_rename(propose(reference, candidate).rename.rules())  # as it would be saved and read
+    rename = decode_rename(json.loads(propose(reference, candidate).rename.dumps()))  # as it would be saved and read
     return [r.key.site for r in Renamer(rename).step(candidate).records]
 
 

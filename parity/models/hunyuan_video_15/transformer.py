@@ -12,7 +12,7 @@ The forward's order of operations follows diffusers' HunyuanVideo15Transformer3D
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,11 +22,9 @@ import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 
 from parity.hooks.rows import WHOLE, Part, RowFrame
 from parity.models.attention import AttentionSettings, attend
+from parity.models.family import Condition
 from parity.reached import Reached
 from parity.settings import Settings
-
-Condition = Mapping[str, torch.Tensor]
-"""The text of one guidance branch by the transformer's keyword names."""
 
 
 @dataclass(frozen=True, slots=True)
