@@ -148,7 +148,7 @@ def config_causes(
 def _configs(key: Key) -> tuple[str, ...]:
     """How the config of the component in which a divergence starts is named; empty for the loop's own values and what
     is given to it."""
-    if key.module == SCHEDULE or key.site == LATENTS:
+    if key.module == SCHEDULE or key.site in (LATENTS, f"{LOOP}:history"):
         return ("scheduler.",)
     if key.stage == "vae" and key.site == "decode:out":
         return ("vae.",)

@@ -21,7 +21,7 @@ _AROUND = ("", LOOP, SCHEDULE, "decode")
 """What is no module of the model."""
 _LOOP = {
     "noise_pred": "guidance", "latents.after": "the scheduler's step", "latents.before": "the latents",
-    "history": "the scheduler's history", "step_index": "the scheduler's place",
+    "history": "the scheduler's step", "step_index": "the scheduler's place",
 }  # fmt: skip
 
 
@@ -56,7 +56,8 @@ def differences(result: Result) -> tuple[Difference, ...]:
     if result.verdict != "fail":
         return ()
     weights = [c for c in result.preflight if c.computed]
-    found = {f"the {c.check}": Difference(f"the {c.check}", causes=[c.detail]) for c in weights}
+    checked = {c.check: f"the {c.check}" for c in weights}
+    found = {checked[c.check]: Difference(checked[c.check], causes=[c.detail]) for c in weights}
     for d in result.sites:
         if is_unlike(d):
             found.setdefault(code_of(d.key.site), Difference(place_of(d.key.site), causes=[f"{d.note}: not compared"]))
@@ -69,9 +70,11 @@ def differences(result: Result) -> tuple[Difference, ...]:
     unseen = weighed - {d.key.module for d in result.sites}
     again, begun = set[str](), dict[tuple[int, str, str], str]()
     of = _codes(result, first)
+    made = {of(c.at) for c in result.causes if c.at and c.setting in checked}  # of weights, where they show
     for key in (*([first] if first else []), *(d.key for d in result.introduced)):
         of_model = key.module == "" and not key.is_input and unseen
-        if of_model or (key.module not in _AROUND and any(within(module, key.module) for module in weighed)):
+        of_weights = key.module not in _AROUND and any(within(module, key.module) for module in weighed)
+        if of_model or of_weights or of(key.site) in made:
             continue  # a module that has other weights differs by them
         inside = any(_hands_on(key, d.key, first) for d in found.values())
         if first and key != first and ((key in explained and key not in measured) or inside):
@@ -91,10 +94,12 @@ def differences(result: Result) -> tuple[Difference, ...]:
         if key.branch and key.branch not in one.branches:
             one.branches.append(key.branch)
     for cause in result.causes:
-        if cause.at and not cause.harmless and of(cause.at) not in again - found.keys():
+        if cause.setting in checked:
+            found[checked[cause.setting]].causes.append(cause.cause)
+        elif cause.at and not cause.harmless and of(cause.at) not in again - found.keys():
             found.setdefault(of(cause.at), Difference(place_of(cause.at))).causes.append(cause.cause)
     behind = {place_of(site): i + 1 for i, site in enumerate(_RELATIONS)}
-    return tuple(sorted(found.values(), key=lambda d: behind.get(d.place, 0)))
+    return tuple(sorted(found.values(), key=lambda d: behind.get(d.place, 0) if d.key is None else 0))
 
 
 def _codes(result: Result, origin: Key | None) -> Callable[[str], str]:

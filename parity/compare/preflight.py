@@ -407,7 +407,8 @@ def of_weights(result: Result) -> Iterator[Cause]:
     own = [module for module in modules if module == key.module or module.startswith(f"{key.module}.")]
     if key.module and (own or any(module.rpartition(".")[0] in beside for module in modules)):
         text = f"weights that are not the reference's: {check.detail}"
-        yield measured(text, fix="load the reference's values, or undo the factor where they are used", at=key.site)
+        fix = "load the reference's values, or undo the factor where they are used"
+        yield measured(text, WEIGHTS, fix=fix, at=key.site)
 
 
 def _tables(a: Facts, b: Facts, declared: frozenset[str]) -> Check:
