@@ -26,7 +26,7 @@ from parity.floors import L2_LIMIT
 from parity.records import AFTER, ATTENTION, LOOP, Key, StepRecords
 from parity.settings import BY_NAME, DeepCache, Difference, deep_cache
 
-_STEPPED = ("noise_pred", "latents.before", "pred_original.before", "history", "sigma", "dt")
+_STEPPED = ("noise_pred", "latents.before", "pred_original.before", "history", "timestep_back", "sigma", "dt")
 _LOOP_INPUTS = {"noise_pred": ("noise_pred",), "latents.after": _STEPPED, "pred_original.after": _STEPPED}
 """What each of the loop's values is computed from; noise_pred of those of the branches."""
 LATENTS = (f"{LOOP}:latents.before", f"{LOOP}:latents.after")
@@ -41,7 +41,7 @@ _Place = tuple[str, int]
 """A branch and a kind of its sites."""
 SCHEDULE = "schedule"
 """Module of the records of a whole schedule."""
-_NUMBERS = ("timestep", "sigma", "dt", "step_index")
+_NUMBERS = ("timestep", "timestep_back", "sigma", "dt", "step_index")
 """Of the loop's values those that a schedule gives."""
 
 

@@ -21,7 +21,8 @@ _AROUND = ("", LOOP, SCHEDULE, "decode")
 """What is no module of the model."""
 _LOOP = {
     "noise_pred": "guidance", "latents.after": "the scheduler's step", "latents.before": "the latents",
-    "history": "the scheduler's step", "step_index": "the scheduler's place",
+    "pred_original.before": "the prediction before", "history": "the scheduler's step",
+    "step_index": "the scheduler's place",
 }  # fmt: skip
 
 

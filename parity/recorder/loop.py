@@ -25,7 +25,7 @@ from parity.port import listening
 from parity.recorder.rerun import Again
 from parity.recorder.steps import OUTSIDE, STAGE
 from parity.recorder.wrong import latents_of, unobserved
-from parity.records import FRAMES, Key, Record
+from parity.records import FRAMES, LOOP, Key, Record
 from parity.sketch import shown_record, value_record
 
 if TYPE_CHECKING:
@@ -68,24 +68,28 @@ class Loop:
                     raise UsageError(
                         f"the scheduler's step was not given {', '.join(lacks)}, by these names or in order"
                     )
-                kept = {n: given[n].detach().clone() for n in ("model_output", "sample")}  # some schedulers write there
-                return kept, given["timestep"], _remembered(scheduler)
+                kept = {n: given.get(n) for n in (*_STEP, OLD, BACK) if n in names}
+                for name in ("model_output", "sample", OLD):  # some schedulers write there
+                    if (x := kept.get(name)) is not None:
+                        kept[name] = x.detach().clone()
+                return kept, _remembered(scheduler)
             return None
 
         def after(held: Any, args: Any, kwargs: Any, result: Any) -> None:
             if held is None or not self.recording.wanted():
                 return
-            given, timestep, remembered = held
+            given, remembered = held
             with self.recording.guard():
                 models = self.recording.asked.parts.models
                 if models and not (self.steps.calls or self.steps.traced) and self.steps.number == 0:
                     raise UsageError(NOT_CALLED)
                 seen = self.steps.part
                 seen += [] if remembered is None else [self._number("history", remembered)]
-                place = self._place(scheduler, timestep)
+                place = self._place(scheduler, given["timestep"])
                 seen += self._schedule(scheduler) if self._begins(scheduler, place) else []
                 seen += place
                 seen += self._values({**given, "after": _first(result)})
+                seen += [self._number("timestep_back", float(given[BACK]))] if given.get(BACK) is not None else []
                 self.steps.stepped = True
                 self.steps.end_step(given["sample"], len(given["sample"]))
             self.recording.ended()
@@ -93,9 +97,14 @@ class Loop:
         with watched(scheduler, "step", before, after):
             yield
 
-    def _values(self, values: Mapping[str, torch.Tensor]) -> list[Record]:
-        ports = {"model_output": "noise_pred", "sample": "latents.before", "after": "latents.after"}
-        return [self.steps.value(ports[n], self.kind.host(x), _dtype(x)) for n, x in values.items()]
+    def _values(self, values: Mapping[str, Any]) -> list[Record]:
+        return [
+            Record(Key(STAGE, self.steps.number, "", f"{LOOP}:{port}"), "none")
+            if values[name] is None
+            else self.steps.value(port, self.kind.host(values[name]), _dtype(values[name]))
+            for name, port in _PORTS.items()
+            if name in values
+        ]
 
     def _schedule(self, scheduler: Any) -> list[Record]:
         """The whole schedule, as it was set."""
@@ -255,6 +264,16 @@ class Loop:
 
 
 _STEP = ("model_output", "timestep", "sample")
+OLD, BACK = "old_pred_original_sample", "timestep_back"
+"""Further arguments of a step that remembers nothing itself, as CogVideoX's DPM: what the step before predicted, and
+where it stood."""
+_PORTS = {
+    "sample": "latents.before",
+    "model_output": "noise_pred",
+    OLD: "pred_original.before",
+    "after": "latents.after",
+}
+"""Value of a step -> the name under which the loop's is recorded."""
 
 
 def _whole(x: Any) -> Any:

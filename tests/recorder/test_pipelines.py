@@ -18,10 +18,11 @@ import diffusers
 
 import parity
 from parity.compare.diff import diff
+from parity.compare.independent import differences
 from parity.golden import Golden
 from parity.models.registry import resolve_model
 from tests.support.scripts import BOTH as BRANCHES
-from tests.support.scripts import flux, ltx, recorded, split_linear, wan, wan_two
+from tests.support.scripts import flux, ltx, recorded, split_linear, tame, wan, wan_two
 
 
 def built_in(kind: str, model: str, frames: int) -> Any:
@@ -173,6 +174,31 @@ def test_call_that_fills_a_cache_predicts_nothing(tmp_path: Path) -> None:
     assert golden.complete
     sites = [{r.key.site for r in golden.read_step(step).records} for step in (0, 1)]
     assert all({"loop:noise_pred", "lin:out"} <= held for held in sites)
+
+
+@pytest.mark.parametrize(
+    ("lost", "place"), [("", ""), ("prediction", "the prediction before"), ("timestep", "timestep_back")]
+)
+def test_what_a_step_is_given_of_the_step_before_is_compared(lost: str, place: str, tmp_path: Path) -> None:
+    """CogVideoX's DPM remembers nothing itself."""
+    prior, scheduler = tame(Prior()), diffusers.CogVideoXDPMScheduler()
+
+    def call(lost: str = "") -> None:
+        scheduler.set_timesteps(3)
+        x, old, times = torch.ones(1, 3, 4), None, scheduler.timesteps
+        for i, t in enumerate(times):
+            back = times[max(i - 1, 1 if lost == "timestep" else 0)] if i else None
+            drawn = torch.Generator().manual_seed(i)
+            old = None if lost == "prediction" else old
+            x, old = scheduler.step(prior(x)[0], old, t, back, x, generator=drawn, return_dict=False)
+
+    with torch.no_grad():
+        for _ in parity.record(tmp_path / "a", transformer=prior, scheduler=scheduler):
+            call()
+        with parity.record(tmp_path / "b", transformer=prior, scheduler=scheduler, like=tmp_path / "a"):
+            call(lost)
+    found = diff(tmp_path / "a", tmp_path / "b")
+    assert [d.place for d in differences(found)] == ([place] if place else []), found.reason
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
