@@ -313,7 +313,8 @@ def _worst(steps: Sequence[StepDiff]) -> Output | None:
 def _harmless(why: Reason, differing: Sequence[Difference]) -> Iterator[Note]:
     for d in differing:
         differs = f"{d.setting} differs ({d.reference} against {d.candidate})"
-        if d.setting.startswith("vae.") and d.setting not in BY_NAME:  # of a script's config
+        known = BY_NAME.get(d.setting)  # none of a script's config
+        if d.setting.startswith("vae.") and (known is None or not known.is_of(["transformer"])):
             yield Note(f"{differs}: noise_pred and latents do not depend on it, what is decoded does", d.setting)
             continue
         below = f"noise_pred and latents stay below the floor{worst_of(why)}"

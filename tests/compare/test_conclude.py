@@ -318,7 +318,9 @@ def test_a_later_step_with_a_wide_floor_is_noted() -> None:
     assert "4.0e-01" in note.text
 
 
-@pytest.mark.parametrize(("setting", "harmless"), [("vae.scaling_factor", False), ("transformer.eps", True)])
+@pytest.mark.parametrize(
+    ("setting", "harmless"), [("vae.scaling_factor", False), ("vae.padding", False), ("transformer.eps", True)]
+)
 def test_a_decoders_config_is_not_called_harmless_by_what_comes_before_it(setting: str, harmless: bool) -> None:
     differing = [SettingDifference(setting, "1.0", "0.9")]
     (note,) = conclude(with_floors(1.0), model="made", differing=differing, preflight=()).notes
