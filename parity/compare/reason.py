@@ -282,8 +282,7 @@ def _inconclusive(reason: Reason) -> str:
         "no_module": f"no module lines up with the reference's: {reason.detail}"
         if reason.detail
         else "the port and the reference name no module alike: map the port's names with Port(rename=...)",
-        "no_site": f"the port and the reference have no site in common: {reason.detail}; map its names with "
-        "Port(rename=...)",
+        "no_site": f"the port and the reference have no site in common: {reason.detail}",
     }[reason.problem]
 
 

@@ -201,7 +201,14 @@ def _require_common(result: Result, pair: Ready, ends: Ends, *, chosen: bool) ->
         how = " (parity.port.tap names more)" if chosen else ""
         note = f"{names}: {ENDS_ALONE}{how}"
         return result.noted(note)
-    detail = f"it names {', '.join(ends.names[:4])}, the reference {', '.join(pair.modules[:4])}"
+    alike = [name for name in pair.modules if name and name in ends.names]
+    detail = (
+        f"it has {', '.join(alike[:4])} and calls none of them (`forward` by its name?): call them as modules, or "
+        "choose other sites (--sites)"
+        if alike
+        else f"it names {', '.join(ends.names[:4])}, the reference {', '.join(pair.modules[:4])}; map its names with "
+        "Port(rename=...)"
+    )
     return result.unjudged("no_site", detail)
 
 

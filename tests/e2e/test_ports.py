@@ -214,10 +214,23 @@ def test_reference_alone_is_compiled_by_torchax(tmp_path: Path) -> None:
             "inconclusive",
             "no site in common",
         ),
+        (
+            edited(
+                TORCH,
+                ("self.embed(h", "self.embed.forward(h"),
+                ("self.time(t", "self.time.forward(t"),
+                ("block(x, temb)", "block.forward(x, temb)"),
+                ("self.out(x)", "self.out.forward(x)"),
+                ("FACTOR", "1.0"),
+                ("RUNS", "torch"),
+            ),
+            "inconclusive",
+            "no site in common: it has embed, time, blocks.0, ",
+        ),
         (edited(PORT, ("import Port, tap", "import Port\n\ntap = lambda name, x: x")), "pass", "names no site"),
         (MISNAMED, "fail", "6 of the port's 9 names meet no module of the reference"),
     ],
-    ids=["no names", "no taps", "some names"],
+    ids=["no names", "no calls", "no taps", "some names"],
 )
 def test_port_whose_names_meet_nothing_is_told_so(text: str, verdict: str, said: str, tmp_path: Path) -> None:
     result = compare(*write(tmp_path, text))
