@@ -439,8 +439,12 @@ def test_settings_of_a_port_must_be_declared_and_read(tmp_path: Path) -> None:
             ("torch's default dtype from torch.float32 to torch.bfloat16", "_global_forward_hooks"),
         ),
         ("import jax, torchax\ntorchax.enable_globally()\n", ("turned torchax on",)),
+        (
+            "import jax, torch\ntorch.autocast('cpu', torch.bfloat16).__enter__()\n",
+            ("torch's autocast on cpu from False to True",),
+        ),
     ],
-    ids=["import", "modes"],
+    ids=["import", "modes", "autocast"],
 )
 def test_what_a_port_changes_for_its_process_is_noted(lines: str, noted: tuple[str, ...], tmp_path: Path) -> None:
     result = compare(*write(tmp_path, edited(PORT, ("import jax\n", lines))))

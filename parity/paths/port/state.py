@@ -83,6 +83,13 @@ _SWITCHES: dict[str, Switch] = {
         torch.are_deterministic_algorithms_enabled,
         torch.use_deterministic_algorithms,
     ),
+    **{
+        f"torch's autocast on {device}": (
+            partial(torch.is_autocast_enabled, device),
+            partial(torch.set_autocast_enabled, device),
+        )
+        for device in ("cpu", "cuda")
+    },
     "the working folder": (os.getcwd, os.chdir),
 }
 
