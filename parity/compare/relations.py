@@ -164,21 +164,24 @@ def last_frames(x: np.ndarray, like: np.ndarray) -> np.ndarray:
 
 
 def _own_guided(seen: Seen) -> Made | None:
-    """What the reference's guidance makes of the candidate's branches, where both sides guide by a scale alone.
+    """What the reference's guidance makes of the candidate's branches, where it guides by scales alone.
 
-    A factor over both branches is left alone: guidance_rescale and CFG-Zero* fit one to the values themselves.
+    A factor over all branches is left alone: guidance_rescale and CFG-Zero* fit one to the values themselves.
     """
-    first, second = combined(seen.ours), combined(seen.theirs)
-    if first is None or second is None or first.resized(1.0) or second.resized(1.0):
+    first, parts = combined(seen.ours), _branches(seen.theirs)
+    if first is None or parts is None or first.resized(1.0) or parts.keys() - {"", "uncond"} != first.scales.keys():
         return None
-    if first.scales.keys() != second.scales.keys() or first.turned(second):
+    second = combined(seen.theirs)
+    if second is not None and (second.resized(1.0) or first.turned(second)):
         return None  # branches of such closeness may only be called by each other's names
     guided, uncond = (seen.theirs[branch, PREDICTED] for branch in ("", "uncond"))
-    made, most = _like(uncond, guided).copy(), first.left + second.left
+    made, near, products = _like(uncond, guided).copy(), first.left, 0.0
     for name, scale in first.scales.items():
         apart = _like(seen.theirs[name, PREDICTED], guided) - _like(uncond, guided)
-        made, most = made + scale * apart, most + EXACT * max(1.0, abs(scale)) * float(np.linalg.norm(apart))
-    return made, most
+        made, size = made + scale * apart, float(np.linalg.norm(apart))
+        near, products = near + EXACT * max(1.0, abs(scale)) * size, products + abs(scale) * size
+    rounded = rounding(*parts.values()) * (float(np.linalg.norm(made)) + 2 * products)
+    return made, near + (rounded if second is None else second.left)
 
 
 def guidance(seen: Seen) -> Iterator[Cause]:
@@ -372,15 +375,19 @@ def decoded(seen: Seen) -> Iterator[Cause]:
 
 
 def _own_decoded(seen: Seen) -> Made | None:
-    """What the reference's scaling makes of the candidate's latents, where each side decodes its own by some."""
+    """What the reference's scaling makes of the candidate's latents, where it decodes its own by some."""
     pair = seen.pair(GIVEN)
     if seen.before is None or pair is None:
         return None
     most = max(LEAST, ROUNDINGS * rounding(*pair))
     ours, theirs = (next(_scales(x, of, most), None) for x, of in zip(pair, seen.before, strict=True))
-    if ours is None or theirs is None or ours[0].shape[1] != theirs[2].shape[1]:
+    if ours is None:
         return None
-    own, scaled = pair[1].copy(), ours[0] * theirs[2] + ours[1]
+    laid = _laid(pair[1], seen.before[1]) if theirs is None else iter(theirs[2:])
+    x = next((x for x in laid if x.shape[1] == ours[0].shape[1]), None)
+    if x is None:
+        return None
+    own, scaled = pair[1].copy(), ours[0] * x + ours[1]
     last_frames(own, scaled)[:] = scaled
     return own, most * float(np.linalg.norm(own))
 
@@ -426,16 +433,19 @@ def _numbers(text: str) -> np.ndarray:
 
 def _scales(given: np.ndarray, latents: np.ndarray, most: float) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Scale and offset of each channel, [1, channels, 1...], that make what is given of latents; these, so laid."""
-    laid = [latents, latents.swapaxes(1, 2), np.moveaxis(latents, -1, 1)] if latents.ndim >= 4 else []
-    if latents.ndim == given.ndim + 1:  # frames that are decoded as pictures
-        laid = [x.reshape(-1, *x.shape[2:])[: len(given)] for x in laid]
-    for x in laid:
+    for x in _laid(given, latents):
         z = last_frames(given, x)
-        if x.shape != z.shape or x[:, 0].size < FEW:
-            continue
         fitted = by_channel(x, z)
         if fitted is not None and apart(z, fitted[0] * x + fitted[1]) <= most:
             yield *fitted, x
+
+
+def _laid(given: np.ndarray, latents: np.ndarray) -> Iterator[np.ndarray]:
+    """Latents as they may lie in what is decoded: as they are, frames first, or channels last."""
+    laid = [latents, latents.swapaxes(1, 2), np.moveaxis(latents, -1, 1)] if latents.ndim >= 4 else []
+    if latents.ndim == given.ndim + 1:  # frames that are decoded as pictures
+        laid = [x.reshape(-1, *x.shape[2:])[: len(given)] for x in laid]
+    yield from (x for x in laid if x.shape == last_frames(given, x).shape and x[:, 0].size >= FEW)
 
 
 # --- judged on the candidate's own values
