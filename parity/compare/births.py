@@ -112,7 +112,7 @@ class Births:
 
     Attributes:
         excuses: the sites that a declared differing setting changes by design.
-        dirty: whether the latents were beyond their floors so far. scheduled: whether a schedule was.
+        dirty: whether what a step goes on from was beyond its floor so far. scheduled: whether a schedule was.
         latents: their shape. arguments: of the step's model.
     """
 
@@ -134,7 +134,9 @@ class Births:
         self.latents = next((d.shapes[0] for d in sites if d.key.site == LATENTS[0]), ())
         if far := [i for i, d in enumerate(sites) if d.verdict == "pass" and beyond(d)]:
             self._begin(sites, far)
-        self.dirty = self.dirty or any(d.key.site in LATENTS and beyond(d) for d in sites)
+        # Where nobody recorded the latents, the next step goes on from what they are made of.
+        made = [d for d in sites if d.key.module == "" and not d.key.is_input]
+        self.dirty = self.dirty or any(map(beyond, [d for d in sites if d.key.site in LATENTS] or made))
 
     def _begin(self, sites: list[SiteDiff], far: Sequence[int]) -> None:
         """Say of the sites that are beyond their floors, at these positions, how they come to be."""

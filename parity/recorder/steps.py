@@ -245,7 +245,7 @@ def _timestep(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> float | None:
     first = (x for x in args if type(x) in (int, float) or (isinstance(x, torch.Tensor) and x.ndim < 2))
     found = next((x for x in (*named, *first) if x is not None), None)
     if isinstance(found, torch.Tensor):
-        return float(found.max()) if found.numel() and not found.is_complex() else None
+        return float(found.double().mean()) if found.numel() and not found.is_complex() else None
     return float(found) if isinstance(found, (int, float)) and not isinstance(found, bool) else None
 
 

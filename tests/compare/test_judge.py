@@ -226,12 +226,13 @@ def test_later_steps_inherit_what_the_latents_carry(steps: list[tuple[float, flo
         ({":in.timestep": 0.0}, {":in.more": 0.0, ":in.timestep": FAR}, "input"),  # which no latents are in
     ],
 )
+@pytest.mark.parametrize("handed", ["loop:latents.after", ":out"])  # where no scheduler is recorded no latents are
 def test_an_argument_that_steps_may_be_in_inherits_what_they_carry(
-    before: dict[str, float], after: dict[str, float], birth: str
+    before: dict[str, float], after: dict[str, float], birth: str, handed: str
 ) -> None:
     """A loop in segments gives its model what the segment before came to."""
     judge = Judge()
-    walk_of({**before, "loop:latents.after": FAR}).judge(judge)
+    walk_of({**before, handed: FAR}).judge(judge)
     assert births(walk_of(after, 1).judge(judge)) == {[*after][-1]: birth}
 
 

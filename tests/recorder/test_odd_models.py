@@ -295,6 +295,22 @@ def own_loop(model: Timed, by: float, *, guided: bool = True, warm: bool = False
         x = x + by * out if scheduler is None else scheduler.step(out, timestep, x)
 
 
+def test_steps_end_where_any_of_the_timesteps_changes(tmp_path: Path) -> None:
+    """Diffusion forcing: each frame has its own, of which the largest stays for long."""
+
+    class PerRow(Model):
+        def forward(self, x: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) * (1 + timestep[:, :, None] / 1000)
+
+    model, x = PerRow(), X
+    with torch.no_grad(), parity.record(tmp_path / "gpu", transformer=model, runs=0):
+        for times in ([900.0] * 8, [600.0] * 4 + [900.0] * 4, [300.0] * 4 + [900.0] * 4, [300.0] * 4 + [600.0] * 4):
+            x = x - 0.1 * model(x, timestep=torch.tensor([times])) - 0.2 * model(x, timestep=torch.tensor([times]))
+    golden = Golden.open(tmp_path / "gpu")
+    assert golden.steps == (0, 1, 2, 3)
+    assert all({r.key.branch for r in golden.read_step(i).records} == {"cond", "uncond"} for i in range(4))
+
+
 @pytest.mark.parametrize("guided", [True, False])
 @pytest.mark.parametrize(
     ("by", "scheduler", "warm", "origin"),
