@@ -22,6 +22,9 @@ PORT = "port"
 LOOP = "loop"
 """Module part of the sites of the denoising loop's own values, such as `loop:noise_pred`."""
 
+SCHEDULE = "schedule"
+"""Module of the records of a whole schedule, in the first step of a generation."""
+
 AFTER = "vae"
 """The stage that goes on from the loop's latents."""
 

@@ -23,7 +23,7 @@ import numpy as np
 from parity.compare.metrics import LINF_LIMIT, ONE_SIDED, distance, ratios
 from parity.compare.result import UNKNOWN, Birth, Distance, SiteDiff, SiteVerdict
 from parity.floors import L2_LIMIT
-from parity.records import AFTER, ATTENTION, LOOP, Key, StepRecords
+from parity.records import AFTER, ATTENTION, LOOP, SCHEDULE, Key, StepRecords
 from parity.settings import BY_NAME, DeepCache, Difference, deep_cache
 
 _STEPPED = ("noise_pred", "latents.before", "pred_original.before", "history", "timestep_back", "sigma", "dt")
@@ -39,8 +39,6 @@ _ARGUMENT, _LATENTS, _OTHER = range(3)
 which may be in any."""
 _Place = tuple[str, int]
 """A branch and a kind of its sites."""
-SCHEDULE = "schedule"
-"""Module of the records of a whole schedule."""
 _NUMBERS = ("timestep", "timestep_back", "sigma", "dt", "step_index")
 """Of the loop's values those that a schedule gives."""
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.compare.births import LATENTS, SCHEDULE, beyond, call_of, is_argument, is_unlike, unknown
+from parity.compare.births import LATENTS, beyond, call_of, is_argument, is_unlike, unknown
 from parity.compare.findings import findings
 from parity.compare.judge import Common
 from parity.compare.metrics import LINF_LIMIT
@@ -26,7 +26,7 @@ from parity.compare.result import Check, Failed, Origin, Result, SiteDiff, Stage
 from parity.compare.values import GIVEN, PREDICTED
 from parity.floors import L2_LIMIT
 from parity.golden.disk.part import chosen
-from parity.records import AFTER, LOOP, Record, StepRecords
+from parity.records import AFTER, LOOP, SCHEDULE, Record, StepRecords
 from parity.settings import BITS, BY_NAME, Difference
 from parity.settings.chips import NO_CHIP
 

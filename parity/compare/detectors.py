@@ -12,13 +12,12 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from parity.compare import relations
-from parity.compare.births import SCHEDULE
 from parity.compare.frames import truncated
 from parity.compare.independent import code_of
 from parity.compare.result import Cause, SettingDifference, measured
 from parity.compare.values import LATENTS, PREDICTED, Both, Seen, counters, held, order, schedule, start
 from parity.golden.disk.part import named
-from parity.records import LOOP, Key, StepRecords
+from parity.records import LOOP, SCHEDULE, Key, StepRecords
 
 _DETECTORS = (
     schedule,

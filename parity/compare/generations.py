@@ -2,21 +2,21 @@
 
 A TPU's script generates once to compile, with few steps or another seed, and what ran out of memory is tried again: the
 recording then holds generations that the reference has nothing of. The recorder holds the schedule where one begins.
-Those are compared that have as many steps as the reference's; of several such, those whose initial noise is nearest,
-and the last of these.
+Those are compared that have as many steps as the reference's; of several such, those that begin from the nearest noise,
+and of one noise those whose model is given most nearly the same.
 """
 
 from __future__ import annotations
 
-import itertools
+import math
 from dataclasses import replace
 
-from parity.compare.births import SCHEDULE
 from parity.compare.metrics import far_apart
+from parity.compare.pairs import SAME_LATENTS
 from parity.compare.values import START
 from parity.golden import Golden
-from parity.golden.disk.part import chosen, named
-from parity.records import Record
+from parity.golden.disk.part import chosen
+from parity.records import SCHEDULE, Record, StepRecords
 
 
 def matching(reference: Golden, candidate: Golden) -> Golden:
@@ -27,29 +27,31 @@ def matching(reference: Golden, candidate: Golden) -> Golden:
     """
     if not reference.complete or not candidate.complete or len(reference.loop) >= len(candidate.loop):
         return candidate
-    wanted, lengths = _generations(reference), _generations(candidate)
+    wanted, lengths = reference.generations, candidate.generations
     if not wanted or len(wanted) >= len(lengths):
         return candidate
-    every = range(len(lengths) - len(wanted), -1, -1)
-    fits = [i for i in every if lengths[i : i + len(wanted)] == wanted] or every[:1]
-    noise = _noise(reference, 0)
-    nearest = min(fits, key=lambda i: far_apart(noise, _noise(candidate, sum(lengths[:i]))))
+    every = range(len(lengths) - len(wanted) + 1)
+    fits = [i for i in every if lengths[i : i + len(wanted)] == wanted] or every[-1:]
+    begins = reference.read_step(0)
+    nearest = min(fits, key=lambda i: _far(begins, candidate.read_step(sum(lengths[:i])).at(0)))
     first, count = sum(lengths[:nearest]), sum(lengths[nearest : nearest + len(wanted)])
-    return replace(candidate, first=first, count=count)
+    schedule = next(chosen(candidate.read_step(first).records, _is_schedule), None)
+    scheduled = 0 if schedule is None or schedule.moments is None else schedule.moments.count
+    return replace(candidate, first=first, count=count, scheduled=scheduled)
 
 
-def _generations(golden: Golden) -> list[int]:
-    """How many steps each has; none where the first step does not begin one."""
-    held = {step: {r.key.module for r in named(golden.read_step(step).records)} for step in golden.loop}
-    begins = [step for step, modules in held.items() if SCHEDULE in modules]
-    if begins[:1] != [0]:
-        return []
-    return [end - begin for begin, end in itertools.pairwise([*begins, len(golden.loop)])]
+def _far(reference: StepRecords, candidate: StepRecords) -> tuple[float, float]:
+    """How far the noise is from which two generations begin, 0 for one; how far all is together that the model is given
+    first."""
+    ours, theirs = ({r.key: r for r in chosen(side.records, _begins)} for side in (reference, candidate))
+    far = {key: far_apart(r, theirs[key]) for key, r in ours.items() if key in theirs and r.kind == "tensor"}
+    noise = max((x for key, x in far.items() if key.site == START), default=math.inf)
+    return noise if noise > SAME_LATENTS else 0.0, sum(x for x in far.values() if math.isfinite(x))
 
 
-def _noise(golden: Golden, step: int) -> Record | None:
-    return next(chosen(golden.read_step(step).records, _is_start), None)
+def _begins(r: Record) -> bool:
+    return r.key.site == START or (r.key.is_input and r.key.module == "" and not r.key.is_apart)
 
 
-def _is_start(r: Record) -> bool:
-    return r.key.site == START
+def _is_schedule(r: Record) -> bool:
+    return r.key.site == f"{SCHEDULE}:timesteps"

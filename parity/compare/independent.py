@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from parity.compare.births import SCHEDULE, is_unlike
+from parity.compare.births import is_unlike
 from parity.compare.result import Result, SiteDiff
-from parity.records import ATTENTION, FRAMES, LOOP, Key
+from parity.records import ATTENTION, FRAMES, LOOP, SCHEDULE, Key
 
 _RELATIONS = (f"{LOOP}:noise_pred", f"{LOOP}:latents.after", "decode:in.z", FRAMES)
 """In execution order."""

@@ -48,6 +48,7 @@ class Loop:
     recording: Recording
     _decoded: Counter[str] = field(default_factory=Counter)
     _named: Counter[str] = field(default_factory=Counter)
+    _stood: tuple[np.ndarray, float] = (np.zeros(0), math.nan)
 
     def __post_init__(self) -> None:
         self.kind, self.steps, self.wrong = self.recording.kind, self.recording.steps, self.recording.wrong
@@ -112,7 +113,7 @@ class Loop:
         for name in ("timesteps", "sigmas"):
             values = self.kind.numbers(getattr(scheduler, name, None))
             if values.size:
-                found.append(value_record(Key(STAGE, 0, "", f"schedule:{name}"), values, "float64"))
+                found.append(value_record(Key(STAGE, self.steps.number, "", f"schedule:{name}"), values, "float64"))
         return found
 
     def _place(self, scheduler: Any, timestep: Any) -> list[Record]:
@@ -131,12 +132,14 @@ class Loop:
         return [self._number(port, x) for port, x in found.items()]
 
     def _begins(self, scheduler: Any, place: Sequence[Record]) -> bool:
-        """Whether a generation begins: at the first step, and where a scheduler stands where it begins."""
+        """Whether a generation begins: at the first step, in another schedule, and where the scheduler goes back."""
         at = {r.key.port: float(np.asarray(r.value)) for r in place}
-        if "step_index" in at:
-            return self.steps.number == 0 or at["step_index"] == (getattr(scheduler, "begin_index", None) or 0)
-        first = self.kind.numbers(getattr(scheduler, "timesteps", None))[:1]
-        return self.steps.number == 0 or bool(np.isclose(first, at.get("timestep", math.nan)).any())
+        times, now = self.kind.numbers(getattr(scheduler, "timesteps", None)), at.get("step_index")
+        if now is None:
+            held = np.isclose(times, at.get("timestep", math.nan))
+            now = float(held.argmax()) if held.any() else math.nan
+        (before, stood), self._stood = self._stood, (times, now)
+        return self.steps.number == 0 or not np.array_equal(before, times) or now <= stood
 
     def _number(self, port: str, value: float) -> Record:
         return self.steps.value(port, np.asarray(np.float64(value)), "float64")

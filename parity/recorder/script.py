@@ -1,5 +1,5 @@
-"""Recording a script without an edit: the first call of a diffusers pipeline that it builds, of a candidate the first
-with as many steps as the reference's, since the ones before it compile.
+"""Recording a script without an edit: the first whole call of a diffusers pipeline that it builds, of a candidate the
+first with as many steps as the reference's first generation, since the ones before it compile.
 
 Every pipeline registers its components when it is made; from then on the calls of its class are watched. The script
 runs in this process as it would by itself: its arguments, its folder on the path. What it prints is its own; how it
@@ -110,7 +110,7 @@ def _watched(where: str, script: Script, run: int | None, *, overwrite: bool, ma
         asked = Asked(parts, script.like, script.sites, tuple(script.values), runs=0, causes=script.causes)
         return Recorder(where, replace(asked, overwrite=overwrite or again), made, quiet=run is not None)
 
-    watch = _Watch(recorder, run, 0 if script.like is None else len(Golden.open(script.like).loop))
+    watch = _Watch(recorder, run, 0 if script.like is None else next(iter(Golden.open(script.like).generations), 0))
     own = DiffusionPipeline.register_modules
 
     @functools.wraps(own)
@@ -133,6 +133,8 @@ def _watched(where: str, script: Script, run: int | None, *, overwrite: bool, ma
         )
     if watch.more:
         say(f"{watch.more} later call{'s' if watch.more > 1 else ''} of a pipeline not recorded: an earlier one is")
+    if watch.recording is not None and watch.recording.steps.empty:
+        raise UsageError(f"'{script.file}' called a diffusers pipeline of which nothing was recorded")
     if watch.recording is not None and watch.recording.failed:
         raise UsageError(f"the recording to {where} is not whole: {watch.recording.failed}")
 
@@ -206,7 +208,7 @@ class _Watch:
                 return self._recorded(pipe, args, kwargs)
             finally:
                 self._inside = False
-                self._done = self.recording is None or not self._compiled(self.recording)
+                self._done = self.recording is None or self._counts(self.recording)
 
         self._classes.enter_context(replaced(kind, "__call__", call))
 
@@ -226,13 +228,13 @@ class _Watch:
             _leave(2)
         _leave(0)
 
-    def _compiled(self, recording: Recording) -> bool:
-        """Whether a call was made to compile alone, with fewer steps than the golden that it is compared with holds:
-        the next one is recorded in its place."""
-        made, fewer = recording.steps.number, 0 < recording.steps.number < self.wanted
-        if fewer:
+    def _counts(self, recording: Recording) -> bool:
+        """Whether a call is the one that is compared. Where it failed, or has other steps than the golden that it is
+        compared with, the next one is recorded in its place, if there is one."""
+        made = recording.steps.number
+        if recording.whole and made != self.wanted and self.wanted:
             say(f"a call of {made} of the golden's {self.wanted} steps is taken for one to compile: the next counts")
-        return fewer
+        return recording.whole and (not self.wanted or made == self.wanted)
 
     def end(self) -> None:
         """Leave the classes and the models as they were."""

@@ -121,6 +121,11 @@ GENERATIONS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "to compile, from other noise": (lambda pipe: (generate(pipe, 5), generate(pipe)), "pass", "its steps 2 to 3"),
     "again": (lambda pipe: (run_out(pipe), generate(pipe)), "pass", "its steps 1 to 2"),
     "and another": (lambda pipe: (generate(pipe), generate(pipe, 5)), "pass", "its steps 0 to 1"),
+    "with another text": (
+        lambda pipe: (generate(pipe), generate(pipe, prompt_embeds=3 * BRANCHES["prompt_embeds"])),
+        "pass", "its steps 0 to 1",
+    ),
+    "in another schedule": (lambda pipe: (generate(pipe, 0, 4), generate(pipe)), "pass", "its steps 4 to 5"),
     "of other noise alone": (lambda pipe: (generate(pipe, 5, 1), generate(pipe, 6)), "fail", "its steps 1 to 2"),
     "of another scale": (
         lambda pipe: (generate(pipe, 5, 1), generate(pipe, guidance_scale=4.0)), "fail", "its steps 1 to 2"

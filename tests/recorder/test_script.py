@@ -71,13 +71,25 @@ def test_script_is_recorded_however_it_ends(tmp_path: Path, end: str, message: s
     assert (golden.complete, golden.steps, golden.provenance.model) == (True, (-1, 0, 1), "CogVideoXPipeline")
 
 
-def test_shorter_call_of_a_candidate_is_to_compile(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        ("num_inference_steps=1", "a call of 1 of the golden's 2 steps is taken for one to compile"),
+        ("num_inference_steps=3", "a call of 3 of the golden's 2 steps is taken for one to compile"),
+        ("callback_on_step_end=lambda *_: 1 / 0", "1 step recorded to"),
+        ("height=33", "nothing was recorded"),  # it is refused before the first forward
+    ],
+)
+def test_call_that_is_to_compile_or_fails_is_recorded_anew(first: str, said: str, tmp_path: Path) -> None:
     record(tmp_path, "--floors", "none")
-    end = "pipe('a cat', num_inference_steps=2, generator=drawn.manual_seed(0), output_type='np', **size)"
-    file = script(tmp_path, end)
-    file.write_text(file.read_text().replace("num_inference_steps=2", "num_inference_steps=1", 1))
+    call = "pipe('a cat', num_inference_steps=2, generator=drawn.manual_seed(0), output_type='np', **size)"
+    file = script(tmp_path)
+    begin, line, end = file.read_text().partition("video = ")
+    options = f"{{'num_inference_steps': 2, **size, **dict({first})}}"
+    made = f"import contextlib\nwith contextlib.suppress(Exception):\n    pipe('a cat', generator=drawn, **{options})\n"
+    file.write_text(f"{begin}{made}{call}\n{line}{end}")
     words = ("record", tmp_path / "candidate", "--script", file, "--inputs", tmp_path / "golden", "--", model())
-    assert "a call of 1 of the golden's 2 steps is taken for one to compile" in cli(*words, code=0).err
+    assert said in cli(*words, code=0).err
     assert cli("diff", tmp_path / "golden", tmp_path / "candidate").code == 0
 
 

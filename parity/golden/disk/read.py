@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,10 +17,10 @@ from pathlib import Path
 
 from parity.errors import MalformedError, UsageError
 from parity.golden.disk.format import MANIFEST, MAX_MANIFEST, Manifest, Part, damaged, decode_manifest
-from parity.golden.disk.part import read_part
+from parity.golden.disk.part import named, read_part
 from parity.golden.disk.shards import folder_of, merge_step, whole_manifest
 from parity.golden.disk.store import Store, open_store
-from parity.records import Provenance, StepRecords
+from parity.records import SCHEDULE, Provenance, StepRecords
 
 
 def read_manifest(store: Store) -> Manifest | None:
@@ -50,8 +51,8 @@ class Golden:
         manifest: what `golden.json` says.
         store: where it lies; of shards where the first lies.
         shards: what several processes recorded (`WHERE/shard-0`, ...), each its share: together they are this golden.
-        first, count: where one of several generations begins, and how many steps it has, of which alone this is then
-            the golden; its steps count from 0.
+        first, count: where some of several generations begin, and how many steps they have, of which alone this is then
+            the golden; its steps count from 0. scheduled: steps of the schedule that the first of them has.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Golden:
     shards: tuple[Golden, ...] = ()
     first: int = 0
     count: int | None = None
+    scheduled: int = 0
 
     @classmethod
     def open(cls, where: str | os.PathLike[str]) -> Golden:
@@ -84,7 +86,7 @@ class Golden:
     @property
     def provenance(self) -> Provenance:
         own = self.manifest.provenance
-        return own if self.count is None or not own.steps else replace(own, steps=self.count)
+        return own if self.count is None or not own.steps else replace(own, steps=self.scheduled)
 
     @property
     def complete(self) -> bool:
@@ -103,6 +105,15 @@ class Golden:
     def loop(self) -> tuple[int, ...]:
         """The steps of the loop."""
         return tuple(step for step in self.steps if step >= 0)
+
+    @property
+    def generations(self) -> list[int]:
+        """How many steps each has, of which the first holds the schedule; none where the first step of all does not.
+        All parts are read."""
+        held = {step: {r.key.module for r in named(self.read_step(step).records)} for step in self.loop}
+        begins = [step for step, modules in held.items() if SCHEDULE in modules]
+        ends = itertools.pairwise([*begins, len(held)]) if begins[:1] == [0] else ()
+        return [end - begin for begin, end in ends]
 
     @property
     def bytes(self) -> int:
