@@ -22,11 +22,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import numpy as np
+
 from parity.compare.attention import count_phantoms, phantom_cause
 from parity.compare.automap import Proposal, propose
-from parity.compare.births import excuses
+from parity.compare.births import excuses, is_number
 from parity.compare.comparable import common_steps, comparable, layouts, settings_differences
-from parity.compare.conclude import Collected, conclude, recorded_stages, widest_of
+from parity.compare.conclude import WIDEST_ROUNDED, Collected, conclude, recorded_stages, widest_of
 from parity.compare.detectors import Detectors, config_causes
 from parity.compare.generations import matching
 from parity.compare.independent import code_of, in_order
@@ -36,7 +38,6 @@ from parity.compare.preflight import failed, of_weights
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Cause, Check, Failed, Origin, Result, measured
 from parity.errors import UsageError
-from parity.floors import L2_LIMIT
 from parity.golden import Golden
 from parity.golden.disk.part import tabled
 from parity.golden.rename import NONE, Rename, Renamer
@@ -99,7 +100,13 @@ def diff(
         rename = rename.proposal.rename if rename.proposal else NONE
     if failed([f for f in findings if not f.computed]):
         return sides.incomparable(findings, notes)
-    return _with_weights(_judged(sides, findings, notes, rename, say))
+    result = _judged(sides, findings, notes, rename, say)
+    if result.verdict == "fail" and sides.coarser > 1.0:
+        coarse = sides.candidate.provenance.settings["dtype"]
+        again = _judged(replace(sides, wider=sides.coarser), findings, notes, rename, say)
+        why = Reason(kind="inconclusive", problem="coarser", detail=coarse)
+        result = again if again.verdict == "fail" else _without(result, why)
+    return _with_weights(result)
 
 
 @dataclass(frozen=True)
@@ -107,12 +114,13 @@ class Sides:
     """Two opened goldens.
 
     Attributes:
-        first: how many steps of the loop are compared; None for all.
+        first: how many steps of the loop are compared; None for all. wider: how many times as wide floors are.
     """
 
     reference: Golden
     candidate: Golden
     first: int | None = None
+    wider: float = 1.0
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -236,9 +244,6 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     result = result if judge.seen.floors else without_floors(result)
     if result.verdict == "pass" and not sides.all_there:
         return result.unjudged("not_comparable", next(f.detail for f in findings if f.check == "steps held"))
-    beyond = any(d.distance.ratio * sides.coarser > L2_LIMIT for d in result.sites)
-    if sides.coarser > 1.0 and result.verdict != "fail" and beyond:
-        return _without(result, Reason(kind="inconclusive", problem="coarser", detail=b.settings["dtype"]))
     result = replace(result.resting_on((*a.idle, *b.idle)), stages=recorded_stages(result)).noted(
         *_hidden_by_rounding(result, a)
     )
@@ -322,9 +327,7 @@ def _steps(
     for reference, candidate in sides.read_all():
         say("comparing", next(done), len(sides.steps))
         candidate = branches.step(reference, renamer.step(candidate))
-        if (wider := sides.coarser) > 1.0:
-            records, floors = tabled(reference)
-            reference = StepRecords(reference.step, records, floors.times(wider))
+        reference = _widened(reference, sides.wider) if sides.wider > 1.0 else reference
         if strict and sides.in_part(reference.step):
             both = {r.key for r in reference.records} & {r.key for r in candidate.records}
             reference, candidate = reference.where(both.__contains__), candidate.where(both.__contains__)
@@ -335,6 +338,17 @@ def _steps(
         yield reference, candidate
         del reference, candidate
     yield from last
+
+
+def _widened(reference: StepRecords, factor: float) -> StepRecords:
+    """The step with floors for a coarser dtype: of what is computed in it, and no wider than a dtype may move a whole
+    model, since floors do not grow with a dtype where they are blown up."""
+    records, floors = tabled(reference)
+    layout = records.layout
+    at = {r.key: int(i) for r, i in zip(layout.records, layout.moments, strict=True)}
+    norms = np.append(records.numbers[:, 3], np.inf)[[at[key] for key in floors.layout.floors]]
+    factors = np.array([1.0 if is_number(key) else factor for key in floors.layout.floors])
+    return StepRecords(reference.step, records, floors.times(factors, WIDEST_ROUNDED * norms))
 
 
 def _after(key: Key) -> bool:

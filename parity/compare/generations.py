@@ -25,13 +25,15 @@ def matching(reference: Golden, candidate: Golden) -> Golden:
     Raises:
         UsageError: a part is damaged.
     """
-    if not reference.complete or not candidate.complete or len(reference.loop) >= len(candidate.loop):
+    if not reference.complete or (candidate.complete and len(reference.loop) >= len(candidate.loop)):
         return candidate
     wanted, lengths = reference.generations, candidate.generations
     if not wanted or len(wanted) >= len(lengths):
         return candidate
     every = range(len(lengths) - len(wanted) + 1)
-    fits = [i for i in every if lengths[i : i + len(wanted)] == wanted] or every[-1:]
+    fits = [i for i in every if lengths[i : i + len(wanted)] == wanted]
+    if not fits or (not candidate.complete and lengths[-1] < wanted[-1]):
+        fits.append(every[-1])
     begins = reference.read_step(0)
     nearest = min(fits, key=lambda i: _far(begins, candidate.read_step(sum(lengths[:i])).at(0)))
     first, count = sum(lengths[:nearest]), sum(lengths[nearest : nearest + len(wanted)])

@@ -90,6 +90,24 @@ def test_floors_of_a_wider_dtype_judge_no_rounding(
     assert found.verdict == (verdict if far == FAR else "fail"), found.reason  # half of a value is no rounding
 
 
+@pytest.mark.parametrize(
+    ("site", "far", "verdict"),
+    [
+        ("block:out", 1e4, "inconclusive"),
+        ("block:out", 5e5, "fail"),  # half of a value is no rounding
+        ("loop:sigma", 1e4, "fail"),  # which no network computes
+        ("block:out", 0.0, "pass"),
+    ],
+)
+def test_a_coarser_candidate_fails_where_no_rounding_of_its_dtype_reaches(
+    site: str, far: float, verdict: str, tmp_path: Path
+) -> None:
+    ours, theirs = walk_of({":in.x": 0.0, site: far, "loop:noise_pred": 0.0}).steps()
+    candidate = replace(CANDIDATE, settings={**CANDIDATE.settings, "dtype": "bfloat16"})
+    found = diff(write(tmp_path / "a", REFERENCE, [ours]), write(tmp_path / "b", candidate, [theirs]))
+    assert found.verdict == verdict, found.reason
+
+
 @pytest.mark.parametrize(("dtype", "said"), [("float32", 0), ("bfloat16", 1)])
 def test_a_pass_in_16_bits_says_what_it_does_not_show(dtype: str, said: int, tmp_path: Path) -> None:
     sides = [replace(p, settings={**p.settings, "dtype": dtype}) for p in (REFERENCE, CANDIDATE)]

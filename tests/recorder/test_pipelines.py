@@ -134,6 +134,20 @@ GENERATIONS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
 }  # fmt: skip
 
 
+def test_generation_that_was_stopped_is_compared_as_far_as_it_came(generated: Path, tmp_path: Path) -> None:
+    def stop(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    pipe, _ = wan()
+    with contextlib.suppress(KeyboardInterrupt), torch.no_grad(), parity.record(tmp_path / "b", pipe, like=generated):
+        generate(pipe, 5)
+        generate(pipe, callback_on_step_end=stop)
+    found = diff(generated, tmp_path / "b")
+    assert (found.verdict, [s.step for s in found.steps]) == ("inconclusive", [0]), found.reason
+    assert "--steps 1" in found.reason
+    assert diff(generated, tmp_path / "b", steps=1).verdict == "pass"
+
+
 @pytest.fixture(scope="module")
 def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The recording of one generation, with floors."""

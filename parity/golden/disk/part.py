@@ -167,10 +167,18 @@ class FloorTable(Mapping[Key, Floor]):
         self.layout, self.step = layout, step
         self.numbers, self.bins = arrays["floors"].bits, arrays["bins"].bits
 
-    def times(self, factor: float) -> FloorTable:
-        """The floors, each so many times as wide."""
-        wider = copy.copy(self)
-        wider.numbers, wider.bins = factor * self.numbers, np.float32(factor) * self.bins
+    def times(self, factors: np.ndarray, most: np.ndarray) -> FloorTable:
+        """The floors, each so many times as wide, but those that are not so wide already no wider than this.
+
+        Args:
+            factors, most: float64 [floors].
+        """
+        wider, held = copy.copy(self), np.flatnonzero(self.layout.bins >= 0)
+        held = held[np.argsort(self.layout.bins[held])].repeat(self.layout.bin_counts[held])  # the floor of each bin
+        wider.numbers, wider.bins = (
+            np.minimum(x * factors[at], np.maximum(x, most[at])).T.astype(x.dtype)
+            for x, at in ((self.numbers.T, slice(None)), (self.bins, held))
+        )
         return wider
 
     def __getitem__(self, key: Key) -> Floor:

@@ -99,7 +99,8 @@ class Golden:
         held = tuple(part.step for part in self.manifest.parts)
         if self.count is None:
             return held
-        return tuple(step for step in held if step < 0) + tuple(range(self.count))
+        around = tuple(step for step in held if step < 0 and self.complete)  # else it is of those before
+        return around + tuple(range(self.count))
 
     @property
     def loop(self) -> tuple[int, ...]:
