@@ -34,7 +34,7 @@ from parity.compare.metrics import comparable_shapes, far_apart, sketch_distance
 from parity.compare.preflight import Factors, factors_at
 from parity.compare.result import UNKNOWN, SiteDiff
 from parity.compare.values import GIVEN
-from parity.golden.disk.part import Layout, chosen
+from parity.golden.disk.part import Layout, chosen, named
 from parity.records import FRAMES, LOOP, READ, Key, Provenance, Record, StepRecords
 from parity.sketch import Geometry
 
@@ -390,12 +390,13 @@ class Branches:
         return cls(None if of_script(reference) or of_script(candidate) else {})
 
     def step(self, reference: StepRecords, candidate: StepRecords) -> StepRecords:
-        """The candidate's step under the reference's names."""
+        """The candidate's step under the reference's names; of one branch alone on each side there is no other."""
         if self.names is None and len(_told(reference)[0]) > 1:
             self.names = crossed(reference, candidate)
-        names = self.names
-        if not names:
+        if not self.names:
             return candidate
+        ours, theirs = ({r.key.branch for r in named(step.records)} - {""} for step in (reference, candidate))
+        names = dict(zip(theirs, ours, strict=True)) if len(ours) == len(theirs) == 1 else self.names
         return candidate.renamed(lambda key: replace(key, branch=names.get(key.branch, key.branch)))
 
     @property

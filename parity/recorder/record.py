@@ -402,6 +402,8 @@ def _finish(recording: Recording, complete: bool) -> None:
     if recording.steps.before:
         calls = f"{recording.steps.before} call{'s' if recording.steps.before > 1 else ''}"
         say(f"left out: {calls} before the first step's, on other latents")
+    if recording.steps.unlike:
+        say("left out: a call whose rows are videos of one noise, and were taken for branches: seed them apart")
     say(f"{what} recorded to {recording.where}{state}; compare: parity diff {both}")
 
 

@@ -103,6 +103,7 @@ class Steps:
         partial: whether the last step ended before the script's did.
         stepped: whether a step of the scheduler was seen; None where none is recorded. calls: of the step that is
             being seen. before: calls that were made before those of the first step, on other latents.
+            unlike: calls whose rows were taken for branches and are videos of one noise, which are left out.
         repeated: steps in which a branch was called more than once: the last call of each is kept. called: whether a
             call of a transformer was seen. traced: whether the script traced one.
     """
@@ -116,6 +117,7 @@ class Steps:
     stepped: bool | None = False
     calls: list[Called] = field(default_factory=list)
     before: int = 0
+    unlike: int = 0
     repeated: list[int] = field(default_factory=list)
     called: bool = False
     traced: bool = False
@@ -179,7 +181,9 @@ class Steps:
         for i, (c, end) in enumerate(zip(self.calls, ends, strict=True) if self.calls else ()):
             name, several = "" if c.order is None else in_order(number[c.of], c.order), names_of(c.rows)
             alone = len(several) > 1 and len(several) == sum(map(bool, c.rows))  # of each branch one row
-            kept = i >= first and not (alone and videos > 1 and c.on(sample))
+            are_videos = alone and videos > 1 and c.on(sample)
+            self.unlike += i >= first and are_videos
+            kept = i >= first and not are_videos
             number[c.of] += (len(several) if kept else 1) if i >= first else 0
             for r in self.part[c.start : end]:
                 mine = r.key.branch in several  # else named by the script

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from parity.compare.diff import diff
-from parity.compare.pairs import crossed
+from parity.compare.pairs import Branches, crossed
 from parity.records import LOOP, Floor, Provenance, Record, StepRecords
 from tests.support.made import REFERENCE, moved, noise, tensor, write
 
@@ -65,6 +65,13 @@ def test_another_order_of_calls_is_no_difference(
     assert result.verdict == verdict, result.reason
     assert any("another order" in note.text for note in result.notes) is (order is OTHER and bool(settings))
     assert cause in " ".join(c.cause for c in result.causes)
+
+
+def test_a_step_of_one_branch_alone_is_compared_under_any_name() -> None:
+    branches = Branches(None)
+    assert {r.key.branch for r in branches.step(side(SAME), side(OTHER)).records} == {"", "cond", "uncond"}
+    alone = branches.step(side({"cond": "cond"}), side({"cond": "cond"}))
+    assert {r.key.branch for r in alone.records} == {"", "cond"}
 
 
 def three(order: dict[str, str], far: float = 0.0) -> StepRecords:
