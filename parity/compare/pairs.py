@@ -393,10 +393,12 @@ class Branches:
         """The candidate's step under the reference's names; of one branch alone on each side there is no other."""
         if self.names is None and len(_told(reference)[0]) > 1:
             self.names = crossed(reference, candidate)
-        if not self.names:
+        if self.names == {}:
             return candidate
         ours, theirs = ({r.key.branch for r in named(step.records)} - {""} for step in (reference, candidate))
-        names = dict(zip(theirs, ours, strict=True)) if len(ours) == len(theirs) == 1 else self.names
+        names = dict(zip(theirs, ours, strict=True)) if len(ours) == len(theirs) == 1 else self.names or {}
+        if all(own == other for own, other in names.items()):
+            return candidate
         return candidate.renamed(lambda key: replace(key, branch=names.get(key.branch, key.branch)))
 
     @property
