@@ -19,7 +19,7 @@ from parity.models.generic.family import Generic
 from parity.models.generic.inputs import LATENT, TIMESTEP, Made, Signature, read_inputs
 from parity.models.spec import Case, GenerationSpec
 from parity.paths.loaded import Inputs, Loaded
-from parity.paths.loop import Loop, call_model
+from parity.paths.loop import Loop, step_calls
 from parity.paths.port.load import Entry
 from parity.paths.port.ported import Ported, built
 from parity.paths.reference import load_reference
@@ -66,12 +66,12 @@ def _load_port(family: Ported, case: Case, settings: Settings, inputs: Inputs) -
 
 def with_names(loop: Loop) -> Loop:
     """A loop whose side knows the names that it will be observed under; those that a JAX port taps show in a trace."""
-    side = loop.side
-    with side.backend.scope():
-        found = side.backend.names(lambda: call_model(loop, 0, None))
-    if found is None:
+    side, backend = loop.side, loop.side.backend
+    if backend.heard is None:
         return loop
-    paths = dict.fromkeys([*side.modules, *sorted(found)], "")
+    with backend.scope():
+        backend.hear(step_calls(loop, 0))
+    paths = dict.fromkeys([*side.modules, *sorted(backend.heard)], "")
     return dataclasses.replace(loop, side=dataclasses.replace(side, modules={p: nearest(p, paths) for p in paths if p}))
 
 

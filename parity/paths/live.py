@@ -198,8 +198,8 @@ class LiveSide:
     def _ends(self, plan: Plan, runs: Mapping[str, Loop | Once]) -> Ends:
         """The modules named, what computed the attention, and what a port installed in vain."""
         own = self.loaded
-        seen = own.backend.seen  # what a port named so far: some names show only when it is called
-        named = sorted(own.modules if seen is None else seen)
+        heard = own.backend.heard  # some of a port's names show only when it is called
+        named = sorted(own.modules if heard is None else heard)
         return Ends(_came(runs), tuple(filter(None, named)), own.backend.ran, own.family.idle())
 
     def _follow(self, plan: Plan, state: State | None, step: int) -> Iterator[StepRecords]:

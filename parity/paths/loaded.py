@@ -170,10 +170,12 @@ class Base:
         placement: how the weights lie on the devices, in one line; empty where there is nothing to say.
         ran: attention site -> the function that computed it, of the calls so far.
         safe_attention: whether parity's attention stands in for torchax's own, which gives NaN in rows without a key.
+        heard: the names that a port gave to values so far; None where modules are observed, all known beforehand.
     """
 
     placement = ""
     safe_attention = False
+    heard: Set[str] | None = None
 
     def __init__(
         self, family: Family, case: Case, inputs: Inputs, reached: Reached, put: Callable[[np.ndarray], Any]
@@ -192,15 +194,8 @@ class Base:
         family, masks = self.family, Masks(rule) if self.family.pairs_rows else None
         return kind(plan, reducer, rule, names, frames, named=family.named, ports=family.named_port, masks=masks)
 
-    @property
-    def seen(self) -> Set[str] | None:
-        """The names that a port gave to values so far; None where modules are observed, all known beforehand."""
-        return None
-
-    def names(self, call: Callable[[], object]) -> Set[str] | None:
-        """The names that a port's values will be observed under, found by tracing a call of it, so that nothing is
-        computed; None where modules are observed, all known beforehand."""
-        return None
+    def hear(self, calls: StepCalls) -> None:
+        """Hear the names that a port gives to values in the calls of a step, by a trace, which computes nothing."""
 
 
 Listen = Callable[[tuple[str, ...]], contextlib.AbstractContextManager[object]]

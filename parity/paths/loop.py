@@ -20,7 +20,7 @@ from parity.hooks.torchtools import to_torch
 from parity.models.family import Sampler
 from parity.models.feature_cache import Features
 from parity.models.patches import setting_dtype
-from parity.paths.loaded import Arguments, Loaded, Predicted, StepCalls, array, dtype_name
+from parity.paths.loaded import Arguments, Loaded, StepCalls, array, dtype_name
 from parity.paths.plan import LOOP_STAGE, Array, Forced, Outputs, State
 from parity.paths.stage import Stage
 from parity.records import LOOP, Key, Record, Schedule, StepRecords
@@ -85,7 +85,7 @@ class Loop:
             _scalar(step, "dt", schedule.sigmas[step + 1] - sigma),
             *_state_records(self, step, "before"),
         ]
-        predictions, seen = call_model(self, step, plan)
+        predictions, seen = backend.call(step_calls(self, step), plan)
         records += seen
         for branch, x in predictions.items():
             records.append(_value(step, branch, "noise_pred", backend.host(x), x))
@@ -189,12 +189,11 @@ def denoise(
         yield records  # outside the scope: the other side runs while this one is suspended
 
 
-def call_model(loop: Loop, step: int, plan: SitePlan | None) -> Predicted:
+def step_calls(loop: Loop, step: int) -> StepCalls:
     """The transformer's calls of one step for the latents that the loop has, within the backend's scope."""
     side = loop.side
     shared = shared_arguments(side, loop.sampler, loop.latents, step)
-    calls = StepCalls(branches=_conditions(side), shared=shared, step=step, features=loop.features)
-    return side.backend.call(calls, plan)
+    return StepCalls(branches=_conditions(side), shared=shared, step=step, features=loop.features)
 
 
 def shared_arguments(side: Loaded, sampler: Sampler, latents: torch.Tensor, step: int) -> Arguments:

@@ -111,16 +111,21 @@ class TracedTap(Tap):
         if self._here(module):
             super().see(module, call, port, value)
 
-    def _here(self, module: str) -> bool:
-        """Whether what is at hand belongs to the program itself.
+    def is_here(self) -> bool:
+        """Whether what is at hand belongs to the program itself, and to no transformation inside it, whatever it was
+        made of: a scan of linen's traces its layer once more, before it runs it.
 
         Raises:
-            InsideJitError: it is inside another trace. UsageError: that one cannot be inlined.
+            InsideJitError: it does not, and may once inner jits are inlined.
         """
-        if trace_state() == self.state:
-            return True
-        if self.may_inline:
+        here = trace_state() == self.state
+        if not here and self.may_inline:
             raise InsideJitError
+        return here
+
+    def _here(self, module: str) -> bool:
+        if self.is_here():
+            return True
         raise UsageError(
             f"'{module}' is called inside a jax transformation (vmap, grad, while), where it cannot be observed; "
             "call it outside of it for the comparison"

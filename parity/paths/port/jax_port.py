@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -21,7 +21,6 @@ from torch.utils import _pytree as pytree
 from torchax import interop
 
 from parity.errors import UsageError
-from parity.hooks.methods import replaced
 from parity.hooks.objects import objects_of, watched
 from parity.hooks.reduce.on_jax import on_host
 from parity.hooks.rows import RowRule
@@ -32,8 +31,8 @@ from parity.models.generic.inputs import LATENT
 from parity.models.spec import Case
 from parity.paths.jax.candidate import Forward, TorchaxBackend
 from parity.paths.jax.mesh import port_devices, use_compilation_cache
-from parity.paths.jax.tracing import InsideJitError, TracedTap, to_jax, trace_state
-from parity.paths.loaded import Inputs, Loaded, Predicted, StepCalls
+from parity.paths.jax.tracing import InsideJitError, TracedTap, to_jax
+from parity.paths.loaded import Inputs, Loaded, StepCalls
 from parity.paths.port.ported import Ported, guarded, moved, wrong_output
 from parity.port import Port, listening
 from parity.reached import Reached
@@ -54,22 +53,11 @@ class JaxPort(TorchaxBackend):
         super().__init__(torch.nn.Module(), family, case, inputs, reached, port_devices(reached.settings), weights)
         self.heard: set[str] = set()
 
-    def _traced(self, calls: StepCalls, plan: object) -> Predicted:
-        """Hears the names of a call, which computes nothing."""
+    def hear(self, calls: StepCalls) -> None:
         group = self.groups[0]
         names, frames = self.batch(group)
         forward = self.forward(names, self.rules[group[0]], SitePlan("none", (), frozenset()))
         jax.eval_shape(lambda *given: forward(*given)[0][0], self.params, self.placed(calls.of(group)), frames, None)
-        return {}, []
-
-    @property
-    def seen(self) -> Set[str]:
-        return self.heard
-
-    def names(self, call: Callable[[], object]) -> Set[str]:
-        with replaced(self, "call", self._traced):
-            call()
-        return self.heard
 
     def weights(self) -> Iterator[tuple[str, str, Callable[[], np.ndarray]]]:
         for path, x in jax.tree_util.tree_leaves_with_path(self.params):
@@ -106,7 +94,7 @@ class JaxPort(TorchaxBackend):
             if heard is not None:
                 stack.enter_context(listening(heard.named))
                 if port.module is not None:
-                    stack.enter_context(watched(port.module, heard.see, heard.within))
+                    stack.enter_context(watched(port.module, heard.see, lambda _: heard.tap.is_here()))
                 for module, mask in (port.padded(given) if port.padded is not None else {}).items():
                     heard.tap.masked(module, {"mask": interop.torch_view(mask)})
             passed = (given,) if port.weights is None else (params, given)
@@ -125,7 +113,6 @@ class _Heard:
     def __init__(self, backend: JaxPort, tap: TracedTap, arguments: Mapping[str, Any]) -> None:
         self.backend, self.tap = backend, tap
         self.rank = arguments[LATENT].ndim
-        self.state = trace_state()
         self.calls: Counter[tuple[str, str]] = Counter()
         self.count = 0
 
@@ -135,7 +122,7 @@ class _Heard:
 
     def see(self, module: str, port: str, value: Any) -> None:
         self.count += 1
-        if not self.within(value):
+        if not self.tap.is_here():
             raise UsageError(
                 f"{self.backend.family.entry.named}: tap('{module}') is inside a jax transformation (vmap, grad, "
                 "cond, or a checkpoint around the function where it is defined); tap its result outside"
@@ -157,18 +144,6 @@ class _Heard:
         if ("", "out") not in self.calls:
             with self.backend.env:
                 self.tap.hold("", 0, "out", interop.torch_view(prediction))
-
-    def within(self, value: Any) -> bool:
-        """Whether a value is at hand in the call itself, and in no transformation inside it, whatever it was made of: a
-        scan of linen's traces its layer once more, before it runs it.
-
-        Raises:
-            InsideJitError: it is not, and may be once inner jits are inlined.
-        """
-        ours = trace_state() == self.state
-        if not ours and self.tap.may_inline:
-            raise InsideJitError
-        return ours
 
     def _given(self, x: Any) -> Any:
         if isinstance(x, np.ndarray):
