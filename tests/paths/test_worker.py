@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -99,6 +100,14 @@ def test_worker_that_ends_while_a_side_opens_is_an_error_of_its_side(worker: Wor
         opened(worker, "gone").facts()
     with pytest.raises(UsageError, match="exit code 3"):
         opened(worker).facts()
+
+
+def test_port_that_ends_its_process_is_an_error_of_its_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "ends.py"
+    file.write_text("import os\nos.fork() or os._exit(0)\nprint('goes on', flush=True)\nos._exit(7)\n")
+    with contextlib.closing(Worker("candidate")) as real, pytest.raises(UsageError, match=r"exit code 7 at ends\.py:4"):
+        real.port("--port", f"{file}:build", 60.0)
+    assert capfd.readouterr().err.split("\n")[0] == "candidate: goes on"  # and none of the stack
 
 
 # --- What libraries raise on a checkpoint of somebody's own is its fault; on parity's own model it is a defect

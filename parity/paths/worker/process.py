@@ -40,8 +40,8 @@ from parity.records import Facts, StepRecords
 from parity.redact import printable
 
 _PROGRAM = "import sys; sys.path.append({!r}); from parity.paths.worker.serve import main; main()"
-LATE = "Timeout ("
-"""How faulthandler begins to say where a process was that took too long."""
+LATE, ABORTED = "Timeout (", "Fatal Python error"
+"""How faulthandler begins to say where a process was that took too long, or that aborts."""
 _LONGEST_LINE = 1 << 16
 """Bytes of what a side prints that are one line at most."""
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
@@ -193,12 +193,7 @@ class Worker:
             code = self._process.wait()
         self._listener.join(5)
         how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        trace = "\n".join(self._said)
-        self._replies.over.wait(5)  # its last words come by that way
-        if self._replies.end is not None:
-            call, trace = self._replies.end
-            how = f"ended by {call}"
-        where = self._line(trace)
+        where = self._line("\n".join(self._said))
         return UsageError(f"the {self.role}'s process {how}{f' at {where}' if where else ''}: nothing was compared")
 
     def _line(self, trace: str) -> str:
@@ -210,12 +205,11 @@ class _Replies:
     """Answers of a worker, read by a thread that holds no reference to the worker, so that it can be collected.
 
     Attributes:
-        end: how the process said that it ends, and its traceback. over: set once no more can come.
+        over: whether no more can come.
     """
 
     def __init__(self) -> None:
-        self.end: tuple[str, str] | None = None
-        self.over = threading.Event()
+        self.over = False
         self._lock = threading.Lock()
         self._awaited: dict[int, Future[Any]] = {}
 
@@ -223,7 +217,7 @@ class _Replies:
         """The answer to come to a request of this number; fails with `BrokenWireError` where none can come."""
         future: Future[Any] = Future()
         with self._lock:
-            if self.over.is_set():
+            if self.over:
                 future.set_exception(wire.BrokenWireError("the other end is gone"))
             else:
                 self._awaited[number] = future
@@ -234,13 +228,10 @@ class _Replies:
         try:
             while True:
                 message = wire.receive(pipe)
-                if "ended" in message:
-                    self.end = (message["ended"], message["trace"])
-                else:
-                    self._awaited.pop(message["id"]).set_result(message)
+                self._awaited.pop(message["id"]).set_result(message)
         except BaseException as error:
             with self._lock:
-                self.over.set()
+                self.over = True
             pipe.close()
             for future in self._awaited.values():
                 future.set_exception(error)
@@ -253,7 +244,7 @@ def _pass_on(lines: IO[bytes], role: Role, said: collections.deque[str]) -> None
     while raw := lines.readline(_LONGEST_LINE):
         line = raw.decode(errors="replace").rstrip("\n")
         said.append(line)
-        quiet = quiet or line.startswith(("Fatal Python error", LATE))
+        quiet = quiet or line.startswith((ABORTED, LATE))
         if not quiet:
             shown = "\t".join(printable(part, "utf-8") for part in line.split("\t"))
             print(f"{role}: {shown}", file=sys.stderr, flush=True)

@@ -2,9 +2,9 @@
 
     python -c '...; main()' ROLE READ WRITE        the descriptors of the two pipes
 
-What the side's own code prints goes to stderr, which the parent reads apart. `os._exit` first says where it was called,
-and faulthandler says where native code aborted, so that the parent can name the line. Imports nothing of a backend
-before it has answered that it is there.
+What the side's own code prints goes to stderr, which the parent reads apart. There faulthandler says where native code
+aborted, or `os._exit` was called, so that the parent can name the line. Imports nothing of a backend before it has
+answered that it is there.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from parity.errors import ParityError, UsageError, summary
 from parity.paths.worker import wire
 from parity.paths.worker.extras import end_with_parent, quieten, require_extras
+from parity.paths.worker.process import ABORTED
 
 if TYPE_CHECKING:
     from parity.paths.live import Host, LiveSide
@@ -124,7 +125,7 @@ def answer(read: int, write: int) -> NoReturn:
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     faulthandler.enable()
-    leave = _tell_exits(replies)
+    leave = _tell_exits()
     end_with_parent()
     server, refused = None, ParityError("")
     try:
@@ -169,13 +170,14 @@ def _error(error: BaseException) -> dict[str, Any]:
     return {"error": {"code": 0, "text": text, "trace": traceback.format_exc()}}
 
 
-def _tell_exits(replies: Connection) -> Callable[[int], NoReturn]:
-    """Have `os._exit` say where it is called before it ends the process; returns what only ends it."""
-    leave = os._exit
+def _tell_exits() -> Callable[[int], NoReturn]:
+    """Have `os._exit` say where it is called before it ends this process; returns what only ends it."""
+    leave, here = os._exit, os.getpid()
 
     def last_words(status: int) -> NoReturn:
-        trace = "".join(traceback.format_stack(sys._getframe(1)))
-        wire.send(replies, {"ended": f"os._exit({status})", "trace": trace})
+        if os.getpid() == here:  # and no process that was forked
+            os.write(2, f"{ABORTED}: os._exit\n".encode())
+            faulthandler.dump_traceback(file=2, all_threads=False)
         leave(status)
 
     os._exit = last_words
