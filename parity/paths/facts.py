@@ -185,7 +185,7 @@ def stage_facts(
     )
 
 
-def leave(folder: Path, role: Role, loop: Loop) -> None:
+def leave_files(folder: Path, role: Role, loop: Loop) -> None:
     """Write a side's embeddings and final latents into a folder, in the ports' conventions."""
     side = loop.side
     side.family.write_stage1(folder / f"{role}_embeddings.safetensors", side.inputs.conditions)

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -22,7 +21,7 @@ from parity.models.family import Family
 from parity.models.patches import device_named
 from parity.models.registry import opened, tiny_names
 from parity.models.spec import Case
-from parity.paths.facts import facts_of, leave, stage_facts
+from parity.paths.facts import facts_of, leave_files, stage_facts
 from parity.paths.families import from_tensors, load, reference_case, with_names
 from parity.paths.floors import Variant, make_variants, with_floors
 from parity.paths.follow import Walk, follow, stepwise, take
@@ -117,6 +116,7 @@ class LiveSide:
         if loaded is not None:
             self.loaded = loaded
         self._made: dict[tuple[str, ...], list[Variant]] = {}
+        self._walked: tuple[Plan, Mapping[str, Loop | Once]] = Plan(), {}
 
     # --- what it runs
 
@@ -177,7 +177,7 @@ class LiveSide:
             return self._follow(plan, start, steps[0])
         return self._steps(plan, start, steps)
 
-    def _steps(self, plan: Plan, start: State | Forced | None, steps: tuple[int, int] | None) -> Iterator[Any]:
+    def _steps(self, plan: Plan, start: State | Forced | None, steps: tuple[int, int] | None) -> Iterator[StepRecords]:
         first, stop = steps or self._span
         forced = start if callable(start) else None
         # A loop that is forced from a later step on has walked there too, for what a feature cache holds by then.
@@ -185,19 +185,17 @@ class LiveSide:
         loop = self._begin(self.loaded, first, state)
         variants = self._variants(plan.floors)
         walks = [(v, self._begin(v.side, first, state, v.around, plan.forced)) for v in variants]
+        self._walked = plan, {"": loop, **{v.name: walk for v, walk in walks}}
         own = denoise(loop, plan.sites, forced, first=first, stop=stop)
         for step in with_floors(own, walks, plan.sites, forced=plan.forced, first=first):
             if step.step == first:
                 self.loaded.reached.require()
             yield step
-        if plan.leave is not None and isinstance(loop, Loop):
-            leave(Path(plan.leave), self.role, loop)
-        if plan.ends:
-            yield self._ends(plan, {"": loop, **{v.name: walk for v, walk in walks}})
 
-    def _ends(self, plan: Plan, runs: Mapping[str, Loop | Once]) -> Ends:
-        """The modules named, what computed the attention, and what a port installed in vain."""
-        own = self.loaded
+    def ends(self, leave: str | None = None) -> Ends:
+        own, (_, runs) = self.loaded, self._walked
+        if leave is not None and isinstance(loop := runs[""], Loop):
+            leave_files(Path(leave), self.role, loop)
         heard = own.backend.heard  # some of a port's names show only when it is called
         named = sorted(own.modules if heard is None else heard)
         return Ends(_came(runs), tuple(filter(None, named)), own.backend.ran, own.family.idle())
@@ -240,7 +238,7 @@ class LiveSide:
 
     def close(self) -> None:
         vars(self).pop("loaded", None)
-        self._made = {}
+        self._made, self._walked = {}, (Plan(), {})
 
 
 def _came(runs: Mapping[str, Loop | Once]) -> dict[str, Outputs]:
@@ -253,7 +251,7 @@ class StageSide(LiveSide):
 
     Runs that measure its floors take this side's own inputs where a plan is `forced`, as in a comparison of the stage
     by itself, and else those of the runs of the same name before it (`Start.beside`), as in a recording of a chain.
-    Where they take its own, what follows the step is also what the stage makes of each of those inputs (`BESIDE`).
+    Where they take its own, what it came to is also what the stage makes of each of those inputs (`BESIDE`).
     """
 
     @functools.cached_property
@@ -295,7 +293,8 @@ class StageSide(LiveSide):
     ) -> Once:
         return Once(replace(side, inputs=self.loaded.inputs) if forced else side)
 
-    def _ends(self, plan: Plan, runs: Mapping[str, Loop | Once]) -> Ends:
+    def ends(self, leave: str | None = None) -> Ends:
+        plan, runs = self._walked
         beside: dict[str, Loop | Once] = {}
         for name in self._also(plan):
             beside[f"{BESIDE}{name}"] = again = Once(replace(self.loaded, inputs=self.loaded.inputs.of(name)))

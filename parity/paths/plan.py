@@ -146,8 +146,6 @@ class Plan:
         sites: of the transformer; None for the loop's own values alone.
         floors: kinds of floors that are measured beside (a reference alone); empty for none.
         forced: whether the runs that measure floors start each step from this side's own latents.
-        ends: whether `Ends` follow the last step: what this side came to, and the runs that measured its floors.
-        leave: folder in which the side leaves its embeddings and final latents in the ports' conventions; None for not.
         follow: values of the other side by `name_of` their keys: those of this side, a reference, give way to the
             other's, in its step and in those that measure its floors, and what is handed out is how far each was from
             it (`parity.paths.follow`), in place of the step. far: whether a value gives way however far it is:
@@ -158,8 +156,6 @@ class Plan:
     sites: SitePlan | None = None
     floors: tuple[str, ...] = ()
     forced: bool = False
-    ends: bool = False
-    leave: str | None = None
     follow: Given = field(default_factory=dict)
     far: bool = False
     own_order: bool = False
@@ -182,7 +178,7 @@ Outputs = Given
 
 @dataclass
 class Ends:
-    """What a side came to, after its last step; no part of a golden.
+    """What a side came to; no part of a golden.
 
     Attributes:
         runs: what each run came to: `""` is the side's own, others measured its floors.
@@ -222,14 +218,20 @@ class Side(Protocol):
     ) -> Iterator[StepRecords]:
         """The records of its steps, one step at a time, each computed when it is asked for (or just before).
 
-        Where the plan says so, `parity.paths.plan.Ends` follow them in the same stream.
-
         Args:
             start: the state before the first step; or what gives each step its state.
             steps: from the first to before the second; None for all.
 
         Raises:
             UsageError: the side's own code failed. InconclusiveError: a chosen site never fired.
+        """
+        ...
+
+    def ends(self, leave: str | None = None) -> Ends:
+        """What it came to by the last step that it was observed in, and the runs that measured its floors.
+
+        Args:
+            leave: folder in which the side leaves its embeddings and latents in the ports' conventions; None for not.
         """
         ...
 

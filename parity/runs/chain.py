@@ -18,7 +18,7 @@ from parity.models.registry import opened
 from parity.paths.plan import VAE_INPUT, Given, Openers, Plan
 from parity.runs.compare import Encodings, compare, merged
 from parity.runs.request import Choice, Request, Say
-from parity.runs.sides import Sink, Steps, counted, spec_of
+from parity.runs.sides import Sink, counted, spec_of
 from parity.runs.vae_stage import decode_round
 
 
@@ -113,8 +113,8 @@ def latents_of(request: Request, openers: Openers, say: Say) -> Given:
     alone = dataclasses.replace(request, reference=request.reference.neutral, stages=("transformer",), stage1=stage1)
     say("encoding the prompt" if stage1 is None else "reading the embeddings")
     side = openers.of("reference").open(spec_of(alone, "reference"))
-    steps = Steps(side.observe(Plan(ends=True)))
-    for _ in counted(steps, "the reference's latents", request.steps, say):
+    for _ in counted(side.observe(Plan()), "the reference's latents", request.steps, say):
         continue
+    latents = side.ends().own["latents"]
     side.close()
-    return {VAE_INPUT: steps.ends.own["latents"]}
+    return {VAE_INPUT: latents}

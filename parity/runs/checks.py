@@ -25,7 +25,7 @@ from parity.paths.plan import DEFAULT_KINDS, Ends, Pair, Plan, Side, State, stat
 from parity.reached import Reached
 from parity.records import LOOP, StepRecords
 from parity.runs.follow import Following, behind, descend, holding, placed, unobserved, without_held
-from parity.runs.sides import Ready, Sink, Steps, counted
+from parity.runs.sides import Ready, Sink, counted
 from parity.settings import BITS, NEUTRAL, Difference, Settings
 
 REACHED = "settings reached"
@@ -48,19 +48,18 @@ def logic(pair: Ready, sink: Sink) -> tuple[Result, Truth]:
     """Judge a pair two ways, against the reference and its float32 floors; returns what the reference computed too."""
     judged, request, say = Judged(pair, "logic", sink), pair.request, pair.say
     say("preparing the floors")
-    plan, leave = judged.plan, judged.leave
     truth = Truth()
     forced = request.isolate == "steps"
-    ours = Plan(sites=plan, floors=DEFAULT_KINDS, forced=forced or request.by_itself, ends=True, leave=leave)
-    first = Steps(pair.sides.reference.observe(ours))
-    theirs = Plan(sites=holding(plan, request), ends=True, leave=leave)
-    second = Steps(pair.sides.candidate.observe(theirs, start=judged.states.get if forced else None))
+    plan = Plan(sites=judged.plan, floors=DEFAULT_KINDS, forced=forced or request.by_itself)
+    first = pair.sides.reference.observe(plan)
+    theirs = Plan(sites=holding(judged.plan, request))
+    second = pair.sides.candidate.observe(theirs, start=judged.states.get if forced else None)
     for reference in counted(first, "reference and its floors", request.steps, say):
         judged.begin(reference)
         say(request.candidate_at(reference.step), reference.step, request.steps)
         judged.add(reference, reference, next(second))
         truth.steps.append(reference)
-    truth.ends, ends = first.ends, second.ends
+    truth.ends, ends = pair.sides.reference.ends(judged.leave), pair.sides.candidate.ends(judged.leave)
     judged.settle(pair.sides.reference)
     sink.ends["logic"] = Pair(truth.ends, ends)
     sink.finish()
@@ -221,9 +220,8 @@ def truth_alone(pair: Ready) -> Truth:
     request, say = pair.request, pair.say
     say("loading the float32 truth")
     side = pair.reference(pair.settings.reference.neutral, pair.facts.reference, "float32")
-    plan = Plan(sites=pair.plan(), floors=DEFAULT_KINDS, ends=True, forced=request.by_itself)
-    steps = Steps(side.observe(plan))
-    truth = Truth(list(counted(steps, "truth and its floors", request.steps, say)), steps.ends)
+    plan = Plan(sites=pair.plan(), floors=DEFAULT_KINDS, forced=request.by_itself)
+    truth = Truth(list(counted(side.observe(plan), "truth and its floors", request.steps, say)), side.ends())
     side.close()
     return truth
 
@@ -231,19 +229,13 @@ def truth_alone(pair: Ready) -> Truth:
 def precision(pair: Ready, truth: Truth, sink: Sink) -> Result:
     """Judge a pair as given, three ways."""
     check, request, say = Judged(pair, "precision", sink), pair.request, pair.say
-    plan = check.plan
     starts = {step.step: state_of(step, "before") for step in truth.steps}
     start = starts.get if request.isolate == "steps" else None
     extra = _coarse(pair)
     references = [pair.sides.reference, *([] if extra is None else [extra])]
-    whole = Plan(sites=plan, ends=True, leave=check.leave)
     begun: StepRecords | None = None
-    runs = [
-        Steps(side.observe(whole if i == 0 else Plan(sites=plan, ends=True), start=start))
-        for i, side in enumerate(references)
-    ]
-    theirs_plan = replace(whole, sites=holding(plan, request))
-    candidate = Steps(pair.sides.candidate.observe(theirs_plan, start=start))
+    runs = [side.observe(Plan(sites=check.plan), start=start) for side in references]
+    candidate = pair.sides.candidate.observe(Plan(sites=holding(check.plan, request)), start=start)
     for true in truth.steps:
         say("reference in its working dtype", true.step, request.steps)
         given = [next(run) for run in runs]
@@ -253,7 +245,8 @@ def precision(pair: Ready, truth: Truth, sink: Sink) -> Result:
         judged = _three_ways(true, given, theirs)
         check.add(given[0], judged, theirs)
         begun = begun or judged
-    own, coarse, ends = runs[0].ends, Ends() if extra is None else runs[1].ends, candidate.ends
+    own, ends = pair.sides.reference.ends(check.leave), pair.sides.candidate.ends(check.leave)
+    coarse = Ends() if extra is None else extra.ends()
     check.settle(references[-1])
     beside = {"float32": truth.ends.own} | ({} if extra is None else {"coarse": coarse.own})
     if request.by_itself:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from parity.golden.fingerprint import fingerprint
-from parity.paths.plan import Forced, Opener, Openers, Plan, Role, Side, Spec, State
+from parity.paths.plan import Ends, Forced, Opener, Openers, Plan, Role, Side, Spec, State
 from parity.paths.port.settings import PortInfo
 from parity.records import Facts, StepRecords
 
@@ -22,7 +22,8 @@ class Memo:
 
     side: Side
     spec: Spec
-    runs: dict[object, list[StepRecords]] = field(default_factory=dict)
+    runs: dict[object, tuple[list[StepRecords], Ends]] = field(default_factory=dict)
+    _ends: Ends | None = None
 
     def facts(self) -> Facts:
         return self.side.facts()
@@ -30,19 +31,17 @@ class Memo:
     def observe(
         self, plan: Plan, *, start: State | Forced | None = None, steps: tuple[int, int] | None = None
     ) -> Iterator[StepRecords]:
-        key = self._key(plan, start, steps)
-        if key is None:
+        if start is not None or steps is not None:
+            self._ends = None
             return self.side.observe(plan, start=start, steps=steps)
+        key = (plan.sites, plan.floors, plan.forced)
         if key not in self.runs:
-            self.runs[key] = list(self.side.observe(plan, start=start, steps=steps))
-        return iter(self.runs[key])
+            self.runs[key] = list(self.side.observe(plan)), self.side.ends()
+        records, self._ends = self.runs[key]
+        return iter(records)
 
-    def _key(self, plan: Plan, start: State | Forced | None, steps: tuple[int, int] | None) -> object | None:
-        """By what a run is found again; None for one that is not remembered."""
-        if callable(start) or plan.leave is not None or steps is not None:
-            return None
-        state = None if start is None else tuple((name, fingerprint(x)) for name, x in start.items())
-        return (plan.sites, plan.floors, plan.forced, plan.ends, state)
+    def ends(self, leave: str | None = None) -> Ends:
+        return self.side.ends(leave) if self._ends is None or leave is not None else self._ends
 
     def close(self) -> None:
         """It is kept."""

@@ -12,6 +12,7 @@ recorded.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from parity.paths.plan import (
     KINDS,
     LOOP_STAGE,
     STAGES_STEP,
+    Ends,
     Openers,
     Plan,
     Role,
@@ -37,7 +39,7 @@ from parity.paths.plan import (
 from parity.records import Facts, StepRecords
 from parity.runs.given import carry
 from parity.runs.request import Request, Say
-from parity.runs.sides import Steps, arrays, counted, spec_of, workers
+from parity.runs.sides import arrays, counted, spec_of, workers
 from parity.settings import DeepCache, Settings
 
 if TYPE_CHECKING:
@@ -126,7 +128,10 @@ def _recorded(request: RecordRequest, side: Side, facts: Facts, chain: Chain | N
         if STAGES_STEP in writer.steps_done:
             return Recorded(0)  # it is the last to be written
         done = len(writer.steps_done)
-        steps = _steps(request, side, plan, done, say)
+        over = done >= request.run.steps and "vae" not in request.run.stages
+        if over:
+            say(f"nothing is left of {request.run.steps} steps to record")
+        steps = iter(()) if over else _steps(request, side, plan, done, say)
         for step in counted(steps, f"recording the {request.side}", request.run.steps, say):
             if step.step == done > 0 and (held := _like(request.settings.deep_cache, done)) is not None:
                 _require_alike(request.where, Golden.open(request.where).read_step(held), step)
@@ -138,13 +143,14 @@ def _recorded(request: RecordRequest, side: Side, facts: Facts, chain: Chain | N
                 carry(request.where, facts, provenance, resumed=done > 0)
         if not written:  # it may have been killed before it could
             carry(request.where, facts, provenance, resumed=done > 0)
+        ends = Ends() if over else side.ends()
         if chain is not None and "vae" in request.run.stages:
-            chain.decode(steps.ends, say)
+            chain.decode(ends, say)
         if chain is not None and chain.records:
             writer.write_step(chain.step())
-        if steps.ends.idle:
-            writer.finish(replace(provenance, idle=steps.ends.idle))
-    return Recorded(written, steps.ends.idle)
+        if ends.idle:
+            writer.finish(replace(provenance, idle=ends.idle))
+    return Recorded(written, ends.idle)
 
 
 def _require_alike(where: str, held: StepRecords, new: StepRecords) -> None:
@@ -174,18 +180,13 @@ def _like(cache: DeepCache | None, step: int) -> int | None:
     return next((i for i in reversed(range(step)) if cache is None or cache.full(i) == cache.full(step)), None)
 
 
-def _steps(request: RecordRequest, side: Side, plan: SitePlan, done: int, say: Say) -> Steps:
+def _steps(request: RecordRequest, side: Side, plan: SitePlan, done: int, say: Say) -> Iterator[StepRecords]:
     """The steps from the first that is needed; with floors that is the first of all."""
-    total, vae, port = request.run.steps, "vae" in request.run.stages, request.run.ports.any
-    if done >= total and not vae:
-        say(f"nothing is left of {total} steps to record")
-        return Steps(iter(()))
     first = 0 if request.floors else done
     start = _state_after(request.where, first - 1) if first else None
     if request.floors:
         say("preparing the floors")
-    wanted = Plan(sites=plan, floors=request.floors, ends=vae or port)
-    return Steps(side.observe(wanted, start=start, steps=(first, total)))
+    return side.observe(Plan(sites=plan, floors=request.floors), start=start, steps=(first, request.run.steps))
 
 
 def _state_after(where: str, step: int) -> State:

@@ -19,7 +19,7 @@ from parity.paths.plan import STAGES_STEP, VAE_INPUT, VAE_STAGE, Ends, Openers, 
 from parity.records import LOOP, Facts, Floor, Key, Record, StepRecords
 from parity.runs.record import RecordRequest
 from parity.runs.request import Choice, Say
-from parity.runs.sides import Steps, modules_of, source_of
+from parity.runs.sides import modules_of, source_of
 from parity.runs.text_stage import start_of
 from parity.settings import Settings
 
@@ -95,15 +95,15 @@ class Chain:
         facts = side.facts()
         self.weights |= _weights(facts)
         sites = plan_sites(["", *modules_of(facts)], *choice, trunk=facts.trunk)
-        steps = Steps(side.observe(Plan(sites=sites, floors=self.request.floors, ends=True)))
-        for step in steps:
+        for step in side.observe(Plan(sites=sites, floors=self.request.floors)):
             for r in step.records:
                 # The values of a whole video are as large as everything else together: its sketch is compared.
                 video = spec.source.stage == VAE_STAGE and r.key.module == LOOP
                 self.records.append(replace(r, key=placed(r.key), value=None if video else r.value))
             self.floors |= {placed(key): floor for key, floor in step.floors.items()}
+        ends = side.ends()
         side.close()
-        return steps.ends
+        return ends
 
     def step(self) -> StepRecords:
         return StepRecords(STAGES_STEP, tuple(self.records), self.floors)

@@ -182,27 +182,6 @@ def arrays(values: Mapping[str, object], dtypes: Mapping[str, str]) -> Given:
     return {name: Array(x, dtypes[name]) for name, x in values.items()}  # type: ignore[arg-type]
 
 
-class Steps(Iterator[StepRecords]):
-    """The steps of a side's stream, behind which it says what it came to."""
-
-    def __init__(self, stream: Iterator[Any]) -> None:
-        self._stream, self._ends = stream, Ends()
-
-    def __next__(self) -> StepRecords:
-        step = next(self._stream)
-        if isinstance(step, Ends):
-            self._ends = step
-            step = next(self._stream)
-        return step
-
-    @property
-    def ends(self) -> Ends:
-        """What it came to; takes the steps that are left."""
-        for _ in self:
-            continue
-        return self._ends
-
-
 def counted(steps: Iterable[StepRecords], text: str, total: int, say: Say) -> Iterator[StepRecords]:
     """The steps, with a line for each once it is there."""
     for step in steps:

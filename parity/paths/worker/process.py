@@ -33,7 +33,7 @@ from typing import IO, Any
 
 import parity
 from parity.errors import InconclusiveError, ParityError, UsageError
-from parity.paths.plan import Forced, Opener, Plan, Role, Spec, State
+from parity.paths.plan import Ends, Forced, Opener, Plan, Role, Spec, State
 from parity.paths.port.settings import PortInfo
 from parity.paths.worker import wire
 from parity.records import Facts, StepRecords
@@ -315,6 +315,10 @@ class ProcessSide:
             step += 1
             asked = ask(step) if ahead else None
             yield found
+
+    def ends(self, leave: str | None = None) -> Ends:
+        found: Ends = self.worker.ask("ends", side=self._number, leave=leave)
+        return found
 
     def close(self) -> None:
         self.worker.send("close", side=self._number)

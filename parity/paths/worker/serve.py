@@ -91,6 +91,9 @@ class Server:
             del self.streams[stream]
         return found
 
+    def ends(self, side: int, leave: str | None) -> object:
+        return self.sides[side].ends(leave)
+
     def close(self, side: int) -> None:
         self.streams = {number: stream for number, stream in self.streams.items() if stream.side != side}
         self.sides.pop(side).close()
