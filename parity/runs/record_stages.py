@@ -15,7 +15,7 @@ from parity.models.family import Family
 from parity.models.registry import opened
 from parity.models.spec import Case
 from parity.paths.known_stages import stage_modules
-from parity.paths.plan import STAGES_STEP, VAE_INPUT, VAE_STAGE, Ends, Openers, Outputs, Plan, Spec, Start
+from parity.paths.plan import STAGES_STEP, VAE_INPUT, VAE_STAGE, Ends, Openers, Plan, Spec, Start
 from parity.records import LOOP, Facts, Floor, Key, Record, StepRecords
 from parity.runs.record import RecordRequest
 from parity.runs.request import Choice, Say
@@ -60,15 +60,13 @@ class Chain:
     def encode(self, say: Say) -> Start:
         """Run the encoders, keep their records, and give what the loop goes on from."""
         text = self.family.text(self.case)
-        runs: dict[str, Mapping[str, Outputs]] = {}
+        ends: dict[str, Ends] = {}
         for number, encoder in enumerate(text.encoders):
             if encoder.tokens:
                 say(f"text: {encoder.part}")
                 spec = self._spec("text", encoder.part, encoder.settings(self.request.settings))
-                runs[encoder.part] = self._run(spec, self.choices[encoder.part], number).runs
-
-        names = dict.fromkeys(name for of in runs.values() for name in of if name)
-        return start_of(text, runs, "", self.request.settings, names, lambda name: "")
+                ends[encoder.part] = self._run(spec, self.choices[encoder.part], number)
+        return start_of(text, ends, self.request.settings)
 
     def decode(self, ends: Ends, say: Say) -> None:
         """Decode what the loops came to, and keep the records."""

@@ -9,7 +9,7 @@ ids and the rows that masks leave are checked.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 
 import torch
 
@@ -23,7 +23,7 @@ from parity.models.registry import opened
 from parity.models.stage_files import read_stage1
 from parity.models.text import TEXT, Encoder, TextStage
 from parity.paths.loaded import array, tensor
-from parity.paths.plan import Ends, Given, Openers, Outputs, Pair, Start, split_branches
+from parity.paths.plan import Ends, Given, Openers, Pair, Start, split_branches
 from parity.paths.stage import held_dtype
 from parity.runs.checks import coarse_settings
 from parity.runs.compare import Encodings, compare_stage, merged
@@ -123,50 +123,32 @@ def _of_file(encoder: Encoder, said: Settings, held: list[torch.Tensor]) -> tupl
 
 
 def _encoded(text: TextStage, came: Came, name: str, request: Request) -> Pair[Start]:
-    """Both sides' own embeddings of a check, with its settings, and those of the runs beside them."""
-    runs = {part: _runs(rounds, name) for part, rounds in came.items()}
-    names = dict.fromkeys(n for of in runs.values() for n in of if n not in ("reference", "candidate"))
-
-    def instead(run: str) -> str:
-        return "reference" if run == "coarse" else "float32"
-
-    ours = start_of(text, runs, "reference", request.reference, names, instead)
-    return Pair(ours, start_of(text, runs, "candidate", request.candidate, (), instead))
+    """Both sides' own embeddings of a check, with its settings; of an encoder without it those of the one it has."""
+    at = {part: rounds.get(name) or next(iter(rounds.values())) for part, rounds in came.items()}
+    ours = start_of(text, {part: pair.reference for part, pair in at.items()}, request.reference)
+    return Pair(ours, start_of(text, {part: pair.candidate for part, pair in at.items()}, request.candidate))
 
 
-def start_of(
-    text: TextStage,
-    runs: Mapping[str, Mapping[str, Outputs]],
-    own: str,
-    settings: Settings,
-    beside: Iterable[str],
-    instead: Callable[[str], str],
-) -> Start:
-    """What a loop starts from: what its side encoded, and the runs beside it that measured floors.
+def start_of(text: TextStage, ends: Mapping[str, Ends], settings: Settings) -> Start:
+    """What a loop starts from: what its side encoded, and the runs beside it that measured floors. For an encoder that
+    has no run of a name its side's own counts.
 
     Args:
-        runs: an encoder's part -> run -> what it came to. own: the side's run. instead: a run's name -> that of the one
-            that counts for an encoder which has none of that name.
+        ends: an encoder's part -> what its side came to.
     """
 
     def given(run: str, dtype: torch.dtype) -> Given:
         made: dict[str, dict[str, torch.Tensor]] = {encoder.part: {} for encoder in text.encoders}
-        for part, of in runs.items():
-            outputs = split_branches(of.get(run) or of[instead(run)])
+        for part, of in ends.items():
+            outputs = split_branches(of.runs.get(run) or of.own)
             made[part] = {branch: tensor(x) for branch, named in outputs.items() for x in named.values()}
         conditions = text.conditions(made, dtype)
         return {f"{b}.{k}": array(x) for b, arguments in conditions.items() for k, x in arguments.items()}
 
-    others = {name: given(name, torch.float64 if name == "float64" else torch.float32) for name in beside}
+    names = dict.fromkeys(name for of in ends.values() for name in of.beside)
+    others = {name: given(name, torch.float64 if name == "float64" else torch.float32) for name in names}
     tokens = {name: array(x) for name, x in text.tokens().items()}
-    return Start(given(own, DTYPES[settings.text("dtype")]), others, tokens)
-
-
-def _runs(rounds: Mapping[str, Pair[Ends]], name: str) -> dict[str, Outputs]:
-    """What an encoder came to in a check, by run: `reference`, `candidate`, `float32` (the truth) and those beside."""
-    at = rounds.get(name) or next(iter(rounds.values()))
-    ours = at.reference.own
-    return {"float32": ours, **at.reference.beside, "reference": ours, "candidate": at.candidate.own}
+    return Start(given("", DTYPES[settings.text("dtype")]), others, tokens)
 
 
 def token_checks(text: TextStage) -> tuple[Check, ...]:
