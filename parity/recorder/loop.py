@@ -43,9 +43,10 @@ NOT_CALLED = (
 
 @dataclass
 class Loop:
-    """Watches a script's loop; `recording`: that goes on."""
+    """Watches a script's loop; `recording`: that goes on. `inside`: whether its pipeline is being called."""
 
     recording: Recording
+    inside: bool = False
     _decoded: Counter[str] = field(default_factory=Counter)
     _named: Counter[str] = field(default_factory=Counter)
     _stood: tuple[np.ndarray, float] = (np.zeros(0), math.nan)
@@ -145,8 +146,9 @@ class Loop:
         return self.steps.value(port, np.asarray(np.float64(value)), "float64")
 
     @contextlib.contextmanager
-    def renewing(self, parts: Parts) -> Iterator[None]:
-        """Within it, a scheduler or a VAE that a pipeline has been given since is watched in its calls too."""
+    def calling(self, parts: Parts) -> Iterator[None]:
+        """Within it, the calls of a pipeline are noted, where they may be made again; and a scheduler or a VAE that it
+        has been given since is watched in them too."""
         if not callable(parts.pipe):
             yield
             return
@@ -155,8 +157,14 @@ class Loop:
 
         @functools.wraps(own)
         def called(pipe: Any, *args: Any, **kwargs: Any) -> Any:
+            if pipe is not parts.pipe or self.inside:
+                return own(pipe, *args, **kwargs)
             with contextlib.ExitStack() as stack:
-                new = parts.now if pipe is parts.pipe else parts
+                stack.enter_context(replaced(self, "inside", True))
+                if self.recording.calls is not None:
+                    with self.recording.guard():
+                        self.recording.calls.append(Again.of(pipe, args, kwargs))
+                new = parts.now
                 for part, watching in ((new.scheduler, self.stepping), (new.vae, self.decoding)):
                     if id(part) not in known:
                         stack.enter_context(watching(part))

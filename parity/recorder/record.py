@@ -21,7 +21,7 @@ from parity.hooks.torchtools import is_compiled as is_torch_compiled
 from parity.port import Layout
 from parity.recorder.loop import NOT_CALLED, Loop
 from parity.recorder.parts import Parts, Process, one_of, provenance_of
-from parity.recorder.rerun import RUNS, Memory, calls_of, measured, modules_of, write_floors
+from parity.recorder.rerun import RUNS, Again, Memory, measured, modules_of, write_floors
 from parity.recorder.steps import Steps
 from parity.recorder.torch_calls import Calls, Kind, TorchCompiledCalls
 from parity.recorder.wrong import Wrong
@@ -41,7 +41,8 @@ class Recording:
         quiet: whether the user is shown nothing of it: a run again, of weights that the first recorded.
         wrong: takes what known faults make of it; None for none.
         failed: what ended it before the script's end; empty for nothing. whole: whether it is written, to its end.
-        kind: where the tensors lie. steps: what is recorded so far.
+        calls: of the pipeline, so that they can be made again; None where they are not. kind: where the tensors lie.
+        steps: what is recorded so far.
     """
 
     where: str
@@ -52,6 +53,7 @@ class Recording:
     failed: str = ""
     stopped: bool = False
     whole: bool = False
+    calls: list[Again] | None = None
 
     def __post_init__(self) -> None:
         parts = self.asked.parts
@@ -211,12 +213,13 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
         if asked.causes and pipe is None:
             raise UsageError(CAUSES)
         begin = Memory.of(() if pipe is None else modules_of(parts))
-        with _recording(self._where, asked, quiet=self._quiet) as recording, calls_of(pipe, recording.guard) as calls:
+        with _recording(self._where, asked, quiet=self._quiet) as recording:
+            recording.calls = None if pipe is None else []
             yield recording
-        if recording.whole and calls:
+        if recording.whole and recording.calls:
             try:
                 for _ in self._runs(begin.put):
-                    for call in calls:
+                    for call in recording.calls:
                         with contextlib.suppress(_StoppedError):
                             call()
             except Exception as failed:  # the script has its result, and the golden is written
@@ -360,7 +363,7 @@ def _watched(recording: Recording) -> list[contextlib.AbstractContextManager[Non
     loop = Loop(recording)
     found += [] if parts.scheduler is None else [loop.stepping(parts.scheduler)]
     found += [] if parts.vae is None else [loop.decoding(parts.vae)]
-    return [*found, *map(loop.finishing, parts.processors()), loop.naming(), loop.renewing(parts)]
+    return [*found, *map(loop.finishing, parts.processors()), loop.naming(), loop.calling(parts)]
 
 
 def _finish(recording: Recording, complete: bool) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import math
 import random
 import tempfile
@@ -25,7 +24,7 @@ import torch
 from parity.errors import UsageError
 from parity.floors import STORED, Floors, least
 from parity.golden import Golden, GoldenWriter
-from parity.hooks.methods import all_of, replaced
+from parity.hooks.methods import all_of
 from parity.hooks.perturb import perturbed
 from parity.hooks.torchtools import mapped, plain
 from parity.recorder.steps import OUTSIDE
@@ -35,8 +34,6 @@ from parity.sketch import Geometry, norm
 if TYPE_CHECKING:
     from parity.recorder.parts import Parts
     from parity.recorder.record import Recording
-
-Guard = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
@@ -196,36 +193,6 @@ class Again:
         """Make it again; may be done any number of times."""
         self.draws.put()
         return self.function(*_copied(self.args), **_copied(self.kwargs))
-
-
-@contextlib.contextmanager
-def calls_of(pipe: Any, guard: Guard) -> Iterator[list[Again]]:
-    """Within it, the calls of a pipeline are noted, so that each can be made again.
-
-    Args:
-        guard: context in which parity's own work is done.
-    """
-    calls: list[Again] = []
-    if not callable(pipe):
-        yield calls
-        return
-    own, inside = type(pipe).__call__, False
-
-    @functools.wraps(own)
-    def observed(self: Any, *args: Any, **kwargs: Any) -> Any:
-        nonlocal inside
-        if self is not pipe or inside:
-            return own(self, *args, **kwargs)
-        inside = True
-        try:
-            with guard():
-                calls.append(Again.of(functools.partial(own, self), args, kwargs))
-            return own(self, *args, **kwargs)
-        finally:
-            inside = False
-
-    with replaced(type(pipe), "__call__", observed):
-        yield calls
 
 
 def _copied(x: Any) -> Any:
