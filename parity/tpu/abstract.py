@@ -21,7 +21,6 @@ made once, in memory.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +40,7 @@ from parity.models.patches import DTYPES, as_loaded, setting_dtype
 from parity.models.spec import Case
 from parity.paths.families import load, with_names
 from parity.paths.jax.candidate import TorchaxBackend, adapt
-from parity.paths.jax.mesh import Devices, make_mesh, rules_of
+from parity.paths.jax.mesh import Devices
 from parity.paths.jax.tracing import scoped, to_jax
 from parity.paths.loaded import Inputs, Loaded, batched
 from parity.paths.loop import latents_dtype, prepare, shared_arguments
@@ -65,19 +64,17 @@ class Abstract:
 
     Attributes:
         backend: the candidate's own. arguments: of one call, abstract. modules: paths of the model's.
-        scoped: the module whose operations are to say whose they are, if the backend does not see to it.
     """
 
     backend: TorchaxBackend
     arguments: Mapping[str, Any]
     modules: frozenset[str]
-    scoped: torch.nn.Module | None = None
 
     def lowered(self) -> jax.stages.Lowered:
-        """The program of a call."""
+        """The program of a call, whose operations say of which module they are."""
         backend, group = self.backend, self.backend.groups[0]
         names, frames = backend.batch(group)
-        with backend.scope(), contextlib.nullcontext() if self.scoped is None else scoped(self.scoped):
+        with backend.scope(), scoped(backend.model):
             forward = backend.forward(names, backend.rules[group[0]], None)
             found, _ = backend.programs.lowered(forward, backend.params, self.arguments, frames, None)
         return found
@@ -115,7 +112,7 @@ def abstract_devices(settings: Settings, devices: Sequence[jax.Device]) -> Abstr
     """
     if not settings["jit"]:
         raise UsageError("jit=false compiles no program: leave it out")
-    return AbstractDevices(make_mesh(settings, devices[: math.prod(settings.mesh_shape)]), rules_of(settings))
+    return AbstractDevices.of(settings, devices[: math.prod(settings.mesh_shape)])
 
 
 def abstract_inputs(family: Family, case: Case, settings: Settings) -> Inputs:
@@ -190,7 +187,7 @@ def abstract_port(
     moved = [elsewhere.put(x, sharding or whole) for x, sharding in zip(weights, there, strict=True)]
     backend.params = jax.tree.unflatten(structure, moved)
     backend.frames = jax.tree.map(lambda x: elsewhere.put(x, whole), backend.frames)
-    return Abstract(backend, _arguments(loaded, backend), frozenset(("", *modules)), scoped=backend.model)
+    return Abstract(backend, _arguments(loaded, backend), frozenset(("", *modules)))
 
 
 def _on(sharding: Any, devices: Sequence[jax.Device]) -> NamedSharding | None:

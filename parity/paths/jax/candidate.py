@@ -37,7 +37,7 @@ from parity.paths.jax.emulated import elementary, products
 from parity.paths.jax.mended import attention_of, is_torchax_own, mended
 from parity.paths.jax.mesh import Devices, make_devices, port_devices, use_compilation_cache
 from parity.paths.jax.program import Programs, holding
-from parity.paths.jax.tracing import InsideJitError, TracedTap, bounded, inlining, scoped, to_jax
+from parity.paths.jax.tracing import InsideJitError, TracedTap, bounded, inlining, to_jax
 from parity.paths.loaded import BRANCHES, Arguments, Base, Inputs, Loaded, Predicted, StepCalls
 from parity.paths.reference import mark_text_settings, silenced
 from parity.reached import Reached
@@ -178,7 +178,6 @@ class TorchaxBackend(Base):
             InsideJitError: something to be observed is inside another trace, which may be inlined still.
         """
         with (
-            contextlib.nullcontext() if self.family.runs_as_it_is else scoped(self.model),
             uncached(self.model),
             holding(self.model, params, self.env, self.devices),
             calling(interop.torch_view(kept)) as cached,

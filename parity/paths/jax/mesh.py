@@ -18,7 +18,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -76,11 +76,19 @@ class Devices:
     """A mesh with the rules that place weights on it.
 
     Attributes:
-        mesh: over the axes dp, sp, tp. rules: the set in use, compiled.
+        mesh: over the axes dp, sp, tp. rules: the set in use.
     """
 
     mesh: Mesh
-    rules: tuple[tuple[re.Pattern[str], Spec], ...]
+    rules: tuple[Rule, ...]
+
+    @classmethod
+    def of(cls, settings: Settings, devices: Sequence[jax.Device]) -> Self:
+        """The mesh and the rules that the settings name, over as many devices."""
+        # Auto: the compiler propagates shardings, as it does for a port that annotates its weights alone.
+        auto = (AxisType.Auto,) * len(AXES)
+        mesh = jax.make_mesh(settings.mesh_shape, AXES, axis_types=auto, devices=devices)
+        return cls(mesh, RULES[settings.text("sharding")])
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -101,22 +109,23 @@ class Devices:
         """
         if not rules:
             return self
-        known = {None, *AXES}
         for pattern, spec in rules.items():
-            named = {axis for each in spec for axis in (each if isinstance(each, tuple) else (each,))}
-            if named - known:
-                raise UsageError(f"`shard`: '{pattern}' names the axis {named - known}; the mesh has {', '.join(AXES)}")
-        try:
-            return replace(self, rules=tuple((re.compile(pattern), tuple(spec)) for pattern, spec in rules.items()))
-        except re.error as error:
-            raise UsageError(f"`shard`: {error}") from None
+            if unknown := _named(spec).difference(AXES):
+                raise UsageError(f"`shard`: '{pattern}' names the axis {unknown}; the mesh has {', '.join(AXES)}")
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise UsageError(f"`shard`: {error}") from None
+        return replace(self, rules=tuple((pattern, tuple(spec)) for pattern, spec in rules.items()))
+
+    def _rule(self, name: str) -> Rule | None:
+        """The one that places a parameter."""
+        return next((rule for rule in self.rules if re.fullmatch(rule[0], name)), None)
 
     def weight(self, name: str, shape: tuple[int, ...]) -> NamedSharding:
         """Where a parameter lies."""
-        for pattern, spec in self.rules:
-            if pattern.fullmatch(name):
-                return self._sharding(shape, spec)
-        return self.replicated
+        rule = self._rule(name)
+        return self.replicated if rule is None else self._sharding(shape, rule[1])
 
     def placement(self, weights: Iterable[tuple[str, tuple[int, ...]]]) -> str:
         """What the rules came to for these (name, shape), in one line; empty where tp is 1 and they do nothing.
@@ -129,16 +138,10 @@ class Devices:
             return ""
         if not self.rules:
             return f"tp={tp}, and every weight is whole on every device: the rule set has no rules"
-        used: set[str] = set()
-        split = whole = 0
-        for name, shape in placed:
-            rule = next((r for r in self.rules if r[0].fullmatch(name)), None)
-            if rule is not None:
-                used.add(rule[0].pattern)
-                spec = self._sharding(shape, rule[1]).spec
-                fits = any("tp" in (axis if isinstance(axis, tuple) else (axis,)) for axis in spec)
-                split, whole = split + fits, whole + (not fits)
-        idle = [pattern.pattern.removeprefix(_ANYWHERE) for pattern, _ in self.rules if pattern.pattern not in used]
+        ruled = [(rule, shape) for name, shape in placed if (rule := self._rule(name)) is not None]
+        split = sum("tp" in _named(self._sharding(shape, spec).spec) for (_, spec), shape in ruled)
+        whole, used = len(ruled) - split, {pattern for (pattern, _), _ in ruled}
+        idle = [pattern.removeprefix(_ANYWHERE) for pattern, _ in self.rules if pattern not in used]
         if not used:
             raise UsageError(
                 f"tp={tp}, and no rule of the sharding set matches any of the {len(placed)} parameters "
@@ -186,13 +189,14 @@ class Devices:
         return NamedSharding(self.mesh, PartitionSpec())
 
     def _sharding(self, shape: tuple[int, ...], spec: Spec) -> NamedSharding:
-        fits = [axis if shape[i] % self._ways(axis) == 0 else None for i, axis in enumerate(spec[: len(shape)])]
+        ways = [math.prod(int(self.mesh.shape[name]) for name in _named((axis,))) for axis in spec]
+        fits = [axis if size % parts == 0 else None for size, axis, parts in zip(shape, spec, ways, strict=False)]
         return NamedSharding(self.mesh, PartitionSpec(*fits))
 
-    def _ways(self, axis: Axis) -> int:
-        """Into how many parts a dimension falls."""
-        names = axis if isinstance(axis, tuple) else () if axis is None else (axis,)
-        return math.prod(int(self.mesh.shape[name]) for name in names)
+
+def _named(spec: Iterable[Axis]) -> set[str]:
+    """The axes of the mesh that a parameter is split over."""
+    return {name for axis in spec for name in (axis if isinstance(axis, tuple) else (axis,)) if name is not None}
 
 
 def make_devices(settings: Settings) -> Devices:
@@ -218,19 +222,7 @@ def make_devices(settings: Settings) -> Devices:
             f"mesh={settings.text('mesh')} needs {need} devices, and there "
             f"{'is' if have == 1 else 'are'} {have} ({platform}){hint if platform == 'cpu' else ''}"
         )
-    return Devices(make_mesh(settings, jax.devices()[:need]), rules_of(settings))
-
-
-def make_mesh(settings: Settings, devices: Sequence[jax.Device]) -> Mesh:
-    """The mesh that the settings name, over as many devices."""
-    # Auto: the compiler propagates shardings, as it does for a port that annotates its weights alone.
-    auto = (AxisType.Auto,) * len(AXES)
-    return jax.make_mesh(settings.mesh_shape, AXES, axis_types=auto, devices=devices)
-
-
-def rules_of(settings: Settings) -> tuple[tuple[re.Pattern[str], Spec], ...]:
-    """The set of sharding rules that the settings name, compiled."""
-    return tuple((re.compile(pattern), spec) for pattern, spec in RULES[settings.text("sharding")])
+    return Devices.of(settings, jax.devices()[:need])
 
 
 def use_compilation_cache() -> None:

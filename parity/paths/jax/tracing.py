@@ -36,8 +36,8 @@ from parity.models.attention import SETTLE
 
 
 def scoped(model: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
-    """Within it, what a module computes under a trace carries its name: a profile and a compiled program say whose an
-    operation is. Names are metadata; they change no program."""
+    """Within it, what a module computes under a trace carries its name: a compiled program says whose an operation is.
+    Names are metadata; they change no program."""
     modules = callable_modules(model)
 
     def named(path: str) -> contextlib.AbstractContextManager[None]:
