@@ -81,9 +81,9 @@ class Host:
         return self._ports[key]
 
     def encoded(self, spec: Spec, family: Family, case: Case, settings: Settings) -> Conditions:
-        """A prompt's embeddings, made once for each dtype of the encoders."""
+        """A source's embeddings, made once for each dtype of the encoders."""
         source = spec.source
-        key = (source.model, source.prompt, source.stage1, settings.text("dtype"), settings.text("text.byt5_dtype"))
+        key = (source, settings.text("dtype"), settings.text("text.byt5_dtype"))
         if key not in self._encoded:
             stage1 = None if source.stage1 is None else Path(source.stage1)
             self._encoded[key] = family.conditions(case, settings, stage1, device_named(settings))

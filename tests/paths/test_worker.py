@@ -9,15 +9,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
+import torch
 
 from parity.errors import InconclusiveError, UsageError
-from parity.paths.live import checkpoint
+from parity.models.family import Family
+from parity.models.spec import Case, GenerationSpec
+from parity.paths.live import Host, checkpoint
 from parity.paths.plan import Array, Plan, Source, Spec
 from parity.paths.worker import process
 from parity.paths.worker.process import ProcessSide, Worker
+from parity.settings import parse
 
 CHILD = """
 import os, sys
@@ -126,3 +132,17 @@ def test_errors_that_are_explained_and_defects_pass() -> None:
         raise ZeroDivisionError
     with pytest.raises(ZeroDivisionError), checkpoint(Source(model="port.py", alone=True)):
         raise ZeroDivisionError
+
+
+# --- What several sides of one process share
+
+
+def test_embeddings_are_those_of_the_inputs_that_a_side_names() -> None:
+    host, case = Host(), Case("mine", Path(), {}, GenerationSpec(), ())
+
+    def encoded(file: str, value: float) -> float:
+        family = SimpleNamespace(conditions=lambda *_: {"cond": {"x": torch.tensor(value)}})
+        spec = Spec(role="reference", source=Source(model="mine", inputs=file), settings={})
+        return float(host.encoded(spec, cast(Family, family), case, parse("torch"))["cond"]["x"])
+
+    assert [encoded("one", 1.0), encoded("two", 2.0), encoded("one", 3.0)] == [1.0, 2.0, 1.0]
