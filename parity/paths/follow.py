@@ -33,7 +33,6 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from parity.errors import UsageError
 from parity.floors import L2_LIMIT
 from parity.hooks.methods import replaced
 from parity.hooks.rows import JOINT, Part
@@ -63,8 +62,7 @@ def take(loop: Loop | Once, step: int, around: Around, listen: Listen) -> None:
         loop: before it. around: context of a step's calls.
     """
     backend = loop.side.backend
-    if not isinstance(backend, TorchBackend):
-        raise UsageError(f"a reference on '{backend.name}' cannot follow a candidate: it needs torch")
+    assert isinstance(backend, TorchBackend)  # as every reference's is
     with around(step), backend.listening(functools.partial(listen, backend)):
         next(denoise(loop, None, first=step, stop=step + 1))
 

@@ -36,7 +36,6 @@ from parity.paths.plan import (
     Array,
     Ends,
     Forced,
-    Outputs,
     Plan,
     Source,
     Spec,
@@ -198,7 +197,8 @@ class LiveSide:
             leave_files(Path(leave), self.role, loop)
         heard = own.backend.heard  # some of a port's names show only when it is called
         named = sorted(own.modules if heard is None else heard)
-        return Ends(_came(runs), tuple(filter(None, named)), own.backend.ran, own.family.idle())
+        came = {name: walk.outputs for name, walk in runs.items()}
+        return Ends(came, tuple(filter(None, named)), own.backend.ran, own.family.idle())
 
     def _follow(self, plan: Plan, state: State | None, step: int) -> Iterator[StepRecords]:
         def walk(side: Loaded, around: Around = nullcontext) -> Walk:
@@ -239,10 +239,6 @@ class LiveSide:
     def close(self) -> None:
         vars(self).pop("loaded", None)
         self._made, self._walked = {}, (Plan(), {})
-
-
-def _came(runs: Mapping[str, Loop | Once]) -> dict[str, Outputs]:
-    return {name: loop.outputs for name, loop in runs.items()}
 
 
 class StageSide(LiveSide):
@@ -295,12 +291,13 @@ class StageSide(LiveSide):
 
     def ends(self, leave: str | None = None) -> Ends:
         plan, runs = self._walked
-        beside: dict[str, Loop | Once] = {}
+        came = {name: walk.outputs for name, walk in runs.items()}
         for name in self._also(plan):
-            beside[f"{BESIDE}{name}"] = again = Once(replace(self.loaded, inputs=self.loaded.inputs.of(name)))
+            again = Once(replace(self.loaded, inputs=self.loaded.inputs.of(name)))
             # Observed as before, though nobody reads it: the same program runs, and no other is compiled.
             next(denoise(again, plan.sites, first=STAGES_STEP))
-        return Ends(_came({**runs, **beside}))
+            came[f"{BESIDE}{name}"] = again.outputs
+        return Ends(came)
 
     def _also(self, plan: Plan) -> tuple[str, ...]:
         """The runs whose inputs this side takes too, so that the chain can be judged."""

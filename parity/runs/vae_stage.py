@@ -18,7 +18,7 @@ import numpy as np
 
 from parity.compare.conclude import stage_diff
 from parity.compare.frames import as_shown, frame_diffs, frame_errors, frames_of, spread
-from parity.compare.metrics import ratio
+from parity.compare.metrics import distance
 from parity.compare.reason import Output, Reason
 from parity.compare.result import Distance, FrameError, Result
 from parity.floors import L2_LIMIT
@@ -106,9 +106,8 @@ def _chain(
     chain = frame_errors(frames_of(ours), frames_of(theirs), np.max(spreads, axis=0))
     with np.errstate(invalid="ignore", over="ignore"):
         l2 = float(np.linalg.norm(theirs.astype(np.float64) - ours))
-    scale = float(np.linalg.norm(ours.astype(np.float64))) or 1.0
     floor = max(float(np.linalg.norm(s)) for s in spreads)
-    return Distance(l2 / scale, floor / scale, ratio(l2, floor)), chain
+    return distance(l2, float(np.linalg.norm(ours.astype(np.float64))), floor), chain
 
 
 def _least(frames: np.ndarray) -> np.ndarray:

@@ -98,13 +98,14 @@ class Worker:
 
     Attributes:
         role: `reference` or `candidate`. file: of the port it runs, for messages; None for parity's own path.
+        numbers: of its sides, streams and requests.
     """
 
     def __init__(self, role: Role) -> None:
         self.role = role
         self.file: Path | None = None
         self._said: collections.deque[str] = collections.deque(maxlen=200)
-        self._numbers = itertools.count()
+        self.numbers = itertools.count()
         self._replies = _Replies()
         child_reads, we_write = os.pipe()
         we_read, child_writes = os.pipe()
@@ -139,17 +140,13 @@ class Worker:
 
     def open(self, spec: Spec) -> ProcessSide:
         """A side in this process, loaded when it is first asked for something."""
-        number = self.number()
+        number = next(self.numbers)
         self.send("open", side=number, spec=spec)
         return ProcessSide(self, spec, number)
 
-    def number(self) -> int:
-        """A number that was not given before."""
-        return next(self._numbers)
-
     def send(self, do: str, **args: object) -> Future[Any]:
         """Queue a request; `reply` waits for its answer, which is dropped where nobody keeps the future."""
-        number = self.number()
+        number = next(self.numbers)
         future = self._replies.expect(number)
         try:
             wire.send(self._to, {"id": number, "do": do, "args": args})
@@ -290,7 +287,7 @@ class ProcessSide:
         self, plan: Plan, *, start: State | Forced | None = None, steps: tuple[int, int] | None = None
     ) -> Iterator[StepRecords]:
         forced = start if callable(start) else None
-        stream = self.worker.number()
+        stream = next(self.worker.numbers)
         self.worker.ask(
             "observe",
             side=self._number,

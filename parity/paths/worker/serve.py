@@ -80,16 +80,11 @@ class Server:
 
     def next(self, stream: int, state: tuple[int, State] | None = None) -> object:
         """The next records of a stream; None at its end. `state`: what a step is forced to start from."""
-        if stream not in self.streams:
-            return None
         at = self.streams[stream]
         if state is not None:
             at.states.clear()  # the stream looks it up in this very mapping
             at.states.update([state])
-        found = next(at.records, None)
-        if found is None:
-            del self.streams[stream]
-        return found
+        return next(at.records, None)
 
     def ends(self, side: int, leave: str | None) -> object:
         return self.sides[side].ends(leave)
