@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import os
 import re
 import sys
@@ -219,10 +220,10 @@ def compared(
 
 def _following(golden: str, kept: str | None) -> tuple[str, ...]:
     """What to type after a divergence of a port; its causes are looked for in what was kept."""
-    explain = typed_command("parity", "explain", golden, kept or "candidate")
-    if kept is not None:
-        return (explain,)
-    return (f"{typed_command('parity', *sys.argv[1:], '--out', 'candidate')}; {explain}",)
+    free = itertools.chain(["candidate"], (f"candidate-{i}" for i in itertools.count(2)))
+    where = kept or next(name for name in free if not os.path.lexists(name))
+    explain = typed_command("parity", "explain", golden, where)
+    return (explain if kept else f"{typed_command('parity', *sys.argv[1:], '--out', where)}; {explain}",)
 
 
 _IN_MESSAGES = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})

@@ -133,6 +133,10 @@ def test_json_stays_one_document_beside_an_annotation(repository: Path, monkeypa
     assert "::error file=broken.py," in ran.err
     again = f"parity diff golden broken.py:build {' '.join(REFERENCE)} --format json --out candidate"
     assert ran.json["next"] == [f"{again}; parity explain golden candidate"]
+    (repository / "candidate").mkdir()  # of the first time that it was typed
+    ran = cli("diff", "golden", "broken.py:build", *REFERENCE, cwd=repository, code=1)
+    assert ran.out.splitlines()[-1].endswith("--out candidate-2; parity explain golden candidate-2")
+    (repository / "candidate").rmdir()
     (repository / "raises.py").write_text("\n\ndef build(case):\n    raise ValueError('50%')\n")
     ran = cli("diff", "golden", "raises.py:build", *REFERENCE, cwd=repository, code=2)
     assert "::error file=raises.py,line=3,title=parity%3A inconclusive::" in ran.err
