@@ -226,8 +226,17 @@ def _by_heads(active: _Active, given: Mapping[str, Any], out: Any, function: Cal
     if active.inside is not None:
         active.inside.append(described(function))
     elif given.keys() >= {"query", "key", "value"}:
-        tensors = (given["query"], given["key"], given["value"], out)
-        _attention_seen(active, (x.transpose(1, 2) for x in tensors), function, given.get("attn_mask"))
+        assert active.tap is not None
+        batch = len(active.tap.rows or active.tap.branches)
+        tensors = (_rows_first(x, batch) for x in (given["query"], given["key"], given["value"], out))
+        _attention_seen(active, tensors, function, given.get("attn_mask"))
+
+
+def _rows_first(x: Any, batch: int) -> Any:
+    """[B, heads, rows, head dim] as [B, rows, heads, head dim]; of three axes the heads are in the batch."""
+    if x.ndim == 3 and x.shape[0] % batch == 0:
+        x = x.unflatten(0, (batch, -1))
+    return x.transpose(1, 2) if x.ndim > 3 else x
 
 
 def _attention_observed(active: _Active) -> AbstractContextManager[None]:

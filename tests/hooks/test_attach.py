@@ -38,6 +38,9 @@ class Attention(torch.nn.Module):
             valid = torch.ones(x.shape[:2], dtype=torch.bool)
             return attend(q, k, v, valid, AttentionSettings("sdpa", "none")).flatten(2)
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        if self.how == "folded":  # heads in the batch
+            q, k, v = (t.flatten(0, 1) for t in (q, k, v))
+            return F.scaled_dot_product_attention(q, k, v).unflatten(0, (-1, 2)).transpose(1, 2).flatten(2)
         if self.how == "keywords":
             return F.scaled_dot_product_attention(query=q, key=k, value=v).transpose(1, 2).flatten(2)
         return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
@@ -110,7 +113,7 @@ def test_hooks_are_removed_after_an_exception() -> None:
 # --- attention -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["torch", "keywords", "attend"])
+@pytest.mark.parametrize("how", ["torch", "keywords", "folded", "attend"])
 @pytest.mark.parametrize("calls", [1, 2])
 def test_attention_calls_are_seen_once_and_counted_by_their_owner(how: str, calls: int) -> None:
     seen = observe(Model(how, calls), tokens())
