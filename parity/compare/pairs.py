@@ -289,14 +289,15 @@ def _numbers(reference: StepRecords, candidate: StepRecords, site: str) -> dict[
     if not ours or not theirs or len(ours) == len(theirs):
         return {}
     numbers: dict[int, int] = {}
-    free = [*theirs]
-    for i, record in enumerate(reversed(ours)):
+    free, unlike = [*theirs], []
+    for record in reversed(ours):
         near = min(reversed(free), key=lambda r: far_apart(record, r), default=None)
-        if near is None or not far_apart(record, near) <= SAME_LATENTS:
-            near = theirs[-1 - i] if i < len(theirs) and theirs[-1 - i] in free else None
-        if near is not None:
+        if near is not None and far_apart(record, near) <= SAME_LATENTS:
             free.remove(near)
             numbers[near.key.call] = record.key.call
+        else:
+            unlike.append(record)
+    numbers |= {free.pop().key.call: record.key.call for record in unlike[: len(free)]}
     others = itertools.count(len(ours))
     return numbers | {r.key.call: next(others) for r in free}
 
