@@ -74,12 +74,13 @@ class Memory:
     where the generators stand that they draw from.
 
     Attributes:
-        held: for each module its attributes, and what was in those that can be written to. hooked: what diffusers'
-            caches remember in hooks of it. weights: some of the values of each parameter, by name.
+        attributes: of each module. contents: what was in those, and in buffers, that can be written to. hooked: what
+            diffusers' caches remember in hooks of it. weights: some of the values of each parameter, by name.
     """
 
     draws: Draws
-    held: tuple[tuple[torch.nn.Module, Mapping[str, tuple[Any, Any]], tuple[tuple[Any, Any], ...]], ...]
+    attributes: tuple[tuple[torch.nn.Module, Mapping[str, Any]], ...]
+    contents: tuple[tuple[Any, Any], ...]
     hooked: tuple[tuple[Any, dict[str, Any]], ...]
     weights: Mapping[str, tuple[torch.nn.Parameter, torch.Tensor | None]]
 
@@ -87,20 +88,13 @@ class Memory:
     def of(cls, modules: Iterable[torch.nn.Module]) -> Memory:
         """What they remember now."""
         tops = list(modules)
-        every = {id(m): m for module in tops for m in module.modules()}
-        return cls(
-            Draws.now(),
-            tuple(
-                (
-                    module,
-                    {name: (x, _content(x)) for name, x in _own(module).items()},
-                    tuple((x, _content(x)) for x in module._buffers.values()),
-                )
-                for module in every.values()
-            ),
-            tuple((state, copy.deepcopy(vars(state))) for module in every.values() for state in _hooked(module)),
-            {name: (x, _some(x)) for module in tops for name, x in module.named_parameters()},
-        )
+        every = {id(m): m for module in tops for m in module.modules()}.values()
+        attributes = tuple((module, _own(module)) for module in every)
+        held = [*(own.values() for _, own in attributes), *(module._buffers.values() for module in every)]
+        contents = tuple((x, _content(x)) for values in held for x in values)
+        hooked = tuple((state, copy.deepcopy(vars(state))) for module in every for state in _hooked(module))
+        weights = {name: (x, _some(x)) for module in tops for name, x in module.named_parameters()}
+        return cls(Draws.now(), attributes, contents, hooked, weights)
 
     def put(self) -> None:
         """Have them remember that again.
@@ -116,14 +110,12 @@ class Memory:
         for state, remembered in self.hooked:
             vars(state).clear()
             vars(state).update(copy.deepcopy(remembered))
-        for module, attributes, buffers in self.held:
-            for name in _own(module).keys() - attributes.keys():
+        for module, own in self.attributes:
+            for name in _own(module).keys() - own.keys():
                 del vars(module)[name]
-            for name, (x, content) in attributes.items():
-                vars(module)[name] = x
-                _put(x, content)
-            for x, content in buffers:
-                _put(x, content)
+            vars(module).update(own)
+        for x, content in self.contents:
+            _put(x, content)
 
 
 SOME = 16
