@@ -85,8 +85,8 @@ def build(case):
 def warmed() -> Iterator[None]:
     """Both sides' processes are forked from ones that start here, outside of the harness' limits."""
     with Workers() as openers:
-        openers.of("reference").ask("ready")
-        openers.of("candidate").ask("ready")
+        openers.of("reference").ask("imports")
+        openers.of("candidate").ask("imports")
         yield
 
 

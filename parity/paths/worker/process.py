@@ -39,7 +39,7 @@ from parity.paths.worker import wire
 from parity.records import Facts, StepRecords
 from parity.redact import printable
 
-_PROGRAM = "import sys; sys.path.append({!r}); from parity.paths.worker.serve import main; main()"
+_PROGRAM = "import sys; sys.path.append({!r}); from parity.paths.worker.serve import answer; answer({}, {})"
 LATE, ABORTED = "Timeout (", "Fatal Python error"
 """How faulthandler begins to say where a process was that took too long, or that aborts."""
 _LONGEST_LINE = 1 << 16
@@ -80,15 +80,11 @@ LAUNCHERS: dict[str, Launcher] = {}
 
 
 class RemoteError(Exception):
-    """Something unforeseen in a worker, which no user's mistake explains; its text is that of the original error.
-
-    Attributes:
-        trace: the traceback there.
-    """
+    """Something unforeseen in a worker, which no user's mistake explains; its text is that of the original error, and a
+    note has the traceback there."""
 
     def __init__(self, text: str, trace: str = "") -> None:
         super().__init__(text)
-        self.trace = trace
         if trace:
             self.add_note(f"in the side's process:\n{trace}")
 
@@ -129,7 +125,6 @@ class Worker:
             UsageError: see `parity.paths.port.load.load_entry`; or the import does not end.
         """
         self.file = Path(text.rpartition(":")[0])
-        self.ask("ready")  # what parity itself imports there is not the port's time
         try:
             info: PortInfo = self.ask("port", option=option, text=text, timeout=timeout)
         except UsageError:
@@ -255,8 +250,7 @@ def _end(process: subprocess.Popen[bytes], pipe: Connection) -> None:
 
 def _start(read: int, write: int, output: int) -> subprocess.Popen[bytes]:
     """An interpreter of its own."""
-    program = _PROGRAM.format(str(Path(parity.__file__).parents[1]))
-    command = [sys.executable, "-P", "-c", program, str(read), str(write)]
+    command = [sys.executable, "-P", "-c", _PROGRAM.format(str(Path(parity.__file__).parents[1]), read, write)]
     # A terminal interrupts every process of the command: that is the parent's to answer, from this one's first line on.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -1,6 +1,6 @@
 """The part of a side's process: answers requests over a pipe until the other end closes it.
 
-    python -c '...; main()' ROLE READ WRITE        the descriptors of the two pipes
+    python -c '...; answer(READ, WRITE)'        the descriptors of the two pipes
 
 What the side's own code prints goes to stderr, which the parent reads apart. There faulthandler says where native code
 aborted, or `os._exit` was called, so that the parent can name the line. Imports nothing of a backend before it has
@@ -14,7 +14,6 @@ import faulthandler
 import importlib
 import os
 import signal
-import sys
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -53,9 +52,6 @@ class Server:
     sides: dict[int, LiveSide] = field(default_factory=dict)
     streams: dict[int, _Stream] = field(default_factory=dict)
 
-    def ready(self) -> None:
-        """Answered once everything that parity needs is imported."""
-
     def imports(self) -> None:
         load_torchax()
 
@@ -92,11 +88,6 @@ class Server:
     def close(self, side: int) -> None:
         self.streams = {number: stream for number, stream in self.streams.items() if stream.side != side}
         self.sides.pop(side).close()
-
-
-def main() -> None:
-    """Serve until the other end closes the pipe."""
-    answer(int(sys.argv[-2]), int(sys.argv[-1]))
 
 
 def load() -> None:
@@ -180,7 +171,3 @@ def _tell_exits() -> Callable[[int], NoReturn]:
 
     os._exit = last_words
     return leave
-
-
-if __name__ == "__main__":
-    main()

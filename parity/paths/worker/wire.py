@@ -1,4 +1,5 @@
-"""Messages between processes: plain data as one JSON document, its arrays as safetensors. No pickle.
+"""Messages between processes: plain data as one JSON document, with Python's NaN and Infinity, its arrays as
+safetensors. No pickle.
 
     a safetensors file: arrays by number, the document in its metadata
 
@@ -11,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from typing import Any
@@ -48,7 +48,7 @@ def send(pipe: Connection, message: object) -> None:
         TypeError: something in it does not travel. BrokenWireError: the other end is gone.
     """
     arrays: dict[str, np.ndarray] = {}
-    document = json.dumps(_plain(message, arrays), allow_nan=False, separators=(",", ":"))
+    document = json.dumps(_plain(message, arrays), separators=(",", ":"))
     data = safetensors.numpy.save(arrays, metadata={"message": document})
     try:
         pipe.send_bytes(data)
@@ -78,7 +78,7 @@ def _plain(x: object, arrays: dict[str, np.ndarray]) -> Any:
     if isinstance(x, (int, np.integer)):
         return int(x)
     if isinstance(x, (float, np.floating)):
-        return float(x) if math.isfinite(x) else {"!": "float", "of": repr(float(x))}
+        return float(x)
     if isinstance(x, np.ndarray):
         name = str(len(arrays))
         complex_ = x.dtype.kind == "c"
@@ -102,8 +102,6 @@ def _typed(x: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     if not isinstance(x, dict):
         return x
     kind, of = x["!"], x["of"]
-    if kind == "float":
-        return float(of)
     if kind == "array":
         return arrays[of].view(np.dtype(x["dtype"])).reshape(x["shape"])
     if kind == "set":
