@@ -133,7 +133,7 @@ def _watched(where: str, script: Script, run: int | None, *, overwrite: bool, ma
         )
     if watch.more:
         say(f"{watch.more} later call{'s' if watch.more > 1 else ''} of a pipeline not recorded: an earlier one is")
-    if watch.recording is not None and watch.recording.steps.empty:
+    if watch.recording is not None and watch.recording.process.writes and watch.recording.steps.empty:
         raise UsageError(f"'{script.file}' called a diffusers pipeline of which nothing was recorded")
     if watch.recording is not None and watch.recording.failed:
         raise UsageError(f"the recording to {where} is not whole: {watch.recording.failed}")
@@ -232,6 +232,8 @@ class _Watch:
         """Whether a call is the one that is compared. Where it failed, or has other steps than the golden that it is
         compared with, the next one is recorded in its place, if there is one."""
         made = recording.steps.number
+        if not recording.process.writes:  # it observes what another one records, or nothing
+            return made in (0, self.wanted) or not self.wanted
         if recording.whole and made != self.wanted and self.wanted:
             say(f"a call of {made} of the golden's {self.wanted} steps is taken for one to compile: the next counts")
         return recording.whole and (not self.wanted or made == self.wanted)
