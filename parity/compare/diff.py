@@ -151,7 +151,7 @@ class Sides:
         first, count = self.candidate.first, self.candidate.count
         if count is None:
             return ""
-        own = f"its steps {first} to {first + count - 1} are compared, which are most like the reference's"
+        own = f"its steps {first} to {first + count - 1} are compared, the most like the reference's"
         return f"the candidate generated more often (to compile, or again): {own}"
 
     @property

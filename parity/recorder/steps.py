@@ -244,7 +244,7 @@ _GIVEN = ("hidden_states", "sample", "latents", "x")
 
 
 def _timestep(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> float | None:
-    """The timestep that a call is given, by its name or as the first number; None for none."""
+    """The timestep that a call is given, by its name or as the first number, of several their mean; None for none."""
     named = (kwargs[name] for name in _TIMES if name in kwargs)
     first = (x for x in args if type(x) in (int, float) or (isinstance(x, torch.Tensor) and x.ndim < 2))
     found = next((x for x in (*named, *first) if x is not None), None)

@@ -130,8 +130,9 @@ def _encoded(text: TextStage, came: Came, name: str, request: Request) -> Pair[S
 
 
 def start_of(text: TextStage, ends: Mapping[str, Ends], settings: Settings) -> Start:
-    """What a loop starts from: what its side encoded, and the runs beside it that measured floors. For an encoder that
-    has no run of a name its side's own counts.
+    """The embeddings that a loop starts from: its side's own, and those of the runs that measured the encoders' floors.
+
+    An encoder that made no such run takes part in it with its own.
 
     Args:
         ends: an encoder's part -> what its side came to.
