@@ -33,7 +33,7 @@ from parity.golden.disk.part import FloorTable, Table, tabled
 from parity.records import Key, Record, StepRecords
 from parity.sketch import Geometry
 
-BLOCK = 1 << 17
+BLOCK = 1 << 16
 """Elements of the sketches that are compared at a time."""
 
 

@@ -19,7 +19,6 @@ from parity.settings.catalogue import (
     MESH,
     NEUTRAL,
     SETTINGS,
-    SPLASH,
     SPLASH_BLOCK,
     Backend,
     Value,
@@ -225,16 +224,15 @@ def _check_together(settings: Settings) -> None:
         raise UsageError(
             f"'cache={settings.text('cache')}' skips nothing: START must be below END, and INTERVAL at least 2"
         )
-    kernel = settings.text("attention.kernel")
     if settings.backend != "torchax":
         return
-    for setting in SETTINGS if kernel != "splash" else ():
-        if SPLASH in setting.needs and settings.changed(setting.name):
-            raise UsageError(
-                f"'{setting.name}={render(settings[setting.name])}' needs a kernel with blocks: give {SPLASH} too "
-                f"(this side's is {kernel})"
-            )
-    if kernel != "splash":
+    for setting in SETTINGS:
+        for need in setting.needs if settings.changed(setting.name) else ():
+            name = need.partition("=")[0]
+            if not settings.changed(name):
+                own = f"'{setting.name}={settings.text(setting.name)}'"
+                raise UsageError(f"{own} does nothing with {name}={settings.text(name)}: give {need} too")
+    if settings.text("attention.kernel") != "splash":
         return
     for name, unit in (("attention.block_q", 8), ("attention.block_kv", SPLASH_BLOCK)):
         if int(settings[name]) % unit:

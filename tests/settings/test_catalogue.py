@@ -52,16 +52,17 @@ SPLASH = "attention.kernel=splash"
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["attention.block_q=64"], r"'attention.block_q=64' needs a kernel with blocks.* attention.kernel=splash"),
-        (["attention.block_kv=256"], "'attention.block_kv=256' needs a kernel with blocks"),
-        (["attention.block_padding=unmasked"], r"'attention.block_padding=unmasked' needs .*\(this side's is sdpa\)"),
+        (["attention.block_q=64"], "'attention.block_q=64' does nothing with attention.kernel=sdpa: give .*=splash too"),
+        (["attention.block_kv=256"], "'attention.block_kv=256' does nothing"),
+        (["attention.block_padding=unmasked"], "'attention.block_padding=unmasked' does nothing"),
+        (["sharding=replicated"], "'sharding=replicated' does nothing with mesh=dp=1,sp=1,tp=1: give mesh=.*tp=2 too"),
         ([SPLASH, "attention.block_kv=200"], "'attention.block_kv' in multiples of 128, found 200"),
         ([SPLASH, "attention.block_q=60"], "'attention.block_q' in multiples of 8, found 60"),
         ([SPLASH, "attention.softmax_dtype=bfloat16"], "float32: .* needs attention.kernel=sdpa"),
         ([SPLASH, "matmul_precision=high"], "'matmul_precision=high' needs attention.kernel=sdpa"),
     ],
 )
-def test_what_the_kernel_has_no_meaning_for_is_refused_with_the_kernel_that_has(given: list[str], message: str) -> None:
+def test_what_does_nothing_beside_the_rest_is_refused_with_what_it_needs(given: list[str], message: str) -> None:
     for order in (given, given[::-1]):
         with pytest.raises(UsageError, match=message):
             parse("torchax", order)
