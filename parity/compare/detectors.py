@@ -15,7 +15,7 @@ from parity.compare import relations
 from parity.compare.frames import truncated
 from parity.compare.independent import code_of
 from parity.compare.result import Cause, SettingDifference, measured
-from parity.compare.values import LATENTS, PREDICTED, Both, Seen, counters, held, order, schedule, start
+from parity.compare.values import LATENTS, PREDICTED, Both, Kept, Seen, counters, held, order, schedule, start
 from parity.golden.disk.part import named
 from parity.records import LOOP, SCHEDULE, Key, StepRecords
 
@@ -41,6 +41,7 @@ class Detectors:
     Attributes:
         settings: of both sides, configs among them. found: causes, the first first.
         notes: what the sides compute in another order or precision, and what was compared otherwise, in sentences.
+        _guided: how the reference combined its branches when it first did.
         _spans: the timesteps so far at which a side called the first model, and another.
     """
 
@@ -48,6 +49,7 @@ class Detectors:
     found: list[Cause] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     _before: Both | None = None
+    _guided: relations.Combined | None = None
     _spans: dict[bool, list[float]] = field(default_factory=dict)
 
     def as_judged(self, reference: StepRecords, seen: Seen) -> StepRecords:
@@ -59,7 +61,12 @@ class Detectors:
     def seen(self, reference: StepRecords, candidate: StepRecords) -> Seen:
         """What both sides hold of the loop's values at a step."""
         ours, theirs = held(reference), held(candidate)
-        return Seen(ours=ours, theirs=theirs, settings=self.settings, step=reference.step, before=self._before)
+        guided = relations.combined(ours)
+        self._guided = self._guided or guided
+        kept: Kept = relations.kept(self._guided, guided) if self._guided and guided else ""
+        return Seen(
+            ours=ours, theirs=theirs, settings=self.settings, step=reference.step, before=self._before, kept=kept
+        )
 
     def add(
         self, reference: StepRecords, candidate: StepRecords, seen: Seen | None = None, *, differs: bool = True

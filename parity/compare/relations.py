@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from parity.compare.result import Cause, measured
-from parity.compare.values import GIVEN, LATENTS, PREDICTED, SAME, START, Seen, Values, apart, number
+from parity.compare.values import GIVEN, LATENTS, PREDICTED, SAME, START, Kept, Seen, Values, apart, number
 from parity.floors import L2_LIMIT
 from parity.golden.disk.part import chosen
 from parity.records import LOOP, Floor, Key, Record, StepRecords
@@ -80,6 +80,10 @@ class Combined:
         """Of cond."""
         return self.scales["cond"]
 
+    def scale_in(self, kept: Kept) -> float:
+        """Of cond, read off the ratio of the branches, or off one branch's weight."""
+        return {"cond": self.size * self.scale, "uncond": 1 - self.size * (1 - self.scale)}.get(kept, self.scale)
+
     def near(self, other: Combined, branch: str = "cond") -> float:
         """How far apart two scales are at most that may be one."""
         return EXACT * max(1.0, abs(self.scales[branch])) + self.unsure[branch] + other.unsure[branch]
@@ -127,6 +131,8 @@ def combined(values: Values) -> Combined | None:
     angles = np.array([[float(np.vdot(x, y)) for y in apart.values()] for x in apart.values()])
     known = np.linalg.matrix_rank(angles) == len(angles)
     unsure = left * np.sqrt(np.diag(np.linalg.inv(angles))) if known else np.full(len(angles), math.inf)
+    if size != 1.0:
+        unsure = (unsure + abs(weights / size) * size_unsure) / abs(size)
     scales = dict(zip(apart, (float(weight / size) for weight in weights), strict=True))
     return Combined(scales, size, left, dict(zip(apart, unsure.tolist(), strict=True)), size_unsure)
 
@@ -163,16 +169,30 @@ def last_frames(x: np.ndarray, like: np.ndarray) -> np.ndarray:
     return x[:, :, -like.shape[2] :] if less and like.shape[2] < x.shape[2] else x
 
 
-def _own_guided(seen: Seen) -> Made | None:
-    """What the reference's guidance makes of the candidate's branches, where it guides by scales alone.
+FIRM = 0.25
+"""How much less the scale must have moved that guidance keeps, than it would in any other of its weights."""
 
-    A factor over all branches is left alone: guidance_rescale and CFG-Zero* fit one to the values themselves.
-    """
+
+def kept(first: Combined, later: Combined) -> Kept:
+    """In what a side's guidance keeps its scale at two steps; empty where it has no factor, or that is the same."""
+    if not first.scales.keys() == later.scales.keys() == {"cond"} or not later.resized(first.size):
+        return ""
+    ways: tuple[Kept, ...] = ("both", "cond", "uncond")
+    moved = {way: abs(later.scale_in(way) - first.scale_in(way)) for way in ways}
+    least, other, _ = sorted(ways, key=lambda way: moved[way])
+    return least if moved[least] <= min(first.near(later), FIRM * moved[other]) else ""
+
+
+def _own_guided(seen: Seen) -> Made | None:
+    """What the reference's guidance makes of the candidate's branches, where it guides by scales, or by one scale and a
+    factor that it fits to the values; that factor is the candidate's own."""
     first, parts = combined(seen.ours), _branches(seen.theirs)
-    if first is None or parts is None or first.resized(1.0) or parts.keys() - {"", "uncond"} != first.scales.keys():
+    if first is None or parts is None or parts.keys() - {"", "uncond"} != first.scales.keys():
         return None
     second = combined(seen.theirs)
-    if second is not None and (second.resized(1.0) or first.turned(second)):
+    if first.resized(1.0) or (second is not None and second.resized(1.0)):
+        return _own_resized(first, second, parts, seen) if seen.kept and second is not None else None
+    if second is not None and first.turned(second):
         return None  # branches of such closeness may only be called by each other's names
     guided, uncond = (seen.theirs[branch, PREDICTED] for branch in ("", "uncond"))
     made, near, products = _like(uncond, guided).copy(), first.left, 0.0
@@ -182,6 +202,17 @@ def _own_guided(seen: Seen) -> Made | None:
         near, products = near + EXACT * max(1.0, abs(scale)) * size, products + abs(scale) * size
     rounded = rounding(*parts.values()) * (float(np.linalg.norm(made)) + 2 * products)
     return made, near + (rounded if second is None else second.left)
+
+
+def _own_resized(first: Combined, second: Combined, parts: Mapping[str, np.ndarray], seen: Seen) -> Made:
+    """The same with the candidate's own factor of what the reference's guidance resizes."""
+    cond, uncond, guided = parts["cond"], parts["uncond"], parts[""]
+    scale = first.scale_in(seen.kept)
+    ways = {"cond": (scale * cond, uncond), "uncond": ((1 - scale) * uncond, cond)}
+    fixed, free = ways.get(seen.kept, (0.0 * guided, uncond + scale * (cond - uncond)))
+    made = fixed + fitted(guided - fixed, free)[0][0] * free
+    near = EXACT * max(1.0, abs(scale)) * float(np.linalg.norm(cond - uncond))
+    return made.reshape(seen.theirs["", PREDICTED].shape), first.left + near + second.left
 
 
 def guidance(seen: Seen) -> Iterator[Cause]:
@@ -200,6 +231,11 @@ def guidance(seen: Seen) -> Iterator[Cause]:
         yield measured(text, "guidance", first.scale, 1.0, at=PREDICTED)
     elif first is not None and second is not None and not (first.resized(1.0) and other):
         yield from _combined_otherwise(first, second)  # a factor is fitted to the values, which differ
+    elif first is not None and second is not None and seen.kept:
+        scale, own = first.scale_in(seen.kept), second.scale_in(seen.kept)
+        if abs(own - scale) > first.near(second):
+            text = f"the guidance scale is {own:.4g}, not {scale:.4g}"
+            yield measured(text, "guidance", scale, own, own, at=PREDICTED)
 
 
 def _combined_otherwise(first: Combined, second: Combined) -> Iterator[Cause]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -32,6 +33,10 @@ PREDICTED = f"{LOOP}:noise_pred"
 Values = Mapping[tuple[str, str], np.ndarray]
 """(branch, site) -> a value that is held whole, in float64."""
 
+Kept = Literal["", "both", "cond", "uncond"]
+"""Guidance that fits a factor to the values keeps its scale in what it does not resize: in the ratio of both branches
+(guidance_rescale), in the weight of cond (CFG-Zero*), or in that of uncond (APG)."""
+
 Both = tuple[np.ndarray, np.ndarray]
 """The reference's and the candidate's."""
 
@@ -43,6 +48,7 @@ class Seen:
     Attributes:
         ours, theirs: values of the reference and the candidate. settings: of both sides, configs among them.
         step: of the values. before: what each side's latents had come to in the step before; None where nobody knows.
+        kept: in what the reference's guidance keeps its scale; known where an earlier step has other weights.
     """
 
     ours: Values
@@ -50,6 +56,7 @@ class Seen:
     settings: tuple[Mapping[str, str], Mapping[str, str]] = field(default=({}, {}))
     step: int = 0
     before: Both | None = None
+    kept: Kept = ""
 
     def pair(self, site: str, branch: str = "") -> Both | None:
         """Both sides' value, where both hold it in one shape."""

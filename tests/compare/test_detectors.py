@@ -396,6 +396,27 @@ def half(x: np.ndarray) -> np.ndarray:
     return np.asarray(x, np.float16).astype(np.float64)
 
 
+def rescaled(c: np.ndarray, u: np.ndarray, scale: float) -> np.ndarray:
+    """diffusers' guidance_rescale of 1."""
+    flow = u + scale * (c - u)
+    return np.asarray(flow * (c.std() / flow.std()))
+
+
+def zeroed(c: np.ndarray, u: np.ndarray, scale: float) -> np.ndarray:
+    """CFG-Zero*: the uncond branch times a factor that is fitted to the values."""
+    own = u * (c @ u / (u @ u))
+    return np.asarray(own + scale * (c - own))
+
+
+def projected(c: np.ndarray, u: np.ndarray, scale: float) -> np.ndarray:
+    """APG, which halves what of the guidance lies along cond."""
+    along = c * (((c - u) @ c) / (c @ c))
+    return np.asarray(c + (scale - 1) * (c - u - along / 2))
+
+
+FITTED = (rescaled, zeroed, projected)
+
+
 def going(
     narrow: Made,
     seed: int,
@@ -405,17 +426,22 @@ def going(
     drawn: float = 0.0,
     skip: float | None = None,
     kept: float | None = None,
+    guide: Callable[[np.ndarray, np.ndarray, float], np.ndarray] | None = None,
 ) -> list[StepRecords]:
     """Two steps of a loop, computed in a dtype, whose floors are wide as those of 16 bits are.
 
     Args:
-        skip: the scale of a third branch. kept: what DDIM, which has no dt, keeps of the latents.
+        skip: the scale of a third branch. kept: what DDIM, which has no dt, keeps of the latents. guide: guidance that
+            fits a factor to branches which move from step to step.
     """
     draw, latents, steps = np.random.default_rng(seed), narrow(4 * Z), []
     for at in range(2):
         latents = narrow(handed * latents) if at else latents
         cond, uncond, third = (narrow(x + 0.02 * draw.normal(size=64)) for x in (X, Y, X + 0.3 * Y))
         flow = narrow(uncond + narrow(scale * narrow(cond - uncond)))
+        if guide is not None:
+            uncond = narrow(uncond + at * X)
+            flow = narrow(guide(cond, uncond, scale))
         flow = flow if skip is None else narrow(flow + narrow(skip * narrow(third - cond)))
         stays = latents if kept is None else narrow(kept * latents)
         after = narrow(stays - factor * narrow(0.3 * flow) + drawn * np.sin(np.arange(64)))
@@ -439,13 +465,15 @@ def going(
         ({"skip": -2.0}, {}, "", []),
         ({"skip": -2.0}, {"scale": 5.4}, "loop:noise_pred", ["guidance"]),
         ({"skip": -2.0}, {"skip": -1.6}, "loop:noise_pred", ["guidance"]),
+        *(({"guide": guide}, {}, "", []) for guide in FITTED),
+        *(({"guide": guide}, {"scale": 5.4}, "loop:noise_pred", ["guidance"]) for guide in FITTED),
         ({"kept": 0.9}, {}, "", []),
         ({"kept": 0.9}, {"kept": 0.85}, "loop:latents.after", []),
         ({"kept": 0.9}, {"factor": 1.1}, "loop:latents.after", []),
     ],
 )
 def test_a_loop_is_judged_by_what_it_makes_of_its_own_values(
-    narrow: Made, loop: dict[str, float], other: dict[str, float], site: str, cause: list[str]
+    narrow: Made, loop: dict[str, Any], other: dict[str, float], site: str, cause: list[str]
 ) -> None:
     """In 16 bits floors are percents wide, and a guidance scale a tenth off was within them."""
     detectors = Detectors()

@@ -52,7 +52,10 @@ SPLASH = "attention.kernel=splash"
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["attention.block_q=64"], "'attention.block_q=64' does nothing with attention.kernel=sdpa: give .*=splash too"),
+        (
+            ["attention.block_q=64"],
+            "'attention.block_q=64' does nothing with attention.kernel=sdpa: give .*=splash too",
+        ),
         (["attention.block_kv=256"], "'attention.block_kv=256' does nothing"),
         (["attention.block_padding=unmasked"], "'attention.block_padding=unmasked' does nothing"),
         (["sharding=replicated"], "'sharding=replicated' does nothing with mesh=dp=1,sp=1,tp=1: give mesh=.*tp=2 too"),
