@@ -208,7 +208,8 @@ def shared_arguments(side: Loaded, sampler: Sampler, latents: torch.Tensor, step
 
 def _state_records(loop: Loop, step: int, when: str) -> list[Record]:
     state = {LATENTS: loop.latents, **loop.sampler.state}
-    return [_value(step, "", f"{name}.{when}", loop.side.backend.host(x), x) for name, x in state.items()]
+    # A copy: a model may write to the latents that it is given.
+    return [_value(step, "", f"{name}.{when}", loop.side.backend.host(x).copy(), x) for name, x in state.items()]
 
 
 def _conditions(side: Loaded) -> dict[str, dict[str, torch.Tensor]]:

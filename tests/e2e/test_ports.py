@@ -52,6 +52,12 @@ def build(case):
     return Port(module=other, call=lambda i: other.net(**i), runs="RUNS", rename={r"net\.(.+)": r"\1"})
 """
 )
+WRITES = edited(
+    TORCH,
+    ("FACTOR", "1.0"),
+    ("RUNS", "torch"),
+    ("other.net(**i)", "(other.net(**i), i['hidden_states'].mul_(0.5))[0]"),
+)
 OBJECTS = '''
 import jax.numpy as jnp
 from model import TinyDiT
@@ -109,13 +115,24 @@ LINEN_FAULT = (
         (JITTED, None),
         (edited(TORCH, ("FACTOR", "1.0"), ("RUNS", "torch")), None),
         (edited(TORCH, ("FACTOR", "1.01"), ("RUNS", "torch")), "blocks.1.proj:out"),
+        (WRITES, "loop:latents.after"),
         pytest.param(edited(TORCH, ("FACTOR", "1.0"), ("RUNS", "torchax")), None, marks=pytest.mark.slow),
         pytest.param(
             edited(TORCH, ("FACTOR", "1.01"), ("RUNS", "torchax")), "blocks.1.proj:out", marks=pytest.mark.slow
         ),
         (OBJECTS, ":out"),
     ],
-    ids=["jax", "jax fault", "own jit", "torch", "torch fault", "torchax", "torchax fault", "objects"],
+    ids=[
+        "jax",
+        "jax fault",
+        "own jit",
+        "torch",
+        "torch fault",
+        "writes to latents",
+        "torchax",
+        "torchax fault",
+        "objects",
+    ],
 )
 def test_port_verdict(text: str, site: str | None, tmp_path: Path) -> None:
     result = compare(*write(tmp_path, text))
