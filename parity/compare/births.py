@@ -110,12 +110,14 @@ class Births:
 
     Attributes:
         excuses: the sites that a declared differing setting changes by design.
-        dirty: whether what a step goes on from was beyond its floor so far. scheduled: whether a schedule was.
+        dirty: whether what a step goes on from was beyond its floor so far; else left is how far the last of it was
+            off within its limits. scheduled: whether a schedule was.
         latents: their shape. arguments: of the step's model.
     """
 
     excuses: tuple[Excuse, ...] = ()
     dirty: bool = False
+    left: float = 0.0
     scheduled: bool = False
     latents: tuple[int, ...] = ()
     arguments: Arguments = Arguments()
@@ -134,7 +136,9 @@ class Births:
             self._begin(sites, far)
         # Where nobody recorded the latents, the next step goes on from what they are made of.
         made = [d for d in sites if d.key.module == "" and not d.key.is_input]
-        self.dirty = self.dirty or any(map(beyond, [d for d in sites if d.key.site in LATENTS] or made))
+        made = [d for d in sites if d.key.site in LATENTS] or made
+        self.dirty = self.dirty or any(map(beyond, made))
+        self.left = severity(made[-1]) if made else self.left
 
     def _begin(self, sites: list[SiteDiff], far: Sequence[int]) -> None:
         """Say of the sites that are beyond their floors, at these positions, how they come to be."""
@@ -187,7 +191,8 @@ class Births:
         into = (
             far for (branch, kind), far in worst.items() if kind >= least and (of_all or branch in ("", d.key.branch))
         )
-        return max(into, default=0.0)
+        left = self.left if d.key.stage == AFTER or d.key.site == LATENTS[0] else 0.0
+        return max((left, *into))
 
     def _of_latents(self, d: SiteDiff) -> bool:
         """Whether an argument of the model may be made of latents: it moves from step to step as they do. In the first

@@ -98,8 +98,8 @@ def of_script(golden: Provenance) -> bool:
 
 def _of_component(name: str, settings: Mapping[str, str]) -> bool:
     """Whether anything is known of the component that a config's value belongs to (`scheduler.shift`)."""
-    component = name.partition(".")[0]
-    return component not in COMPONENTS or any(other.startswith(f"{component}.") for other in settings)
+    component, _, value = name.partition(".")
+    return not value or any(other.startswith(f"{component}.") for other in settings)
 
 
 def _value(name: str, side: Provenance) -> str:

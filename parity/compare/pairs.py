@@ -310,6 +310,8 @@ SAME_LATENTS = 0.1
 
 NEARER = 0.1
 """How much nearer another branch must be, than that of the same name, for the names to be crossed."""
+MOST_BRANCHES = 6
+"""Branches of which every order is tried: LTX-2 has four."""
 TIED = 1e-2
 """Share of what branches are apart at most below which two orders are as near: rounding in 16 bits."""
 
@@ -322,7 +324,7 @@ def crossed(reference: StepRecords, candidate: StepRecords) -> Mapping[str, str]
     """
     (ours, made), (theirs, found) = _told(reference), _told(candidate)
     names = tuple(sorted(ours))
-    if len(names) < 2 or len(names) > 3 or len(ours) != len(theirs):
+    if not 2 <= len(names) <= MOST_BRANCHES or len(ours) != len(theirs):
         return {}
     called = dict(zip(sorted(ours.keys() - theirs), sorted(theirs.keys() - ours), strict=True))
     own = tuple(called.get(name, name) for name in names)

@@ -23,6 +23,7 @@ from parity.errors import shown
 from parity.golden.fingerprint import WeightPrint
 from parity.records import Facts, Schedule
 from parity.settings import Difference, Input, changed_by, remedy, sentence
+from parity.transforms import bfloat16
 
 TABLE_LIMIT = 1e-4
 """Relative L2 by which rotary tables may differ: libraries' sines differ by 5e-7 at 111,600 tokens (measured by
@@ -162,8 +163,11 @@ def _judged_weights(
     if not wrong and laid_out:
         return Check(WEIGHTS, "explained", f"{said} hold the reference's values in another layout: {few(laid_out)}")
     if not wrong:
-        near = f"{said} are nearly equal, {max(apart.values()):.1e} relative apart at most: the sites decide"
-        return Check(WEIGHTS, "explained", near, at=tuple(other), near=True)
+        near, far_off = _rounded_to(other.values()), f"{max(apart.values()):.1e} relative apart at most"
+        detail = f"{said} are the reference's rounded to {near}, {far_off}"
+        if near == ROUNDING:
+            detail = f"{said} are nearly equal, {far_off}: the sites decide"
+        return Check(WEIGHTS, "explained", detail, at=tuple(other), near=near)
     gains = {n: other[n][0].gain(other[n][1]) for n in wrong}
     scaled = not any(map(math.isnan, gains.values()))
     worst = max(wrong, key=lambda n: apart[n])
@@ -183,6 +187,17 @@ def _judged_weights(
     if (own and scaled) or (otherwise and not mixed_up):  # it may have folded others into these: the sites decide
         return Check(WEIGHTS, "explained", detail, at=tuple(wrong))
     return Check(WEIGHTS, "fail", detail, computed=True, at=tuple(wrong))
+
+
+ROUNDING = "rounding"
+
+
+def _rounded_to(other: Iterable[tuple[WeightPrint, WeightPrint]]) -> str:
+    """The dtype in which the candidate's extrema are the reference's, of all parameters; else `rounding`."""
+    ours, theirs = (np.array([x.extrema for x in side]) for side in zip(*other, strict=True))
+    with np.errstate(over="ignore"):
+        ways = {"bfloat16": bfloat16(ours), "float16": ours.astype(np.float16).astype(np.float64)}
+    return next((dtype for dtype, x in ways.items() if np.array_equal(x, theirs)), ROUNDING)
 
 
 Factors = Mapping[str, frozenset[float]]
@@ -397,9 +412,11 @@ SOME = 8
 
 def of_weights(result: Result) -> Iterator[Cause]:
     """A cause where the divergence begins in a module, or beside one, some of whose parameters are others; where many
-    are, the port's are its own."""
-    check = next((c for c in result.preflight if c.check == WEIGHTS and c.at and not c.near), None)
-    if result.verdict != "fail" or result.origin is None or check is None or len(check.at) > SOME:
+    are, the port's are its own, unless all are rounded."""
+    check = next((c for c in result.preflight if c.check == WEIGHTS and c.at and c.near != ROUNDING), None)
+    if result.verdict != "fail" or result.origin is None or check is None:
+        return
+    if not result.why.distance.rel_l2 <= ROUNDING_LIMIT if check.near else len(check.at) > SOME:
         return
     key = result.origin.key
     beside = {key.module, key.module.rpartition(".")[0]} - {""}
@@ -408,6 +425,7 @@ def of_weights(result: Result) -> Iterator[Cause]:
     if key.module and (own or any(module.rpartition(".")[0] in beside for module in modules)):
         text = f"weights that are not the reference's: {check.detail}"
         fix = "load the reference's values, or undo the factor where they are used"
+        fix = "load and keep them in the reference's dtype" if check.near else fix
         yield measured(text, WEIGHTS, fix=fix, at=key.site)
 
 

@@ -33,8 +33,9 @@ class Check:
         detail: one line with the numbers.
         computed: whether it fails by numbers of both sides, so that the run fails with it; else the two are not
             comparable.
-        at: parameters that differ. near: whether they do by no more than rounding to 16 bits. by: the candidate's
-            settings that it may come from.
+        at: parameters that differ. near: `rounding` where they do by no more than that to 16 bits, or the dtype to
+            which the candidate's are the reference's rounded; else empty. by: the candidate's settings that it may come
+            from.
     """
 
     check: str
@@ -42,7 +43,7 @@ class Check:
     detail: str
     computed: bool = False
     at: tuple[str, ...] = ()
-    near: bool = False
+    near: str = ""
     by: tuple[str, ...] = ()
 
 

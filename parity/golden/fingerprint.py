@@ -96,6 +96,11 @@ class WeightPrint:
         return cls(digits, numbers if finite else _UNKNOWN, measured and not finite)
 
     @property
+    def extrema(self) -> np.ndarray:
+        """Minimum and maximum, float64 [2]."""
+        return self.numbers[2:_ORDER_BLIND]
+
+    @property
     def counters(self) -> np.ndarray:
         return self.numbers[_ORDER_BLIND:]
 

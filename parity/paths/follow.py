@@ -101,7 +101,7 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
         record = replace(one.record, key=replace(one.key, stage=stage, step=step))
         records.append(record)
         floors[record.key] = one.floor
-        kind = re.sub(r"\.\d+", "", one.key.site)
+        kind = _kind(one.key)
         if kind not in named and (words := one.words):
             named.add(kind)
             records.append(Record(record.key, "scalar", dtype="str", value=words))
@@ -110,15 +110,24 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
 
 def _by_themselves(own: _Run) -> Iterator[Apart]:
     """What is judged, without what may be an earlier difference once more: what comes of a value that the candidate
-    does not hand out, of which something else that differs was made."""
+    does not hand out, of which something else that differs was made. The same site of several blocks is one difference.
+    """
     wrong: dict[str, int] = {}
+    listed = set[str]()
     for name, one in own.sites.items():
         if one.far(L2_LIMIT):
-            before = wrong.get(one.key.branch, 0)
-            if before & own.made_of[name] and not one.key.is_input:  # of one value that several are handed, all say so
+            before, kind = wrong.get(one.key.branch, 0), _kind(one.key)
+            # Of one value that several are handed, all say so.
+            if before & own.made_of[name] and not one.key.is_input and kind not in listed:
                 continue
+            listed.add(kind)
             wrong[one.key.branch] = before | own.made_of[name]
         yield one
+
+
+def _kind(key: Key) -> str:
+    """A site, whichever block it is in."""
+    return re.sub(r"\.\d+", "", key.site)
 
 
 _STEPS_OF = "_parity_made_of"
@@ -261,6 +270,8 @@ class _Run:
         for name, value in named.items():
             for port, x in leaves(value, f"in.{name}"):
                 if isinstance(x, torch.Tensor):
+                    if caller is None:
+                        setattr(x, _STEPS_OF, 0)  # the model's arguments are compared: what made them is no operation
                     judged = caller is not None and caller.known
                     fate, new = self._value(f"{path}:{port}", number, x, judged)
                     changed |= {} if new is x else {id(x): new}

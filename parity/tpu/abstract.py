@@ -33,6 +33,7 @@ import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from parity.errors import UsageError
+from parity.hooks.sites import SitePlan
 from parity.hooks.torchtools import callable_modules
 from parity.models.family import Family, require_meaning
 from parity.models.folder import skeleton
@@ -70,12 +71,16 @@ class Abstract:
     arguments: Mapping[str, Any]
     modules: frozenset[str]
 
-    def lowered(self) -> jax.stages.Lowered:
-        """The program of a call, whose operations say of which module they are."""
+    def lowered(self, plan: SitePlan | None = None) -> jax.stages.Lowered:
+        """The program of a call, whose operations say of which module they are.
+
+        Args:
+            plan: what is observed in it; None for nothing.
+        """
         backend, group = self.backend, self.backend.groups[0]
         names, frames = backend.batch(group)
         with backend.scope(), scoped(backend.model):
-            forward = backend.forward(names, backend.rules[group[0]], None)
+            forward = backend.forward(names, backend.rules[group[0]], plan)
             found, _ = backend.programs.lowered(forward, backend.params, self.arguments, frames, None)
         return found
 

@@ -75,8 +75,8 @@ def test_a_step_of_one_branch_alone_is_compared_under_any_name() -> None:
 
 
 def three(order: dict[str, str], far: float = 0.0) -> StepRecords:
-    """A third branch is given what cond is, and predicts something else: it skips a layer."""
-    texts, outs = TEXTS | {"skip": TEXTS["cond"]}, OUTS | {"skip": noise(5)}
+    """Other branches are given what cond is, and predict something else: they skip a layer, or another."""
+    texts, outs = TEXTS | dict.fromkeys(("skip", "late"), TEXTS["cond"]), OUTS | {"skip": noise(5), "late": noise(6)}
     records: list[Record] = []
     for name, own in order.items():
         records.append(tensor(":in.encoder_hidden_states", moved(texts[own], far), branch=name))
@@ -101,6 +101,14 @@ def test_branches_that_are_given_the_same_are_paired_by_what_they_predict(
     assert crossed(ours, three(order)) == crossed(ours, three(order, 1e3)) == names
     wrong = {name: "uncond" if own == "skip" else own for name, own in order.items()}
     assert crossed(ours, three(wrong)) in ({}, names)
+
+
+def test_four_branches_are_paired_in_any_order() -> None:
+    """LTX-2's: two prompts, and one without a layer, and one without the sound."""
+    ours = three({"cond": "cond", "uncond": "uncond", "call3": "skip", "call4": "late"})
+    theirs = three({"uncond": "cond", "cond": "uncond", "no_sound": "late", "no_layer": "skip"})
+    names = {"uncond": "cond", "cond": "uncond", "no_layer": "call3", "no_sound": "call4"}
+    assert crossed(ours, theirs) == names
 
 
 def test_inputs_that_are_wrong_in_either_order_are_not_renamed() -> None:

@@ -131,7 +131,7 @@ PARTS = {"dtype": "float32", "scheduler.shift": "7.0", "scheduler.kind": "euler"
         (REFERENCE, replace(CANDIDATE, settings=OLDER), []),  # a setting of another version
         (REFERENCE, replace(CANDIDATE, backend="my port", settings={}), []),
         # A component that only one script has.
-        (replace(REFERENCE, settings={"dtype": "float32", "vae.norm_eps": "1e-06", "scheduler.shift": "5.0"}),
+        (replace(REFERENCE, settings={"dtype": "float32", "vae.e": "0", "vocoder.r": "3", "scheduler.shift": "5.0"}),
          replace(CANDIDATE, settings=PARTS), ["scheduler.kind", "scheduler.shift 5.0 7.0"]),
     ],
 )  # fmt: skip

@@ -205,6 +205,7 @@ def whole_step(at: int, before: float, block: float) -> dict[str, float]:
     [  # (latents before, block) a step; the first birth of each step
         ([(0.0, FAR), (FAR, 2 * FAR)], [("block:out", "module"), ("loop:latents.before", "propagated")]),
         ([(0.0, 0.5), (FAR, FAR)], [None, ("loop:latents.before", "input")]),  # latents that jump between two steps
+        ([(0.0, 2.8), (4.0, 8.0)], [None, ("loop:latents.before", "propagated")]),  # just within, then just beyond
         ([(0.0, FAR), (0.0, FAR)], [("block:out", "module"), ("block:out", "module")]),  # forced steps
         ([(0.5, 1.0), (0.5, 1.0), (0.5, FAR)], [None, None, ("block:out", "module")]),
     ],

@@ -23,6 +23,7 @@ from parity.golden import fingerprint
 from parity.golden.fingerprint import weight_print
 from parity.records import Facts, Schedule
 from parity.settings import Difference
+from parity.transforms import bfloat16
 
 NAN, INF = float("nan"), float("inf")
 
@@ -219,6 +220,10 @@ A, B = np.random.default_rng(5).standard_normal((2, 40, 40)).astype(np.float32)
 ONE = np.eye(1, 1600, 127, dtype=np.float32).reshape(40, 40)
 
 
+def rounded(x: np.ndarray) -> np.ndarray:
+    return bfloat16(x).astype(np.float32)
+
+
 def held(a: np.ndarray, b: np.ndarray) -> Weights:
     return {name: (x.shape, weight_print(np.ascontiguousarray(x))) for name, x in (("a.weight", a), ("b.weight", b))}
 
@@ -232,6 +237,8 @@ def held(a: np.ndarray, b: np.ndarray) -> Weights:
         (held(A + B, B), True, "fail", "1 of 2 parameters have other values, 'a.weight' by"),
         (held(A + 0.2 * ONE, B), True, "fail", "'a.weight' by 0.5% in a few places"),
         (held(A + 1e-3 * ONE, B), False, "explained", "nearly equal"),
+        (held(rounded(A), rounded(B)), False, "explained", "are the reference's rounded to bfloat16, 1.9e-03 relative"),
+        (held(A.astype(np.float16).astype(np.float32), B), True, "explained", "are the reference's rounded to float16"),
         (held(A.T, B), False, "fail", "1 of 2 parameters hold the reference's values in another order: 'a.weight'"),
         (held(B, B), True, "fail", "1 of 2 parameters hold others of the reference's, 'a.weight' those of 'b.weight'"),
         (held(B, A), False, "fail", "'a.weight' those of 'b.weight': 'a.weight', 'b.weight'"),

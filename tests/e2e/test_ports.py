@@ -482,12 +482,26 @@ def test_port_takes_no_module_of_the_other_sides_folder(tmp_path: Path) -> None:
     assert compare(reference, candidate).verdict == "fail"
 
 
+FEW = [*((f'tap(name + ".{name}", ', "(") for name in ("qkv", "proj")), ('    tap(name + ":in.x", x)\n', ""),
+       ('    tap(name + ":in.temb", temb)\n', "")]  # fmt: skip
+"""Of a port that names the outputs of its blocks alone."""
+
+
+def test_a_block_that_shares_what_no_port_hands_out_with_another_has_a_fault_of_its_own(tmp_path: Path) -> None:
+    """The time embedding may be why both differ, and one of them may as well."""
+    fault = ("return tap(name, x + gate", "return tap(name, 1.01 * x + gate")
+    time = (
+        'tap("time", linear(w, "time", inputs["timestep"][:, None]))',
+        'linear(w, "time", inputs["timestep"][:, None])',
+    )
+    result = compare(*write(tmp_path, edited(PORT, *FEW, fault, time)))
+    assert [d.place for d in differences(result)] == ["blocks.*"]
+
+
 def test_what_was_compared_before_the_block_that_is_looked_at_is_named(tmp_path: Path) -> None:
     """The closer look observes that block alone, and the port names its output alone."""
-    few = [(f'tap(name + ".{name}", ', "(") for name in ("qkv", "proj")]
-    inputs = [('    tap(name + ":in.x", x)\n', ""), ('    tap(name + ":in.temb", temb)\n', "")]
     fault = ("return tap(name, x + gate", 'return tap(name, (1.01 if "1" in name else 1) * x + gate')
-    result = compare(*write(tmp_path, edited(PORT, *few, *inputs, fault)))
+    result = compare(*write(tmp_path, edited(PORT, *FEW, fault)))
     assert origin(result) == ("fail", "blocks.1:out")
     assert "its own inputs were not compared, blocks.0 output (step 0, cond) before it matches" in result.reason
 
