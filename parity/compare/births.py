@@ -401,19 +401,25 @@ def with_followed(
     beyond = [key for key, local in found.items() if local.beyond]
     within = {module for key in beyond for module in above(key.module)}
     outer = {key.module for key in beyond if not key.is_input}
+    inputs, differing = input_severities(sites), set[str]()
     judged: list[SiteDiff] = []
     for d in sites:
         judged += behind.get(d.key, ())
+        differing |= {other.key.branch for other in behind.get(d.key, ())}
         if waiting and d.key.module == LOOP and d.key.port == "noise_pred":
             judged += waiting
             waiting = []
         mine = found.get(d.key)
         if mine is not None and mine.beyond and d.verdict in ("pass", "fail"):
             d = replace(d, local=mine.distance, birth=_born(d.key), verdict=_verdict(d.key, mine, excuses))
+            differing.add(d.key.branch)
         elif mine is not None and d.introduced:
             d = replace(d, local=mine.distance, birth="propagated")
         elif _accounted_for(d, within, outer):
             d = replace(d, birth="propagated")
+        elif d.birth == "module" and d.key.branch in differing and d.key.module != LOOP:
+            # Where nothing is known of its inputs, it may hand on what differs before it.
+            d = d if call_of(d.key) in inputs else replace(d, birth="propagated")
         judged.append(d)
     return (*judged, *waiting)
 

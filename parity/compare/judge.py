@@ -24,7 +24,7 @@ import numpy as np
 from parity.compare.births import CUT, Argument, Arguments, Births, Excuse, beyond, call_of
 from parity.compare.metrics import ALIKE, LINF_LIMIT, between, compared, is_mask, keys_through, ratios, unread
 from parity.compare.order import EXTREME, ORDER, SHARP, Around, asked_by, turned_together
-from parity.compare.pairs import Meeting, meet
+from parity.compare.pairs import Branches, Meeting, meet
 from parity.compare.preflight import Factors
 from parity.compare.result import NAN, Distance, SiteDiff
 from parity.compare.values import PREDICTED
@@ -70,13 +70,14 @@ class Judge:
         port: whether the candidate's modules are a user's own. mapped: modules of the reference that other names of the
             candidate are mapped onto; None without a mapping. Inside both, what does not line up is not compared.
         laid_out: the modules whose parameters a port holds in another order or times a factor, with the factors.
-        seen: what both sides had in common so far.
+        branches: the candidate's, which may be in another order. seen: what both sides had in common so far.
     """
 
     excuses: tuple[Excuse, ...] = ()
     port: bool = False
     mapped: Collection[str] | None = None
     laid_out: Factors = field(default_factory=dict)
+    branches: Branches = field(default_factory=lambda: Branches({}))
     births: Births = field(init=False)
     seen: Common = field(default_factory=Common)
     _meeting: Meeting | None = None
@@ -97,6 +98,8 @@ class Judge:
         sites = step.measured()
         _read(sites, meeting.parts)
         _tell_apart(sites)
+        if self.branches.crossed:
+            step.excuse_batches(sites)
         step.excuse_masks(sites)
         step.excuse_other_orders(sites)
         self.births.judge(sites, self._arguments(step, sites))
@@ -210,6 +213,19 @@ class _Step:
         ]
         both = [r.sketch.tobytes() for r in records if r.sketch is not None]
         return (both[0], both[1]) if len(both) == 2 else (b"", b"")
+
+    def excuse_batches(self, sites: list[SiteDiff]) -> None:
+        """Of a candidate whose batch has another order, what was not taken apart by branch is not compared where it
+        differs: of frames that are folded into the batch nobody knows which rows are whose."""
+        calls: dict[tuple[str, int], list[int]] = {}
+        for i, d in enumerate(sites):
+            if d.key.branch and d.verdict == "pass" and beyond(d):
+                calls.setdefault((d.key.site, d.key.call), []).append(i)
+        for at in calls.values():
+            if len(at) > 1 and len({self._sketches(i) for i in at}) == 1:
+                for i in at:
+                    note = "not taken apart by guidance branch, whose order is another in the candidate's batch"
+                    sites[i] = replace(sites[i], verdict="not compared", note=note)
 
     def excuse_masks(self, sites: list[SiteDiff]) -> None:
         """A port's masks are not compared where the rows that they let through are the reference's: elsewhere in the

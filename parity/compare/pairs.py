@@ -405,6 +405,12 @@ class Branches:
         return candidate.renamed(lambda key: replace(key, branch=names.get(key.branch, key.branch)))
 
     @property
+    def crossed(self) -> bool:
+        """Whether a name of the reference stands for another of its branches on the candidate."""
+        names = self.names or {}
+        return any(own != theirs and own in names.values() for own, theirs in names.items())
+
+    @property
     def note(self) -> str:
         """A sentence on other names; empty where there are none."""
         if not self.names:

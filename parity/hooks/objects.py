@@ -28,6 +28,7 @@ import jax
 import numpy as np
 
 from parity.hooks.methods import all_of, replaced
+from parity.hooks.tap import carried
 
 CALL = "__call__"
 
@@ -38,7 +39,8 @@ Within = Callable[[Any], bool]
 
 
 def objects_of(top: Any) -> dict[str, Any]:
-    """The callable objects of a tree by path, the top one as `""`; one that is met twice keeps its first path."""
+    """The callable objects of a tree by path, the top one as `""`; one that is met twice keeps its first path. What is
+    no callable is walked through where it is a module of Flax or Equinox, called by other methods."""
     found: dict[str, Any] = {}
     seen: set[int] = set()
 
@@ -49,8 +51,9 @@ def objects_of(top: Any) -> dict[str, Any]:
             inside = value.items()
         elif isinstance(value, (list, tuple)) or (isinstance(value, Sequence) and not callable(value)):
             inside = enumerate(value)  # type: ignore[assignment]
-        elif _is_module(value):
-            found[path] = value
+        elif (is_callable := _is_module(value)) or _is_framework_s(type(value)):
+            if is_callable:
+                found[path] = value
             inside = vars(value).items()
         else:
             return
@@ -65,6 +68,11 @@ def objects_of(top: Any) -> dict[str, Any]:
 def _is_module(value: Any) -> bool:
     """Whether an object is a module: written in Python, callable, with attributes; arrays are not."""
     return hasattr(value, "__dict__") and _caller(type(value)) is not None and not hasattr(value, "shape")
+
+
+def _is_framework_s(kind: type) -> bool:
+    bases = (k for k in kind.__mro__ if k.__name__ == "Module")
+    return any(k.__module__.partition(".")[0] in ("flax", "equinox") for k in bases)
 
 
 def _caller(kind: type) -> type | None:
@@ -237,7 +245,7 @@ def _observed(see: See, path: str, named: Mapping[str, Any], call: Callable[[], 
     for name, value in sorted(named.items(), key=lambda item: "mask" not in item[0]):
         see(path, f"in.{name}", value)
     out = call()
-    see(path, "out", out)
+    see(path, "out", carried(out))
     return out
 
 

@@ -252,13 +252,14 @@ def counted_on(entry: Entry, before: Mapping[str, int]) -> Entry:
 
 
 def by_branch(branches: Sequence[str], x: torch.Tensor, rows: Sequence[str] = ()) -> list[tuple[str, torch.Tensor]]:
-    """A batched tensor's branches by name; a tensor without the batch axis belongs to each of them.
+    """A batched tensor's branches by name; one without the batch axis, as a parameter, belongs to each of them.
 
     Args:
         rows: see `Tap`.
     """
     rows = rows or branches
-    if x.ndim == 0 or x.shape[0] != len(rows) or len(set(rows)) == 1:
+    batched = x.ndim > 0 and x.shape[0] == len(rows) and not isinstance(x, torch.nn.Parameter)
+    if not batched or len(set(rows)) == 1:
         return [(branch, x) for branch in branches]
     return [(branch, _taken(x, rows_of(branch, rows))) for branch in branches]
 
@@ -273,13 +274,20 @@ def _taken(x: torch.Tensor, at: list[int]) -> torch.Tensor:
     return x[first:behind] if behind - first == len(at) else x[at]
 
 
+def carried(output: Any) -> Any:
+    """What a block hands on that `jax.lax.scan` calls: of several values it gives `(carry, None)`."""
+    scanned = isinstance(output, tuple) and len(output) == 2 and output[1] is None
+    return output[0] if scanned and isinstance(output[0], (tuple, list)) else output
+
+
 def single_output(output: Any) -> Any:
     """A module's output as it is observed: the values of a ModelOutput or dataclass in field order, those of a dict in
-    the order of its keys, as a function that JAX compiled returns it, the item of a tuple of one."""
+    the order of its keys, as a function that JAX compiled returns it, the item of a tuple of one; see `carried`."""
     if type(output) is dict:
         output = dict(sorted(output.items(), key=lambda item: str(item[0])))
     parts = None if isinstance(output, (tuple, list)) else parts_of(output)
     value = output if parts is None else tuple(item for _, item in parts)
+    value = carried(value)
     return value[0] if isinstance(value, (tuple, list)) and len(value) == 1 else value
 
 

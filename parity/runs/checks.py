@@ -24,7 +24,7 @@ from parity.hooks.implementations import sentence
 from parity.paths.plan import DEFAULT_KINDS, Ends, Pair, Plan, Side, State, state_of
 from parity.reached import Reached
 from parity.records import LOOP, StepRecords
-from parity.runs.follow import Following, behind, descend, holding, placed, unobserved, without_held
+from parity.runs.follow import Following, behind, descend, holding, unobserved, without_held
 from parity.runs.sides import Ready, Sink, counted
 from parity.settings import BITS, NEUTRAL, Difference, Settings
 
@@ -257,7 +257,7 @@ def precision(pair: Ready, truth: Truth, sink: Sink) -> Result:
     result = check.conclude(only).resting_on((*own.idle, *ends.idle))
     if check.following.failed is None and result.verdict == "fail" and result.origin is not None:
         state = check.states[result.origin.key.step]
-        result = placed(behind(result, pair, references[-1], state))
+        result = behind(result, pair, references[-1], state)
     if extra is not None:
         extra.close()
     if begun is not None:

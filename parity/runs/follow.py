@@ -130,7 +130,7 @@ def behind(result: Result, pair: Ready, side: Side, state: State) -> Result:
     if not any(local.beyond for local in known.values()):
         return result
     result = replace(result, sites=_settled(result.sites, at.step, known, pair))
-    return replace(result, causes=(*result.causes, *_named(result, known)))
+    return _placed(replace(result, causes=(*result.causes, *_named(result, known))))
 
 
 LOST = (ParityError, RemoteError)
@@ -187,7 +187,7 @@ def _is_missing(x: Array) -> bool:
     return x.values.size == 0 and x.values.dtype != bool
 
 
-def placed(result: Result) -> Result:
+def _placed(result: Result) -> Result:
     """A result whose origin following has shown to be propagated, with the first divergence that stands."""
     origin = result.origin
     if origin is None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from parity.compare.diff import diff
+from parity.compare.judge import Judge
 from parity.compare.pairs import Branches, crossed
 from parity.records import LOOP, Floor, Provenance, Record, StepRecords
 from tests.support.made import REFERENCE, moved, noise, tensor, write
@@ -72,6 +73,24 @@ def test_a_step_of_one_branch_alone_is_compared_under_any_name() -> None:
     assert {r.key.branch for r in branches.step(side(SAME), side(OTHER)).records} == {"", "cond", "uncond"}
     alone = branches.step(side({"cond": "cond"}), side({"cond": "cond"}))
     assert {r.key.branch for r in alone.records} == {"", "cond"}
+
+
+def test_a_batch_in_another_order_is_not_compared_where_it_was_not_taken_apart() -> None:
+    """Frames that are folded into the batch: nobody knows which rows are whose."""
+
+    def folded(step: StepRecords, x: np.ndarray, **floors: Floor) -> StepRecords:
+        more = [tensor("conv:in.x", x, branch=branch) for branch in ("cond", "uncond")]
+        known = {r.key: Floor(1e-6 * r.moments.l2) for r in more if r.moments}
+        return StepRecords(0, (*more, *step.records), {**step.floors, **known})
+
+    frames = noise(7, (4, 12, 40))
+    for order, verdict in ((OTHER, "not compared"), (SAME, "fail")):
+        branches = Branches(None)
+        ours, theirs = folded(side(SAME), frames), folded(side(order), frames[::-1].copy())
+        judge = Judge(branches=branches)
+        sites = judge.step(ours, branches.step(ours, theirs))
+        assert {d.verdict for d in sites if d.key.module == "conv"} == {verdict}
+        assert {d.verdict for d in sites if d.key.module != "conv"} == {"pass"}
 
 
 def three(order: dict[str, str], far: float = 0.0) -> StepRecords:

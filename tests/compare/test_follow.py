@@ -54,6 +54,21 @@ def test_followed_sites_are_put_where_they_were_computed() -> None:
     assert [d.verdict for d in excused] == ["harmless", "pass", "pass"]
 
 
+def test_a_module_of_whose_inputs_nothing_is_known_hands_on_what_differs_before_it() -> None:
+    found = {at("b.0.q:out"): FAR, at("b.0:out"): NEAR}
+    free = [
+        SiteDiff(at(site), Distance(1e-3, 1e-7, 1e4), birth="module", verdict="fail") for site in ("x:out", "y:out")
+    ]
+    sites = with_followed([free[0], *judged("b.0:out", "y:in.x")[:2], free[1]], found)
+    assert [(d.key.site, d.birth) for d in sites if d.verdict == "fail"] == [
+        ("x:out", "module"),  # before it nothing differs
+        ("b.0.q:out", "module"),
+        ("y:out", "module"),  # whose input agrees
+    ]
+    sites = with_followed([*judged("b.0:out")[:1], free[1]], found)
+    assert [(d.key.site, d.birth) for d in sites if d.birth] == [("b.0.q:out", "module"), ("y:out", "propagated")]
+
+
 # --- modules that deserve a closer look ------------------------------------------------------------------------
 
 MODULES = ("a", "a.attn", "b", "c")

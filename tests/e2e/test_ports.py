@@ -198,6 +198,25 @@ def test_flax_parameters_are_compared_with_torch_s(
     assert [d.place for d in differences(result)] == listed
 
 
+def test_modules_below_one_that_is_called_by_other_methods_are_observed(tmp_path: Path) -> None:
+    other = ("def __call__(self, x: jax.Array, keep", "def run(self, x: jax.Array, keep")
+    text = edited(nnx_port.PORT, other, ("layer(x, keep)", "layer.run(x, keep)"), ("epsilon=1e-5", "epsilon=1e-2"))
+    result = compare(*nnx_port.write(tmp_path, text), "attention.mask=exact", sites="all")
+    assert origin(result) == ("fail", "blocks.0.norm:out")
+
+
+def test_an_argument_that_hands_on_what_differs_in_an_inner_module_is_no_second_difference(tmp_path: Path) -> None:
+    """The block's input is compared, and the module that makes it is named one level deeper than any that is."""
+    wrong = 'tap("time.0", 1.01 * linear(w, "time.0", inputs["timestep"][:, None]))'
+    port = edited(PORT, ('tap("time", linear(w, "time", inputs["timestep"][:, None]))', wrong))
+    paths = write(tmp_path, port)
+    inner = ("torch.nn.Linear(1, width)", "torch.nn.Sequential(torch.nn.Linear(1, width))")
+    (tmp_path / "model.py").write_text(edited(REFERENCE, inner))
+    result = compare(*paths)
+    assert origin(result) == ("fail", "time.0:out")
+    assert [d.place for d in differences(result)] == ["time.0"]
+
+
 def test_a_fault_of_a_block_that_gives_a_carry_is_one_difference(tmp_path: Path) -> None:
     """Flax's scan wants `(x, None)` of it, torch's block gives `x`."""
     paths = linen_port.write(tmp_path, edited(linen_port.PORT, ("return x + jnp.tanh(", "return x + 1.01 * jnp.tanh(")))

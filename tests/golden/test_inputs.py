@@ -11,6 +11,7 @@ from parity.errors import UsageError
 from parity.golden import Golden, GoldenWriter, fingerprint
 from parity.golden.disk.inputs import FILE, put_inputs, read_inputs
 from parity.golden.disk.store import open_store
+from parity.golden.disk.verify import verify
 from parity.records import Array, Provenance, StepRecords
 
 INPUTS = {
@@ -58,6 +59,7 @@ def test_damaged_inputs_are_refused(tmp_path: Path) -> None:
         file.write_bytes(whole[:cut])
         with pytest.raises(UsageError, match=FILE):
             read_inputs(one)
+        assert [problem.file for problem in verify(one.name)] == [FILE]
     file.unlink()
     (tmp_path / "outside").write_bytes(whole)
     file.symlink_to(tmp_path / "outside")  # as a hub's snapshot is made of

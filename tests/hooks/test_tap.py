@@ -11,6 +11,7 @@ import torch
 
 from parity.hooks.attach import attached
 from parity.hooks.rows import WHOLE, MaskedRows, Masks, Part
+from parity.hooks.tap import single_output
 from tests.hooks.seen import Seen, gathered, make_tap, observe
 
 
@@ -122,12 +123,29 @@ def test_a_batch_is_split_into_branches_by_name() -> None:
     assert not same(both, both, (":out",), "cond", "uncond")
 
 
-@pytest.mark.parametrize("shared", [torch.ones(5, 4), torch.tensor(2.0)], ids=["table", "number"])
+SHARED = {"table": torch.ones(5, 4), "number": torch.tensor(2.0), "parameter": torch.nn.Parameter(torch.ones(2, 1, 4))}
+
+
+@pytest.mark.parametrize("shared", SHARED.values(), ids=SHARED)
 def test_a_tensor_without_the_batch_axis_belongs_to_every_branch(shared: torch.Tensor) -> None:
     seen = observe(Add(), rows(5, 2), shared, tap_options=BRANCHES)
     for branch in ("cond", "uncond"):
         assert seen.at(":in.y", branch).shape == tuple(shared.shape)
         assert seen.at(":in.y", branch).moments.count == shared.numel()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("gives", "seen"),
+    [
+        ((1, 2), (1, 2)),
+        ((1,), 1),
+        (((1, 2), None), (1, 2)),  # of a block that jax.lax.scan calls
+        ((1, None), (1, None)),
+        ({"b": 1, "a": 2}, (2, 1)),
+    ],
+)
+def test_outputs_are_observed_by_their_places(gives: object, seen: object) -> None:
+    assert single_output(gives) == seen
 
 
 # --- padding ---------------------------------------------------------------------------------------------------

@@ -48,6 +48,17 @@ def read_inputs(golden: Golden) -> dict[str, Array]:
     Raises:
         UsageError: it carries none; the file is damaged, or is not what golden.json says.
     """
+    found = carried(golden)
+    if found is None:
+        raise UsageError(
+            f"{golden.name}/{FILE}: this golden carries no embeddings and noise: it was recorded in a script, or with "
+            "its text stage, or the file was lost; record it again"
+        )
+    return found
+
+
+def carried(golden: Golden) -> dict[str, Array] | None:
+    """The same; None where there is no such file."""
     where = f"{golden.name}/{FILE}"
     try:
         with golden.store.mapped(FILE, None, MOST) as (path, buffer):
@@ -55,10 +66,7 @@ def read_inputs(golden: Golden) -> dict[str, Array]:
         dtypes = msgspec.json.decode(metadata.get("dtypes", "{}"), type=dict[str, str])
         found = {name: Array(held.values, dtypes[name]) for name, held in arrays.items()}
     except MissingError:
-        raise UsageError(
-            f"{where}: this golden carries no embeddings and noise: it was recorded in a script, or with its text "
-            "stage; record it again"
-        ) from None
+        return None
     except (MalformedError, KeyError, msgspec.MsgspecError) as error:
         raise damaged(where, str(error)) from None
     expected = golden.provenance.inputs

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from parity.cache import cache_dir
 from parity.errors import UsageError
@@ -48,9 +49,7 @@ def ensure_tiny(name: str, make: Callable[[pathlib.Path], None]) -> pathlib.Path
         folder.parent.mkdir(parents=True, exist_ok=True)
         building = pathlib.Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     except OSError as error:
-        raise UsageError(
-            f"cannot write the cache folder {folder.parent}: {error.strerror}; set PARITY_CACHE to another"
-        ) from error
+        raise _unwritable(folder, error) from error
     try:
         with torch.random.fork_rng(devices=[]):
             make(building)
@@ -61,9 +60,16 @@ def ensure_tiny(name: str, make: Callable[[pathlib.Path], None]) -> pathlib.Path
             # Another process was faster: its folder is the same, byte for byte.
             if not folder.is_dir():
                 raise
+    except (OSError, SafetensorError) as error:
+        raise _unwritable(folder, error) from error
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return folder
+
+
+def _unwritable(folder: pathlib.Path, error: OSError | SafetensorError) -> UsageError:
+    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return UsageError(f"cannot write the cache folder {folder.parent}: {why}; set PARITY_CACHE to another")
 
 
 def save(pipeline: Any, defaults: Mapping[str, Any], folder: pathlib.Path) -> None:

@@ -8,8 +8,11 @@ import pathlib
 import pytest
 import safetensors.torch
 import torch
+from safetensors import SafetensorError
 
+from parity.errors import UsageError
 from parity.models.registry import resolve_model
+from parity.models.tiny.make import ensure_tiny
 
 NAME = "tiny-hunyuan-video-1.5"
 # Figures measured on these weights are only comparable while this holds: a change needs a higher make._VERSION.
@@ -32,6 +35,19 @@ def weights_sha256(folder: pathlib.Path) -> str:
 @pytest.mark.parametrize("name", WEIGHTS_SHA256)
 def test_weights_are_pinned(name: str) -> None:
     assert weights_sha256(resolve_model(name)) == WEIGHTS_SHA256[name]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), SafetensorError("I/O error: (os error 28)")])
+def test_a_cache_that_is_full_is_named(
+    error: Exception, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(folder: pathlib.Path) -> None:
+        raise error
+
+    monkeypatch.setenv("PARITY_CACHE", str(tmp_path))
+    with pytest.raises(UsageError, match="cannot write the cache folder .*; set PARITY_CACHE to another"):
+        ensure_tiny("one", make)
+    assert [*(tmp_path / "models").iterdir()] == []
 
 
 def test_made_anew_it_has_the_same_bytes(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
