@@ -338,7 +338,11 @@ def crossed(reference: StepRecords, candidate: StepRecords) -> Mapping[str, str]
     }
     tied = [order for order, x in given.items() if x <= min(given.values()) + TIED * max(given.values())]
     best = own if own in tied else min(given, key=given.__getitem__)
-    if best != own and not given[best] <= NEARER * given[own]:
+    # Where one branch is given something wrong, another that is given the same shows the order.
+    apart = {(a, b): sum(far[a, b, s] for s in lines_up) for a in names for b in own}
+    alike = {pair for pair, x in apart.items() if x <= TIED * max(apart.values())}
+    agree = {order: sum(pair in alike for pair in zip(names, order, strict=True)) for order in given}
+    if best != own and not agree[best] > agree[own] and not given[best] <= NEARER * given[own]:
         best, tied = own, []
     if len(tied) > 1 and made.keys() >= set(names) and found.keys() >= set(own):
         predicted = {order: sum(_apart(made[a], found[b]) for a, b in zip(names, order, strict=True)) for order in tied}

@@ -65,8 +65,9 @@ class Combined:
     """How a side combined its branches.
 
     Attributes:
-        scales: of each branch but uncond. size: a common factor. left: the norm of what rounding left over. unsure,
-            size_unsure: how far it may have moved them; a scale is read off where its branch parts from the others.
+        scales: of each branch but uncond. size: a common factor; some pipelines hand on the negated prediction. left:
+            the norm of what rounding left over. unsure, size_unsure: how far it may have moved them; a scale is read
+            off where its branch parts from the others.
     """
 
     scales: Mapping[str, float]
@@ -83,6 +84,11 @@ class Combined:
     def scale_in(self, kept: Kept) -> float:
         """Of cond, read off the ratio of the branches, or off one branch's weight."""
         return {"cond": self.size * self.scale, "uncond": 1 - self.size * (1 - self.scale)}.get(kept, self.scale)
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether its factor depends on the values, as one that is no sign does."""
+        return abs(self.size) != 1.0
 
     def near(self, other: Combined, branch: str = "cond") -> float:
         """How far apart two scales are at most that may be one."""
@@ -121,8 +127,9 @@ def combined(values: Values) -> Combined | None:
     size, weights = float(every[0]), every[1:]
     least = min(float(np.linalg.norm(x)) for x in parts.values())
     size_unsure = left / least if least else math.inf
-    if abs(size - 1.0) <= EXACT + size_unsure:  # may be 1, and then is
-        size, (weights, left) = 1.0, fitted(guided - uncond, *apart.values())
+    if abs(abs(size) - 1.0) <= EXACT + size_unsure:  # may be 1 or -1, and then is
+        size = math.copysign(1.0, size)
+        weights, left = fitted(guided - size * uncond, *apart.values())
     products = sum(abs(weight) * float(np.linalg.norm(x)) for weight, x in zip(weights, apart.values(), strict=True))
     whole = float(np.linalg.norm(guided))
     rounded = rounding(guided, *parts.values()) * (whole + 2 * products)  # a sum; a difference, a product
@@ -131,7 +138,7 @@ def combined(values: Values) -> Combined | None:
     angles = np.array([[float(np.vdot(x, y)) for y in apart.values()] for x in apart.values()])
     known = np.linalg.matrix_rank(angles) == len(angles)
     unsure = left * np.sqrt(np.diag(np.linalg.inv(angles))) if known else np.full(len(angles), math.inf)
-    if size != 1.0:
+    if abs(size) != 1.0:
         unsure = (unsure + abs(weights / size) * size_unsure) / abs(size)
     scales = dict(zip(apart, (float(weight / size) for weight in weights), strict=True))
     return Combined(scales, size, left, dict(zip(apart, unsure.tolist(), strict=True)), size_unsure)
@@ -190,18 +197,18 @@ def _own_guided(seen: Seen) -> Made | None:
     if first is None or parts is None or parts.keys() - {"", "uncond"} != first.scales.keys():
         return None
     second = combined(seen.theirs)
-    if first.resized(1.0) or (second is not None and second.resized(1.0)):
+    if first.is_fitted or (second is not None and second.is_fitted):
         return _own_resized(first, second, parts, seen) if seen.kept and second is not None else None
     if second is not None and first.turned(second):
         return None  # branches of such closeness may only be called by each other's names
     guided, uncond = (seen.theirs[branch, PREDICTED] for branch in ("", "uncond"))
-    made, near, products = _like(uncond, guided).copy(), first.left, 0.0
+    made, near, products = _like(uncond, guided), first.left, 0.0
     for name, scale in first.scales.items():
         apart = _like(seen.theirs[name, PREDICTED], guided) - _like(uncond, guided)
         made, size = made + scale * apart, float(np.linalg.norm(apart))
         near, products = near + EXACT * max(1.0, abs(scale)) * size, products + abs(scale) * size
     rounded = rounding(*parts.values()) * (float(np.linalg.norm(made)) + 2 * products)
-    return made, near + (rounded if second is None else second.left)
+    return first.size * made, near + (rounded if second is None else second.left)
 
 
 def _own_resized(first: Combined, second: Combined, parts: Mapping[str, np.ndarray], seen: Seen) -> Made:
@@ -229,7 +236,7 @@ def guidance(seen: Seen) -> Iterator[Cause]:
     if first is not None and ("uncond", PREDICTED) not in seen.theirs and _far(seen, ("cond", "")) <= EXACT:
         text = f"the guidance scale of {first.scale:.4g} is lost: the candidate runs one branch alone, cond"
         yield measured(text, "guidance", first.scale, 1.0, at=PREDICTED)
-    elif first is not None and second is not None and not (first.resized(1.0) and other):
+    elif first is not None and second is not None and not (first.is_fitted and other):
         yield from _combined_otherwise(first, second)  # a factor is fitted to the values, which differ
     elif first is not None and second is not None and seen.kept:
         scale, own = first.scale_in(seen.kept), second.scale_in(seen.kept)

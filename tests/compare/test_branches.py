@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -136,6 +137,11 @@ def test_inputs_that_are_wrong_in_either_order_are_not_renamed() -> None:
     # What one branch alone is given makes no order nearer in which it meets nothing.
     ours, theirs = alone(TEXTS["cond"]), alone(moved(TEXTS["cond"], 0.3))
     assert crossed(ours, theirs) == {}
+    # One branch is given another text, and the other shows the order.
+    ours, theirs = side(SAME), side(OTHER)
+    wrong = tensor(":in.encoder_hidden_states", noise(9, (1, 12, 40)), branch="cond")
+    theirs = replace(theirs, records=[wrong if r.key == wrong.key else r for r in theirs.records])
+    assert crossed(ours, theirs) == OTHER
     both = {"cond": "cond", "uncond": "cond"}  # the negative prompt is lost
     assert crossed(side(SAME), side(both)) == {}
 

@@ -282,6 +282,15 @@ def test_noise_that_a_side_rounds_or_scales_is_named(
     assert word in cause.cause
 
 
+def test_a_step_that_is_given_rounded_values_is_no_other_noise() -> None:
+    times, flow = np.array([999.0]), UNCOND.reshape(1, 4, 1, 4, 4)
+    ours = step(0, times=times, before=NOISE, cond=flow, guided=flow)
+    theirs = step(0, times=times, before=bfloat16(NOISE), cond=flow, guided=bfloat16(flow))
+    assert [c.cause for c in found((ours, theirs))][:1] == [
+        "the scheduler is given the latents and noise_pred rounded to bfloat16"
+    ]
+
+
 @pytest.mark.parametrize(("factor", "named"), [(20.0, False), (20.025, True), (3.0, True)])
 def test_noise_as_large_as_another_schedule_begins_is_no_second_difference(factor: float, named: bool) -> None:
     """Latents begin as noise times the largest sigma, or its root with 1."""
@@ -414,7 +423,12 @@ def projected(c: np.ndarray, u: np.ndarray, scale: float) -> np.ndarray:
     return np.asarray(c + (scale - 1) * (c - u - along / 2))
 
 
-FITTED = (rescaled, zeroed, projected)
+def negated(c: np.ndarray, u: np.ndarray, scale: float) -> np.ndarray:
+    """What LTX's pipelines with conditions hand to their scheduler."""
+    return -(u + scale * (c - u))
+
+
+FITTED = (rescaled, zeroed, projected, negated)
 
 
 def going(

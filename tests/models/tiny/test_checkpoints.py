@@ -45,7 +45,7 @@ def test_a_cache_that_is_full_is_named(
         raise error
 
     monkeypatch.setenv("PARITY_CACHE", str(tmp_path))
-    with pytest.raises(UsageError, match="cannot write the cache folder .*; set PARITY_CACHE to another"):
+    with pytest.raises(UsageError, match=r"cannot write the cache folder .*; set PARITY_CACHE to another"):
         ensure_tiny("one", make)
     assert [*(tmp_path / "models").iterdir()] == []
 
