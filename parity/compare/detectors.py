@@ -41,6 +41,7 @@ class Detectors:
     Attributes:
         settings: of both sides, configs among them. found: causes, the first first.
         notes: what the sides compute in another order or precision, and what was compared otherwise, in sentences.
+        scale_read: whether the reference's guidance scale could be read off some step; None without guidance.
         _guided: how the reference combined its branches when it first did.
         _spans: the timesteps so far at which a side called the first model, and another.
     """
@@ -48,6 +49,7 @@ class Detectors:
     settings: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
     found: list[Cause] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    scale_read: bool | None = None
     _before: Both | None = None
     _guided: relations.Combined | None = None
     _spans: dict[bool, list[float]] = field(default_factory=dict)
@@ -64,6 +66,9 @@ class Detectors:
         guided = relations.combined(ours)
         self._guided = self._guided or guided
         kept: Kept = relations.kept(self._guided, guided) if self._guided and guided else ""
+        if ("uncond", PREDICTED) in ours:
+            read = guided is not None and (kept != "" or not guided.is_fitted)
+            self.scale_read = bool(self.scale_read) or read
         return Seen(
             ours=ours, theirs=theirs, settings=self.settings, step=reference.step, before=self._before, kept=kept
         )

@@ -227,7 +227,8 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     held = (f.detail for f in findings if f.check == "steps held" and f.verdict == "explained")
     if sides.of_other_sites:
         notes = [*notes, Note(f"recorded at other sites ({a.sites} against {b.sites}): what both hold was compared")]
-    told = [*notes, *map(Note, (*renamer.unused(), *held, *detectors.notes, *filter(None, [branches.note])))]
+    own = (*renamer.unused(), *held, *detectors.notes, *filter(None, [branches.note, _unrecorded_parts(a, b)]))
+    told = [*notes, *map(Note, own)]
     result = conclude(
         collected,
         model=a.model,
@@ -245,7 +246,7 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     if result.verdict == "pass" and not sides.all_there:
         return result.unjudged("not_comparable", next(f.detail for f in findings if f.check == "steps held"))
     result = replace(result.resting_on((*a.idle, *b.idle)), stages=recorded_stages(result)).noted(
-        *_hidden_by_rounding(result, a)
+        *_hidden_by_rounding(result, a, guidance=detectors.scale_read is False)
     )
     if result.verdict != "fail" or result.origin is None:
         return result
@@ -259,6 +260,13 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     known = {code_of(cause.at or first.site) for cause in shown if isinstance(cause, Cause)}
     begins = (first, *(d.key for d in result.introduced))
     return in_order(result.told((*shown, *of_weights(result), *config_causes(differing, begins, known))))
+
+
+def _unrecorded_parts(a: Provenance, b: Provenance) -> str:
+    """A sentence on what both pipelines decode with beside their VAE, as sound; empty without."""
+    names = {name.partition(".")[0] for name in a.settings.keys() & b.settings.keys()} - {"vae"}
+    parts = sorted(name for name in names if "vae" in name or "vocoder" in name)
+    return f"not recorded, and so not compared: the outputs of {' and '.join(parts)}" if parts else ""
 
 
 def _of_another_length(sides: Sides, origin: Origin) -> Iterator[Cause]:
@@ -361,12 +369,18 @@ def _round(a: Provenance, b: Provenance) -> Failed:
     return "logic" if exact else "precision"
 
 
-def _hidden_by_rounding(result: Result, reference: Provenance) -> Iterator[str]:
-    """What a pass of recordings in 16 bits does not show."""
+def _hidden_by_rounding(result: Result, reference: Provenance, *, guidance: bool) -> Iterator[str]:
+    """What a pass of recordings in 16 bits does not show.
+
+    Args:
+        guidance: whether the reference guides in a way of which no scale can be read off.
+    """
     dtype = reference.settings.get("dtype", "")
     floors = [step.noise_pred.floor for step in result.steps if step.noise_pred.floor > 0]
     if result.verdict == "pass" and floors and BITS.get(dtype, 24) < BITS["float32"]:
         yield f"{dtype} alone moves noise_pred by up to {max(floors):.1e}: recordings in float32 show smaller faults"
+        if guidance:
+            yield f"guidance was not judged by itself, and {dtype} hides a scale that is some percent off"
 
 
 def without_floors(result: Result) -> Result:

@@ -15,7 +15,7 @@ from parity.compare.independent import differences
 from parity.compare.judge import Judge
 from parity.compare.result import Result
 from parity.errors import UsageError
-from parity.records import AFTER, PORT, Key, Provenance, Record, StepRecords
+from parity.records import AFTER, PORT, Floor, Key, Provenance, Record, StepRecords
 from parity.transforms import bfloat16
 from tests.support.made import (
     CANDIDATE,
@@ -114,6 +114,27 @@ def test_a_pass_in_16_bits_says_what_it_does_not_show(dtype: str, said: int, tmp
     found = diff(*(write(tmp_path / p.side, p, [walk(0).steps()[i]]) for i, p in enumerate(sides)))
     assert found.verdict == "pass"
     assert sum(f"{dtype} alone moves noise_pred by up to 1.0e-06" in note.text for note in found.notes) == said
+
+
+@pytest.mark.parametrize(("scale", "said"), [(None, True), (5.0, False)])
+def test_a_pass_in_16_bits_says_where_guidance_was_not_judged(scale: float | None, said: bool, tmp_path: Path) -> None:
+    """LTX-2 rescales what the latents would come to; of that no scale is read off."""
+    cond, uncond, other = noise(1), noise(2), noise(3)
+    guided = uncond + scale * (cond - uncond) if scale else other
+    values = {"cond": cond, "uncond": uncond, "": guided.astype(np.float32)}
+    made = step([tensor("loop:noise_pred", x, branch=branch, held=True) for branch, x in values.items()])
+    made = replace(made, floors={r.key: Floor(1e-3 * r.moments.l2) for r in made.records if r.moments})
+    sides = [replace(p, settings={**p.settings, "dtype": "bfloat16"}) for p in (REFERENCE, CANDIDATE)]
+    found = diff(*(write(tmp_path / p.side, p, [made]) for p in sides))
+    assert found.verdict == "pass", found.reason
+    assert any("guidance was not judged by itself" in note.text for note in found.notes) == said
+
+
+def test_what_decodes_sound_is_said_to_be_left_out(tmp_path: Path) -> None:
+    both = {"audio_vae.scale": "2", "vocoder.rate": "24000", "vae.scale": "1"}
+    sides = [replace(p, settings={**p.settings, **both}) for p in (REFERENCE, CANDIDATE)]
+    found = diff(*(write(tmp_path / p.side, p, [walk(0).steps()[i]]) for i, p in enumerate(sides)))
+    assert any(note.text.endswith("not compared: the outputs of audio_vae and vocoder") for note in found.notes)
 
 
 @pytest.mark.parametrize(
