@@ -43,9 +43,8 @@ from parity.paths.jax.candidate import TorchaxBackend
 from parity.paths.jax.mesh import make_devices, use_compilation_cache
 from parity.paths.loaded import Inputs, StepCalls, batched
 from parity.paths.reference import TorchBackend
-from parity.reached import Reached
 from parity.records import Floor, Key, Moments, Provenance, Record, StepRecords
-from parity.settings import parse
+from parity.settings import Reached, parse
 from parity.sketch import bin_norms, geometry, sketch
 
 # --- observing

@@ -4,7 +4,7 @@ A recording is made once, where the original runs; what a port got wrong is look
 that was written again in another framework the frames are all that it shows, and they say only how far they are. So
 a call of the model is run again with one fault at a time: a `Fault` is a function of torch's, and what a model that has
 it would make of the function's arguments. Nothing of the model's class is known. A fault that finds nothing to change
-is none of the model's, and is not marked (`parity.reached`).
+is none of the model's, and is not marked (`parity.settings.Reached`).
 
 A ported attention may drop its mask, zero keys or fill blocks. Among the calls that have a mask the longest are those
 of the joint sequence, the shorter ones those of a text refiner. Attention by another function (flex, a kernel of its

@@ -36,8 +36,7 @@ from parity.models.patches import patch_norms, patch_rope, place_outputs
 from parity.models.spec import Case, GenerationSpec, frames_of
 from parity.models.stage_files import Stream
 from parity.models.text import Listener, TextStage, encoder_of
-from parity.reached import Reached
-from parity.settings import Capability, Settings
+from parity.settings import Capability, Reached, Settings
 
 _LACKS: Mapping[Capability, str] = {
     "text mask": "its text has no mask, padding takes part in the attention",

@@ -26,8 +26,7 @@ from parity.models.patches import DTYPES, in_dtype
 from parity.models.spec import Case, GenerationSpec
 from parity.models.stage_files import Conditions, Stream, read_stage1, write_stage1
 from parity.models.text import TextStage
-from parity.reached import Reached
-from parity.settings import Capability, Settings, meaningless
+from parity.settings import Capability, Reached, Settings, meaningless
 
 Condition = Mapping[str, torch.Tensor]
 """The text of one guidance branch by the transformer's keyword names."""

@@ -23,8 +23,7 @@ import torch
 from parity.errors import UsageError
 from parity.hooks.methods import using
 from parity.models.attention import SETTLE
-from parity.reached import Reached
-from parity.settings import DeepCache, Settings
+from parity.settings import DeepCache, Reached, Settings
 
 Kept = tuple[Any, ...]
 """The residuals (image tokens, text tokens), each [B, tokens, channels]; empty where there is no cache."""

@@ -14,8 +14,7 @@ import torch
 
 from parity.errors import UsageError
 from parity.hooks.torchtools import cast, named_tensors
-from parity.reached import Reached
-from parity.settings import AUTO, MODEL, Settings
+from parity.settings import AUTO, MODEL, Reached, Settings
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

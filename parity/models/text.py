@@ -20,9 +20,8 @@ from parity.models.folder import bare_component, load_component, read_config
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
 from parity.models.stage_files import Conditions, Stream
-from parity.reached import Reached
 from parity.records import ATTENTION, PADDING
-from parity.settings import Settings
+from parity.settings import Reached, Settings
 
 TEXT = "text"
 """Name of the stage, and of the row frame of an encoder's tokens."""

@@ -18,8 +18,7 @@ from parity.hooks.rows import WHOLE, NoRows, Part
 from parity.models.folder import DIVIDES, load_part, vae_config
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
-from parity.reached import Reached
-from parity.settings import MODEL, Settings
+from parity.settings import MODEL, Reached, Settings
 
 
 class LatentDecoder(torch.nn.Module):

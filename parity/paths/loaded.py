@@ -27,9 +27,8 @@ from parity.models.feature_cache import Features, require_cache
 from parity.models.patches import DTYPES
 from parity.models.spec import Case
 from parity.paths.plan import Array
-from parity.reached import Reached
 from parity.records import Record
-from parity.settings import Settings
+from parity.settings import Reached, Settings
 
 BRANCHES = ("cond", "uncond")
 

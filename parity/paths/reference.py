@@ -28,9 +28,8 @@ from parity.models.feature_cache import calling, given_at
 from parity.models.patches import DTYPES, device_named
 from parity.models.spec import Case
 from parity.paths.loaded import BRANCHES, Base, Inputs, Listen, Loaded, Predicted, StepCalls
-from parity.reached import Reached
 from parity.records import Record
-from parity.settings import Settings
+from parity.settings import Reached, Settings
 
 
 class TorchBackend(Base):

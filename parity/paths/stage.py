@@ -33,9 +33,8 @@ from parity.paths.port.load import Entry
 from parity.paths.port.ported import built, guarded, moved
 from parity.paths.reference import TorchBackend
 from parity.port import Port
-from parity.reached import Reached
 from parity.records import LOOP, Key, Record
-from parity.settings import SETTINGS, Settings, parse
+from parity.settings import SETTINGS, Reached, Settings, parse
 from parity.sketch import shown_record, value_record
 
 Compute = Callable[[str, Arguments], torch.Tensor]
@@ -56,7 +55,7 @@ class Stage(Family):
             output, and applies settings by its `adapt`.
         inputs: by guidance branch (`""` where there is none).
         rule: which tensors' rows are observed, and how. frames_of: the row frames that it names, of a branch's inputs.
-        divide: an output's rows, of a branch. place: its entry in `parity.reached.OWN`.
+        divide: an output's rows, of a branch. place: where its settings apply (`parity.settings.Reached.stage`).
         pictures: whether its output is frames.
         replaced: what a port's file, or its decoder, gives in the candidate's place; None where the stage is run.
         is_own: whether that is the port's own code.

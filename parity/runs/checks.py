@@ -22,11 +22,10 @@ from parity.compare.result import Check, Failed, Result, SiteDiff
 from parity.floors import Floors
 from parity.hooks.implementations import sentence
 from parity.paths.plan import DEFAULT_KINDS, Ends, Pair, Plan, Side, State, state_of
-from parity.reached import Reached
 from parity.records import LOOP, StepRecords
 from parity.runs.follow import Following, behind, descend, holding, unobserved, without_held
 from parity.runs.sides import Ready, Sink, counted
-from parity.settings import BITS, NEUTRAL, Difference, Settings
+from parity.settings import BITS, NEUTRAL, Difference, Reached, Settings
 
 REACHED = "settings reached"
 """Name of the check that says which settings proved that their code ran."""

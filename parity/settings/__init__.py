@@ -2,14 +2,17 @@
 
 Either side takes any setting, so that a fault of the candidate can be reproduced on the reference alone. `catalogue.py`
 has one entry for each setting, with all that is known of it; the rest of the package reads it.
+
+A setting that silently does nothing (a patched function that the model never calls) would make two equal runs look
+like two different ones: the code that a setting replaces reports that it was reached (`Reached`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from parity.errors import UsageError, did_you_mean
+from parity.errors import InconclusiveError, UsageError, did_you_mean
 from parity.settings.catalogue import (
     AUTO,
     BITS,
@@ -247,3 +250,42 @@ def _check_together(settings: Settings) -> None:
             "splash has no three-pass products: 'matmul_precision=high' needs attention.kernel=sdpa "
             "(splash takes: highest, default)"
         )
+
+
+# --- whether it took effect
+
+
+@dataclass
+class Reached:
+    """Which settings' replaced code ran. Each that is not at its default is expected to, during the first step.
+
+    Attributes:
+        settings: the side's settings. stage: part of the generation; each part proves its own settings.
+        marks: setting name -> how often it was reached.
+    """
+
+    settings: Settings
+    stage: str = "transformer"
+    marks: dict[str, int] = field(default_factory=dict)
+
+    def mark(self, name: str) -> None:
+        """Say that the code that setting `name` replaces was reached."""
+        self.marks[name] = self.marks.get(name, 0) + 1
+
+    @property
+    def expected(self) -> tuple[str, ...]:
+        """The settings that are not at their default."""
+        return tuple(s.name for s in SETTINGS if s.applies_in(self.stage) and self.settings.changed(s.name))
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Expected settings that were not reached."""
+        return tuple(name for name in self.expected if not self.marks.get(name))
+
+    def require(self) -> None:
+        """Raise InconclusiveError if an expected setting was not reached."""
+        if self.missing:
+            raise InconclusiveError(
+                f"the {self.settings.backend} path never reached the code that these settings replace: "
+                f"{', '.join(self.missing)}; the model may not have that part, so leave them at their defaults"
+            )

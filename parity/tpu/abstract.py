@@ -48,8 +48,7 @@ from parity.paths.loop import latents_dtype, prepare, shared_arguments
 from parity.paths.plan import LOOP_STAGE
 from parity.paths.port.load import Entry
 from parity.paths.port.ported import Ported
-from parity.reached import Reached
-from parity.settings import SETTINGS, Settings
+from parity.settings import SETTINGS, Reached, Settings
 
 
 class AbstractDevices(Devices):

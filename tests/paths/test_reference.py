@@ -21,8 +21,7 @@ from parity.paths.loaded import Loaded
 from parity.paths.loop import denoise, prepare
 from parity.paths.plan import state_of
 from parity.paths.reference import torch_scope
-from parity.reached import Reached
-from parity.settings import parse
+from parity.settings import Reached, parse
 from tests.paths.sides import side, tiny, walk
 
 STEPS = 4

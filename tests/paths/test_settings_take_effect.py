@@ -13,8 +13,7 @@ import torch
 from parity.errors import InconclusiveError, UsageError
 from parity.models.patches import patch_norms
 from parity.paths.loop import denoise, prepare
-from parity.reached import Reached
-from parity.settings import SETTINGS, parse
+from parity.settings import SETTINGS, Reached, parse
 from tests.paths.sides import Outcome, apart, side, walk
 from tests.support.settings import tries
 

@@ -38,8 +38,7 @@ from parity.models.patches import DTYPES, patch_norms, patch_timestep_embedding
 from parity.models.spec import Case, GenerationSpec
 from parity.models.stage_files import Conditions
 from parity.models.text import TextStage
-from parity.reached import Reached
-from parity.settings import Capability, Settings
+from parity.settings import Capability, Reached, Settings
 
 _OWN = "the transformer's own code runs, which parity has no line for"
 _NO_TEXT = "there is no text stage; its embeddings are made, or given with --inputs"

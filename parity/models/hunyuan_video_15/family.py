@@ -26,8 +26,7 @@ from parity.models.patches import patch_norms, patch_rope, patch_timestep_embedd
 from parity.models.spec import Case, GenerationSpec, frames_of
 from parity.models.stage_files import Stream
 from parity.models.text import Listener, TextStage, encoder_of
-from parity.reached import Reached
-from parity.settings import Settings
+from parity.settings import Reached, Settings
 
 _OWN_FORWARD = ("text.reorder", "refiner.mask", "vision_states")
 """Settings that diffusers' own forward has no place for."""

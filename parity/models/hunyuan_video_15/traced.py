@@ -20,8 +20,7 @@ import torch
 
 from parity.models.attention import AttentionSettings
 from parity.models.hunyuan_video_15.transformer import JointAttention, bind_forward, traceable_forward
-from parity.reached import Reached
-from parity.settings import parse
+from parity.settings import Reached, parse
 
 
 def traceable(model: torch.nn.Module) -> torch.nn.Module:

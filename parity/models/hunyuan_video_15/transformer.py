@@ -23,8 +23,7 @@ import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from parity.hooks.rows import WHOLE, Part, RowFrame
 from parity.models.attention import AttentionSettings, attend
 from parity.models.family import Condition
-from parity.reached import Reached
-from parity.settings import Settings
+from parity.settings import Reached, Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,9 +40,8 @@ from parity.paths.jax.program import Programs, holding
 from parity.paths.jax.tracing import InsideJitError, TracedTap, bounded, inlining, to_jax
 from parity.paths.loaded import BRANCHES, Arguments, Base, Inputs, Loaded, Predicted, StepCalls
 from parity.paths.reference import mark_text_settings, silenced
-from parity.reached import Reached
 from parity.records import Record
-from parity.settings import Settings
+from parity.settings import Reached, Settings
 
 Returned = tuple[jax.Array, Kept, Any]
 """What a call gives: prediction, kept features, reductions."""

@@ -30,8 +30,8 @@ from parity.paths.jax.tracing import to_jax
 from parity.paths.loaded import Predicted, StepCalls
 from parity.paths.plan import STAGES_STEP
 from parity.paths.stage import Stage
-from parity.reached import Reached
 from parity.records import Record
+from parity.settings import Reached
 
 
 @dataclass(frozen=True, slots=True)

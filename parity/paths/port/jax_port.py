@@ -35,8 +35,7 @@ from parity.paths.jax.tracing import InsideJitError, TracedTap, to_jax
 from parity.paths.loaded import Inputs, Loaded, StepCalls
 from parity.paths.port.ported import Ported, guarded, moved, wrong_output
 from parity.port import Port, listening
-from parity.reached import Reached
-from parity.settings import Settings
+from parity.settings import Reached, Settings
 
 
 class JaxPort(TorchaxBackend):

@@ -35,9 +35,8 @@ from parity.paths.port.schedule import OwnSampler
 from parity.paths.port.state import kept
 from parity.port import Case as PortCase
 from parity.port import Port
-from parity.reached import Reached
 from parity.records import ATTENTION
-from parity.settings import Settings
+from parity.settings import Reached, Settings
 
 T = TypeVar("T")
 

@@ -12,8 +12,7 @@ from parity.hooks.rows import Part, take
 from parity.models.folder import load_part
 from parity.models.hunyuan_video_15 import transformer as hunyuan
 from parity.models.hunyuan_video_15.traced import traceable
-from parity.reached import Reached
-from parity.settings import Settings, parse
+from parity.settings import Reached, Settings, parse
 from tests.paths.sides import apart, inputs, tiny
 
 SDPA = "attention.kernel=sdpa"
