@@ -31,9 +31,8 @@ from parity.hooks.rows import WHOLE, Part, RowRule
 from parity.models import feature_cache
 from parity.models.attention import AttentionSettings, attend
 from parity.models.family import Condition, Constrain, Family, Place, Sampler
-from parity.models.folder import load_component, load_part, read_config
+from parity.models.folder import Case, GenerationSpec, frames_of, load_component, load_part, read_config
 from parity.models.patches import patch_norms, patch_rope, place_outputs
-from parity.models.spec import Case, GenerationSpec, frames_of
 from parity.models.stage_files import Stream
 from parity.models.text import Listener, TextStage, encoder_of
 from parity.settings import Capability, Reached, Settings

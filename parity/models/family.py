@@ -21,9 +21,8 @@ import torch
 
 from parity.errors import UsageError
 from parity.hooks.rows import RowFrame, RowRule
-from parity.models.folder import load_part
+from parity.models.folder import Case, GenerationSpec, load_part
 from parity.models.patches import DTYPES, in_dtype
-from parity.models.spec import Case, GenerationSpec
 from parity.models.stage_files import Conditions, Stream, read_stage1, write_stage1
 from parity.models.text import TextStage
 from parity.settings import Capability, Reached, Settings, meaningless

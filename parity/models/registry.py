@@ -17,8 +17,7 @@ import msgspec
 
 from parity.errors import UsageError, did_you_mean, summary
 from parity.files import read_object
-from parity.models.folder import MOST_BYTES, place_of, read_config
-from parity.models.spec import Case, GenerationSpec
+from parity.models.folder import MOST_BYTES, Case, GenerationSpec, place_of, read_config
 
 if TYPE_CHECKING:
     from parity.models.family import Family

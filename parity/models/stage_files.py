@@ -26,8 +26,8 @@ import torch
 
 from parity.errors import UsageError
 from parity.files import replacing
+from parity.models.folder import GenerationSpec
 from parity.models.patches import DTYPES
-from parity.models.spec import GenerationSpec
 from parity.settings import Settings
 
 # A dimension above this is a damaged or foreign file; the largest real one is some 1000 tokens or pixels.

@@ -16,9 +16,8 @@ import numpy as np
 import torch
 
 from parity.hooks.rows import WHOLE, NoRows, Part, RowFrame
-from parity.models.folder import bare_component, load_component, read_config
+from parity.models.folder import Case, bare_component, load_component, read_config
 from parity.models.patches import DTYPES
-from parity.models.spec import Case
 from parity.models.stage_files import Conditions, Stream
 from parity.records import ATTENTION, PADDING
 from parity.settings import Reached, Settings

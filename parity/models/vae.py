@@ -15,9 +15,8 @@ import torch
 
 from parity.hooks.faults import Video, wrong_from_here_on
 from parity.hooks.rows import WHOLE, NoRows, Part
-from parity.models.folder import DIVIDES, load_part, vae_config
+from parity.models.folder import DIVIDES, Case, load_part, vae_config
 from parity.models.patches import DTYPES
-from parity.models.spec import Case
 from parity.settings import MODEL, Reached, Settings
 
 

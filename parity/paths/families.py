@@ -15,9 +15,9 @@ import torch
 from parity.errors import UsageError
 from parity.hooks.torchtools import nearest, to_torch
 from parity.models.family import Family
+from parity.models.folder import Case, GenerationSpec
 from parity.models.generic.family import Generic
 from parity.models.generic.inputs import LATENT, TIMESTEP, Made, Signature, read_inputs
-from parity.models.spec import Case, GenerationSpec
 from parity.paths.loaded import Inputs, Loaded
 from parity.paths.loop import Loop, step_calls
 from parity.paths.port.load import Entry

@@ -17,9 +17,8 @@ import torch
 from parity.errors import UsageError
 from parity.hooks.torchtools import module_tree
 from parity.models.family import Family
-from parity.models.folder import read_config, skeleton, vae_config
+from parity.models.folder import Case, read_config, skeleton, vae_config
 from parity.models.registry import opened
-from parity.models.spec import Case
 from parity.models.stage_files import read_stage1, read_stage2
 from parity.models.text import TEXT, Encoder, divided, load_encoder
 from parity.models.text import skeleton as encoder_skeleton

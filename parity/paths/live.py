@@ -18,9 +18,9 @@ import torch
 from parity.errors import ParityError, UsageError, summary
 from parity.golden.fingerprint import weight_prints
 from parity.models.family import Family
+from parity.models.folder import Case
 from parity.models.patches import device_named
 from parity.models.registry import opened, tiny_names
-from parity.models.spec import Case
 from parity.paths.facts import facts_of, leave_files, stage_facts
 from parity.paths.families import from_tensors, load, reference_case, with_names
 from parity.paths.floors import Variant, make_variants, with_floors

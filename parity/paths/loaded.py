@@ -24,8 +24,8 @@ from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap
 from parity.models.family import Family, require_meaning
 from parity.models.feature_cache import Features, require_cache
+from parity.models.folder import Case
 from parity.models.patches import DTYPES
-from parity.models.spec import Case
 from parity.paths.plan import Array
 from parity.records import Record
 from parity.settings import Reached, Settings

@@ -25,8 +25,8 @@ from parity.hooks.tap import Tap, require_fired
 from parity.hooks.torchtools import SDPA, Intercept, cast, device_of, eagerly, is_compiled, module_tree, named_tensors
 from parity.models.family import Family
 from parity.models.feature_cache import calling, given_at
+from parity.models.folder import Case
 from parity.models.patches import DTYPES, device_named
-from parity.models.spec import Case
 from parity.paths.loaded import BRANCHES, Base, Inputs, Listen, Loaded, Predicted, StepCalls
 from parity.records import Record
 from parity.settings import Reached, Settings

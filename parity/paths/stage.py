@@ -26,7 +26,7 @@ from parity.hooks.rows import NoRows, RowFrame, RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.torchtools import leaves, to_torch
 from parity.models.family import Condition, Family
-from parity.models.spec import Case
+from parity.models.folder import Case
 from parity.paths.loaded import Arguments, Inputs, Predicted, StepCalls, dtype_name
 from parity.paths.plan import STAGES_STEP, VAE_STAGE, Array
 from parity.paths.port.load import Entry

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from parity.hooks.sites import plan_sites, split_sites
 from parity.models.family import Family
+from parity.models.folder import Case
 from parity.models.registry import opened
-from parity.models.spec import Case
 from parity.paths.known_stages import stage_modules
 from parity.paths.plan import STAGES_STEP, VAE_INPUT, VAE_STAGE, Ends, Openers, Plan, Spec, Start
 from parity.records import LOOP, Facts, Floor, Key, Record, StepRecords

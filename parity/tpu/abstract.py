@@ -36,9 +36,8 @@ from parity.errors import UsageError
 from parity.hooks.sites import SitePlan
 from parity.hooks.torchtools import callable_modules
 from parity.models.family import Family, require_meaning
-from parity.models.folder import skeleton
+from parity.models.folder import Case, skeleton
 from parity.models.patches import DTYPES, as_loaded, setting_dtype
-from parity.models.spec import Case
 from parity.paths.families import load, with_names
 from parity.paths.jax.candidate import TorchaxBackend, adapt
 from parity.paths.jax.mesh import Devices

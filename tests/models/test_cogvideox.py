@@ -11,7 +11,7 @@ import torch
 
 from parity.errors import UsageError
 from parity.models.cogvideox import CogVideoX, CogVideoXSampler
-from parity.models.spec import Case
+from parity.models.folder import Case
 from parity.paths.port.load import Entry
 from parity.paths.port.schedule import OwnSampler
 from parity.settings import parse

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from parity.errors import UsageError
-from parity.models.spec import GenerationSpec
+from parity.models.folder import GenerationSpec
 
 
 def write(folder: pathlib.Path, content: Any) -> pathlib.Path:

@@ -12,8 +12,8 @@ import torch
 
 from parity.hooks.sites import plan_sites
 from parity.models.family import Family
+from parity.models.folder import Case
 from parity.models.registry import DEFAULT_MODEL, opened
-from parity.models.spec import Case
 from parity.paths.loaded import Inputs, Loaded, draw_noise, require_place
 from parity.paths.loop import denoise, prepare
 from parity.paths.reference import load_reference

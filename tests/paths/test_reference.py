@@ -15,7 +15,7 @@ from torch.nn.attention import flex_attention
 
 from parity.floors import HALF_ULP
 from parity.models.cogvideox import CogVideoX, CogVideoXSampler
-from parity.models.spec import Case, GenerationSpec
+from parity.models.folder import Case, GenerationSpec
 from parity.paths.floors import make_variants, with_floors
 from parity.paths.loaded import Loaded
 from parity.paths.loop import denoise, prepare

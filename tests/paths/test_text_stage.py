@@ -14,8 +14,8 @@ import torch
 from parity.compare.result import Result
 from parity.errors import InconclusiveError
 from parity.hooks.sites import plan_sites
+from parity.models.folder import Case
 from parity.models.registry import family_of
-from parity.models.spec import Case
 from parity.models.text import Encoder, TextStage
 from parity.paths.jax.stage import TorchaxStage
 from parity.paths.loaded import tensor

@@ -18,7 +18,7 @@ import torch
 
 from parity.errors import InconclusiveError, UsageError
 from parity.models.family import Family
-from parity.models.spec import Case, GenerationSpec
+from parity.models.folder import Case, GenerationSpec
 from parity.paths.live import Host, checkpoint
 from parity.paths.plan import Array, Plan, Source, Spec
 from parity.paths.worker import process

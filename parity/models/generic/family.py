@@ -22,7 +22,7 @@ import torch
 from parity.errors import InconclusiveError, ParityError, UsageError, summary
 from parity.hooks.rows import SEQUENCE, WHOLE, NoRows, Part, RowFrame, RowRule
 from parity.models.family import Condition, Family, Place, Said, Sampler
-from parity.models.folder import class_of, is_drawn, read_config, skeleton
+from parity.models.folder import Case, GenerationSpec, class_of, is_drawn, read_config, skeleton
 from parity.models.generic.inputs import (
     GRID,
     LATENT,
@@ -35,7 +35,6 @@ from parity.models.generic.inputs import (
     signature_of,
 )
 from parity.models.patches import DTYPES, patch_norms, patch_timestep_embedding
-from parity.models.spec import Case, GenerationSpec
 from parity.models.stage_files import Conditions
 from parity.models.text import TextStage
 from parity.settings import Capability, Reached, Settings

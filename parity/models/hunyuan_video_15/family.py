@@ -20,10 +20,9 @@ from parity.hooks.rows import RowFrame
 from parity.models import feature_cache
 from parity.models.attention import AttentionSettings
 from parity.models.family import Condition, Constrain, Family, Place, Said, Sampler
-from parity.models.folder import load_component, load_part, read_config
+from parity.models.folder import Case, GenerationSpec, frames_of, load_component, load_part, read_config
 from parity.models.hunyuan_video_15 import transformer as hunyuan
 from parity.models.patches import patch_norms, patch_rope, patch_timestep_embedding, place_outputs
-from parity.models.spec import Case, GenerationSpec, frames_of
 from parity.models.stage_files import Stream
 from parity.models.text import Listener, TextStage, encoder_of
 from parity.settings import Reached, Settings

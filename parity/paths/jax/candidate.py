@@ -32,7 +32,7 @@ from parity.hooks.tap import Entry, require_fired
 from parity.hooks.torchtools import module_tree, named_tensors, uncached
 from parity.models.family import Family
 from parity.models.feature_cache import Kept, calling, given_at
-from parity.models.spec import Case
+from parity.models.folder import Case
 from parity.paths.jax.emulated import elementary, products
 from parity.paths.jax.mended import attention_of, is_torchax_own, mended
 from parity.paths.jax.mesh import Devices, make_devices, port_devices, use_compilation_cache

@@ -27,8 +27,8 @@ from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.torchtools import mapped, nearest
 from parity.models.feature_cache import Kept, calling
+from parity.models.folder import Case
 from parity.models.generic.inputs import LATENT
-from parity.models.spec import Case
 from parity.paths.jax.candidate import Forward, TorchaxBackend
 from parity.paths.jax.mesh import port_devices, use_compilation_cache
 from parity.paths.jax.tracing import InsideJitError, TracedTap, to_jax

@@ -27,9 +27,9 @@ from parity.hooks.attach import masks_given
 from parity.hooks.torchtools import on_jax, prediction_of
 from parity.models.family import Condition, Constrain, Family, Said, Sampler
 from parity.models.feature_cache import CALL
+from parity.models.folder import Case
 from parity.models.generic.inputs import LATENT
 from parity.models.patches import DTYPES, in_dtype
-from parity.models.spec import Case
 from parity.paths.port.load import Entry, build, failures
 from parity.paths.port.schedule import OwnSampler
 from parity.paths.port.state import kept

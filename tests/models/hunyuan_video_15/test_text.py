@@ -11,9 +11,9 @@ import safetensors.torch
 import torch
 
 from parity.errors import UsageError
+from parity.models.folder import Case, GenerationSpec
 from parity.models.hunyuan_video_15.family import BYT5, QWEN, HunyuanVideo15
 from parity.models.registry import resolve_model
-from parity.models.spec import Case, GenerationSpec
 from parity.models.stage_files import Conditions, read_stage1, write_stage1
 from parity.settings import parse
 
