@@ -18,9 +18,9 @@ from parity.hooks.sites import plan_sites
 from parity.models.folder import load_part
 from parity.paths.plan import VAE_INPUT, Array, Ends, Pair
 from parity.runs import follow
+from parity.runs.chain import decode_round
 from parity.runs.request import Request
 from parity.runs.sides import Sink
-from parity.runs.vae_stage import decode_round
 from parity.settings import parse
 from tests.paths.sides import tiny
 from tests.paths.stages import OPENERS, loaded_stage, run_stage
