@@ -38,8 +38,8 @@ def load(family: Family, case: Case, settings: Settings, inputs: Inputs) -> Load
 
 def _load_compiled(family: Family, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
     try:
-        from parity.paths.jax.candidate import TorchaxBackend, load_candidate  # jax and torchax, only from here on
-        from parity.paths.jax.stage import TorchaxStage
+        # jax and torchax, only from here on
+        from parity.paths.jax.candidate import TorchaxBackend, TorchaxStage, load_candidate
     except RuntimeError as error:
         raise UsageError(
             f"torchax cannot be imported here: {error}; `-c device=NAME` runs the candidate in torch, "

@@ -1,7 +1,7 @@
 """Stages: parts of a generation outside the loop (text encoders, VAE), each a step of its own with another module.
 
 A stage stands in a family's place: it says what is loaded, what it is called with and which rows count, and the
-backends of the loop run it (`parity.paths.reference.TorchBackend`; `parity.paths.jax.stage.TorchaxStage` for the
+backends of the loop run it (`parity.paths.reference.TorchBackend`; `parity.paths.jax.candidate.TorchaxStage` for the
 candidate). So its floors are measured as the transformer's are, and it is followed as that is. Records carry the
 stage's name and step -1.
 

@@ -17,7 +17,7 @@ from parity.hooks.sites import plan_sites
 from parity.models.folder import Case
 from parity.models.registry import family_of
 from parity.models.text import Encoder, TextStage
-from parity.paths.jax.stage import TorchaxStage
+from parity.paths.jax.candidate import TorchaxStage
 from parity.paths.loaded import tensor
 from parity.paths.plan import Given
 from parity.runs.compare import Encodings
