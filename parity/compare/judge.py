@@ -8,6 +8,12 @@ layouts stay. Distances come from blocks of sketches. What is not two sketches a
 moments, scalars, None) is then looked at pair by pair (`parity.compare.metrics`), and what is beyond its floor is asked
 where the divergence begins (`parity.compare.births`).
 
+A right port may have the image before the text in its attention, or the columns of a rotary table laid out otherwise:
+the reference's values in another order. That is no fault if the next values that are compared match again: the output
+of the nearest module around it, or the input of the module called next. The output of a module that only hands on its
+input (a gate of zero) shows nothing, and the whole model's output is so far away that it counts only where the port's
+parameters lie otherwise too. Nothing is fitted: what reads a value decides.
+
 Cost. One read of both sketches; 3 MB of memory for a block; some 400 bytes a site, and 8 a row bin of what does not
 pass.
 """
@@ -16,21 +22,20 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.compare.births import CUT, Argument, Arguments, Births, Excuse, beyond, call_of
+from parity.compare.births import CUT, Argument, Arguments, Births, Excuse, above, beyond, call_of
 from parity.compare.metrics import ALIKE, LINF_LIMIT, between, compared, is_mask, keys_through, ratios, unread
-from parity.compare.order import EXTREME, ORDER, SHARP, Around, asked_by, turned_together
 from parity.compare.pairs import Branches, Meeting, meet
 from parity.compare.preflight import Factors
 from parity.compare.result import NAN, Distance, SiteDiff
 from parity.compare.values import PREDICTED
 from parity.floors import L2_LIMIT
 from parity.golden.disk.part import FloorTable, Table, tabled
-from parity.records import Key, Record, StepRecords
+from parity.records import ATTENTION, LOOP, Key, Record, StepRecords
 from parity.sketch import Geometry
 
 BLOCK = 1 << 16
@@ -268,7 +273,7 @@ class _Step:
 
     def excuse_other_orders(self, sites: list[SiteDiff]) -> None:
         """Inside a port the reference's values in another order are not compared: where the parameters lie so too, then
-        also times their factor, or where what reads the values agrees; see `parity.compare.order`."""
+        also times their factor, or where what reads the values agrees."""
         far = [i for i, d in enumerate(sites) if d.verdict == "pass" and self.meeting.own[i] and beyond(d)]
         for i in far:
             same = [factor for factor in self.meeting.laid_out.get(i, ()) if self._same_values(i, factor)]
@@ -296,14 +301,21 @@ class _Step:
 
     def _same_values(self, i: int, factor: float) -> bool:
         """Whether the candidate's tensor may hold the reference's values times a factor, in any order, or in another
-        where that is 1."""
+        where that is 1, by the minimum, maximum, mean and l2 of both.
+
+        As far as floors let the two be apart in L2, that over the root of the count moves the mean at most; an extremum
+        is moved by some times as much, and in proportion to its size.
+        """
         if factor == 1.0 and not self.numbers[i, 0] > ORDER:
             return False
         (a, b), at = (moments[i] for moments in self.moments), self.meeting.floors[i]
         if a < 0 or b < 0 or at < 0 or self.ours.counts[a, 0] != self.theirs.counts[b, 0]:
             return False
-        numbers, near = (self.ours.numbers[a], self.theirs.numbers[b]), L2_LIMIT * float(self.floors.numbers[at, 0])
-        return _same_values(*numbers, factor, near, int(self.ours.counts[a, 0]))
+        x, y, near = self.ours.numbers[a], self.theirs.numbers[b], L2_LIMIT * float(self.floors.numbers[at, 0])
+        ends, root = np.sort(factor * x[:2]), math.sqrt(self.ours.counts[a, 0])
+        most = np.minimum(near, EXTREME * near / root + near * np.abs(ends) / max(abs(factor) * x[3], 1e-30))
+        apart = np.abs([*(y[:2] - ends), (y[2] - factor * x[2]) * root, y[3] - abs(factor) * x[3]])
+        return bool((apart <= max(abs(factor), 1.0) * np.array([*most, near, near])).all())
 
 
 def _is_cut(shapes: tuple[tuple[int, ...], tuple[int, ...]], masks: tuple[Record, Record]) -> bool:
@@ -314,20 +326,6 @@ def _is_cut(shapes: tuple[tuple[int, ...], tuple[int, ...]], masks: tuple[Record
         for mask, ours, theirs in sides
         for own, other in zip(ours, theirs, strict=False)
     )
-
-
-def _same_values(x: np.ndarray, y: np.ndarray, factor: float, near: float, count: int) -> bool:
-    """Whether one tensor may hold the other's values times a factor, in any order.
-
-    Args:
-        x, y: min, max, mean and l2 of each. near: how far they may be apart in L2, so that the mean is moved by that
-            over the root of the count at most; an extremum by some times as much, and in proportion to its size. count:
-            of their elements.
-    """
-    ends, root = np.sort(factor * x[:2]), math.sqrt(count)
-    most = np.minimum(near, EXTREME * near / root + near * np.abs(ends) / max(abs(factor) * x[3], 1e-30))
-    apart = np.abs([*(y[:2] - ends), (y[2] - factor * x[2]) * root, y[3] - abs(factor) * x[3]])
-    return bool((apart <= max(abs(factor), 1.0) * np.array([*most, near, near])).all())
 
 
 def _gathered(column: np.ndarray, starts: np.ndarray, size: int) -> np.ndarray:
@@ -363,3 +361,80 @@ def _tell_apart(sites: list[SiteDiff]) -> None:
             if output is None or not beyond(output):
                 note = f"{d.called} in the candidate, which may be another thing"
                 sites[i] = replace(d, verdict="not compared", note=note)
+
+
+# --- the reference's values in another order inside a port
+
+ORDER = 0.1
+"""Relative L2 distance above which two tensors may hold the same values in another order: below it noise of that size
+moves neither extremes nor norm by more than rounding may."""
+
+SHARP = 1e-3
+"""Share of a difference that a floor may be for what reads it to have decided; in 16 bits it is far wider."""
+EXTREME = 3.0
+"""How much more than the elements on average an extreme one may be moved by rounding."""
+_TOGETHER = {"in.query": {"in.key"}, "in.key": {"in.query", "in.value"}, "in.value": {"in.key"}}
+
+
+def asked_by(key: Key) -> Key | None:
+    """Of what an attention call gives, the queries, whose rows it has, however near to each other these are."""
+    own = key.module.rpartition(".")[2] == ATTENTION and key.port == "out"
+    return replace(key, site=f"{key.module}:in.query") if own else None
+
+
+def turned_together(key: Key, turned: Container[Key], seen: Container[Key]) -> bool:
+    """Whether what an attention call is given is in another order with another of its inputs: keys as queries are, in
+    heads that lie otherwise, or as values are, in rows that do. A wrong rotation of one keeps its norm too.
+
+    Args:
+        turned: what may be in another order. seen: all that was compared.
+    """
+    others = _TOGETHER.get(key.port, ()) if key.module.rpartition(".")[2] == ATTENTION else ()
+    beside = [replace(key, site=f"{key.module}:{port}") for port in others]
+    return any(other in turned for other in beside) or not any(other in seen for other in beside)
+
+
+@dataclass
+class Around:
+    """The sites of a step by the modules around them.
+
+    Attributes:
+        sites: in execution order. hands_on: whether the reference's module gives what it is given, by branch and path.
+        laid_out: whether parameters of the port lie otherwise.
+    """
+
+    sites: Sequence[SiteDiff]
+    hands_on: Callable[[str, str], bool]
+    laid_out: bool
+    _agrees: dict[tuple[str, str], bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for d in self.sites:
+            if not (d.key.is_input or d.key.is_apart or d.key.module == LOOP):
+                place = d.key.branch, d.key.module
+                self._agrees[place] = self._agrees.get(place, True) and _agrees(d)
+
+    def undone(self, i: int) -> bool:
+        """Whether what reads a site's values agrees."""
+        key = self.sites[i].key
+        around = self._nearest(key)
+        if around is None:
+            return False
+        if self._agrees[key.branch, around] and (around or self.laid_out) and not self.hands_on(key.branch, around):
+            return True
+        later = (
+            d
+            for d in self.sites[i + 1 :]
+            if d.key.is_input and (d.key.step, d.key.branch) == (key.step, key.branch)
+            and d.key.module != key.module and self._nearest(d.key) == around and all(d.dtypes)
+        )  # fmt: skip
+        after = next(later, None)
+        return around != "" and after is not None and _agrees(after)
+
+    def _nearest(self, key: Key) -> str | None:
+        """The nearest module around one whose output was seen."""
+        return next((m for m in above(key.module) if (key.branch, m) in self._agrees), None)
+
+
+def _agrees(d: SiteDiff) -> bool:
+    return d.verdict == "pass" and all(d.dtypes) and not beyond(d)
