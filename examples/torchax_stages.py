@@ -29,9 +29,12 @@ import jax
 import numpy as np
 import torch
 import torchax
-from diffusers import AutoencoderKLHunyuanVideo15, FlowMatchEulerDiscreteScheduler
-from diffusers import HunyuanVideo15Pipeline as Pipeline
-from diffusers import HunyuanVideo15Transformer3DModel as Original
+from diffusers import (
+    AutoencoderKLHunyuanVideo15,
+    FlowMatchEulerDiscreteScheduler,
+    HunyuanVideo15Pipeline as Pipeline,
+    HunyuanVideo15Transformer3DModel as Original,
+)
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from safetensors.torch import load_file, save_file
 

@@ -23,12 +23,8 @@ from typing import TYPE_CHECKING, Any
 from parity import compare as _room
 
 if TYPE_CHECKING:
-    from parity.face.compare import assert_parity as assert_parity
-    from parity.face.compare import compare as compare
-    from parity.face.verbs import Result as Result
-    from parity.face.verbs import diff as diff
-    from parity.face.verbs import explain as explain
-    from parity.face.verbs import run as run
+    from parity.face.compare import assert_parity as assert_parity, compare as compare
+    from parity.face.verbs import Result as Result, diff as diff, explain as explain, run as run
     from parity.port import tap as tap
     from parity.recorder.record import record as record
 

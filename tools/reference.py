@@ -13,8 +13,7 @@ from typing import Any
 
 import parity
 from parity import port
-from parity.cli import COMMANDS as GROUPS
-from parity.cli import EXAMPLES, root
+from parity.cli import COMMANDS as GROUPS, EXAMPLES, root
 from parity.compare import result
 from parity.errors import InconclusiveError, ParityError, UsageError
 

@@ -16,14 +16,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeVar, get_args
+from typing import Literal, TypeVar, get_args
 
 from parity.errors import ParityError, UsageError
 from parity.paths.port.settings import PortInfo, typed
+from parity.runs.compare import run
+from parity.runs.memo import Remembering
+from parity.runs.request import Request, Say
+from parity.runs.sides import workers
 from parity.settings import BY_NAME, SETTINGS, Settings, Value, differences, render
-
-if TYPE_CHECKING:
-    from parity.runs.request import Request, Say
 
 Outcome = Literal["good", "bad", "skipped"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -86,10 +87,6 @@ def fewest(
 
 def by_run(request: Request, say: Say) -> Judge:
     """Judges by a run as `parity run` makes it; the reference is measured once."""
-    from parity.runs.compare import run
-    from parity.runs.memo import Remembering
-    from parity.runs.sides import workers
-
     openers = Remembering(request.ports.openers or workers(request))
     outcomes: dict[str, Outcome] = {"pass": "good", "fail": "bad", "inconclusive": "skipped"}
 

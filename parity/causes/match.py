@@ -30,8 +30,7 @@ from parity.floors import L2_LIMIT
 from parity.golden.faults import Faults, kept_faults
 from parity.records import AFTER, LOOP, Key, Record, StepRecords
 from parity.settings import BITS, NEUTRAL, remedy, sentence
-from parity.sketch import TOTAL, Geometry
-from parity.sketch import norm as norm_of
+from parity.sketch import TOTAL, Geometry, norm as norm_of
 
 BROKEN = 1e6
 """The relative error that a value with NaN or Inf counts as: more than any other, and a number."""

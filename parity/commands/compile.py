@@ -13,8 +13,7 @@ from parity.models.registry import DEFAULT_MODEL
 from parity.paths.worker.extras import check_extras
 from parity.report.document import Facts, Listing, Section, Table
 from parity.settings import parse
-from parity.tpu.compiler import Answer, Request, compile_candidate
-from parity.tpu.compiler import topology as topology_of
+from parity.tpu.compiler import Answer, Request, compile_candidate, topology as topology_of
 
 
 @command

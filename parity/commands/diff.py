@@ -22,7 +22,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import typer
 
@@ -40,17 +40,15 @@ from parity.commands.options import (
     unwritten,
 )
 from parity.commands.record import recorded
+from parity.compare.result import Result
 from parity.errors import ParityError, UsageError
 from parity.golden import Golden
 from parity.golden.rename import NONE, Rename, load_rename
+from parity.records import Provenance
 from parity.redact import typed_command
 from parity.report.comparison import Comparison
 from parity.report.formats import render
 from parity.report.output import tell
-
-if TYPE_CHECKING:
-    from parity.compare.result import Result
-    from parity.records import Provenance
 
 AUTO = "auto"
 
@@ -205,8 +203,7 @@ def compared(
     Raises:
         ParityError: see `parity.compare.diff.diff` and `parity.golden.rename.load_rename`.
     """
-    from parity.compare.diff import Auto
-    from parity.compare.diff import diff as diff_goldens
+    from parity.compare.diff import Auto, diff as diff_goldens
 
     rename = Auto() if rules == AUTO else NONE if rules is None else load_rename(rules)
     gc.disable()  # hundreds of thousands of sites stay to the end, and nothing of them is a cycle

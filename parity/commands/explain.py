@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from parity.commands import command
 from parity.commands.keep import last_run
 from parity.commands.options import GoldensModel, Judgement, Port, Prompt, ReferencePort, unwritten
+from parity.compare.result import Result
 from parity.paths.worker.process import Workers
 from parity.redact import typed_command
 from parity.report.comparison import Comparison
 from parity.report.formats import render
-
-if TYPE_CHECKING:
-    from parity.compare.result import Result
 
 
 @command
@@ -38,8 +36,7 @@ def explain(
     where = last_run() if first is None else Path(first)
     # Two goldens are explained as far as this machine can: without torch by what they show themselves.
     with output.sides(extras=second is None) as say, Workers() as openers:
-        from parity.causes.explain import ExplainRequest, of_run
-        from parity.causes.explain import explain as find_causes
+        from parity.causes.explain import ExplainRequest, explain as find_causes, of_run
 
         if second is None:
             request = of_run(where, openers, {"reference": reference_port, "candidate": port})

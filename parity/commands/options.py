@@ -10,25 +10,23 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import typer
 from typer.models import OptionInfo
 
 from parity.errors import UsageError
 from parity.models.registry import DEFAULT_MODEL, require_model, tiny_names
+from parity.paths.plan import Openers
 from parity.paths.worker.extras import check_extras, quieten, require_one_process
+from parity.records import Provenance
 from parity.report import formats
+from parity.report.comparison import Comparison
+from parity.report.document import Document
 from parity.report.output import Say, console, progress, show, tell, write
 from parity.runs.given import read_given
 from parity.runs.request import NO_PORTS, STAGES, Checks, Isolation, Request, load_ports
 from parity.settings import parse
-
-if TYPE_CHECKING:
-    from parity.paths.plan import Openers
-    from parity.records import Provenance
-    from parity.report.comparison import Comparison
-    from parity.report.document import Document
 
 _PORT = re.compile(r".+\.py:\w+")
 """A port, and how a golden names its model where that is a port with inputs of its own."""

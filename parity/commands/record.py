@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,9 +16,7 @@ from parity.paths.plan import Role
 from parity.redact import typed_command
 from parity.report.document import counted
 from parity.report.output import tell
-
-if TYPE_CHECKING:
-    from parity.runs.record import Recorded
+from parity.runs.record import Recorded, RecordRequest, check_floors, record as record_side
 
 
 @command
@@ -111,9 +109,6 @@ def recorded(
     if side == "candidate" and sides.reference:
         raise UsageError("--reference is of the reference, and the candidate is recorded: leave it out")
     with Output().sides(torchax=side == "candidate" and sides.torchax) as say:
-        from parity.runs.record import RecordRequest, check_floors
-        from parity.runs.record import record as record_side
-
         run = generation.request(sides, stages, sites=observed.sites, values=observed.values)
         if "transformer" not in run.stages:
             raise UsageError("a golden is of a loop: --stages must name the transformer, `--stages transformer,vae`")

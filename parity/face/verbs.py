@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 from parity.compare import result as compared
-from parity.compare.diff import Auto
-from parity.compare.diff import diff as diff_goldens
+from parity.compare.diff import Auto, diff as diff_goldens
 from parity.errors import UsageError
 from parity.golden.rename import NONE, load_rename
 from parity.paths.worker.extras import check_extras
@@ -177,8 +176,7 @@ def explain(
     Raises:
         UsageError: no such run or golden.
     """
-    from parity.causes.explain import ExplainRequest, of_run
-    from parity.causes.explain import explain as find_causes
+    from parity.causes.explain import ExplainRequest, explain as find_causes, of_run
 
     if candidate is None and (model, prompt) != (None, None):
         raise UsageError("a kept run holds its own model and prompt: leave them out")

@@ -23,8 +23,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import torch
-from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernel
-from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+from jax.experimental.pallas.ops.tpu.splash_attention import (
+    splash_attention_kernel as kernel,
+    splash_attention_mask as masks,
+)
 from jax.sharding import Mesh, PartitionSpec
 from torchax import interop
 

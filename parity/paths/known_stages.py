@@ -20,8 +20,7 @@ from parity.models.family import Family
 from parity.models.folder import Case, read_config, skeleton, vae_config
 from parity.models.registry import opened
 from parity.models.stage_files import read_stage1, read_stage2
-from parity.models.text import TEXT, Encoder, divided, load_encoder
-from parity.models.text import skeleton as encoder_skeleton
+from parity.models.text import TEXT, Encoder, divided, load_encoder, skeleton as encoder_skeleton
 from parity.models.vae import CacheRows, load_decoder
 from parity.paths.loaded import Conditions, array, tensor
 from parity.paths.plan import VAE_STAGE, Array, Spec, split_branches

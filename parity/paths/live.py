@@ -47,8 +47,7 @@ from parity.paths.port.ported import Ported
 from parity.paths.port.settings import PortInfo, typed
 from parity.paths.stage import Opaque, Stage, decoder_of
 from parity.records import Facts, StepRecords
-from parity.settings import Backend as PathName
-from parity.settings import Settings
+from parity.settings import Backend as PathName, Settings
 
 PATHS: Mapping[str, PathName] = {"reference": "torch", "candidate": "torchax"}
 

@@ -19,8 +19,7 @@ import numpy as np
 
 from parity.hooks.sites import SitePlan
 from parity.paths.port.settings import PortInfo
-from parity.records import LOOP, Facts, Key, StepRecords
-from parity.records import Array as Array
+from parity.records import LOOP, Array as Array, Facts, Key, StepRecords
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Protocol, get_args
+from typing import Annotated, Literal, Protocol, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -24,10 +24,8 @@ from parity.paths.plan import LOOP_STAGE, Openers, Role
 from parity.paths.port.settings import PortInfo, chosen, port_timeout
 from parity.paths.worker.process import Workers
 from parity.redact import typed_command, without_secrets
+from parity.runs.given import Like
 from parity.settings import SETTINGS, Settings, paired
-
-if TYPE_CHECKING:
-    from parity.runs.given import Like
 
 
 class Say(Protocol):

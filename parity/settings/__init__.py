@@ -19,23 +19,23 @@ from parity.settings.catalogue import (
     BY_NAME,
     CACHE,
     FLEX_DEVICES,
+    LAYOUT as LAYOUT,
     MESH,
+    MODEL as MODEL,
     NEUTRAL,
     SETTINGS,
     SPLASH_BLOCK,
     Backend,
+    Capability as Capability,
+    Input as Input,
+    Setting as Setting,
     Value,
+    changed_by as changed_by,
+    meaningless as meaningless,
+    remedy as remedy,
     render,
+    sentence as sentence,
 )
-from parity.settings.catalogue import LAYOUT as LAYOUT
-from parity.settings.catalogue import MODEL as MODEL
-from parity.settings.catalogue import Capability as Capability
-from parity.settings.catalogue import Input as Input
-from parity.settings.catalogue import Setting as Setting
-from parity.settings.catalogue import changed_by as changed_by
-from parity.settings.catalogue import meaningless as meaningless
-from parity.settings.catalogue import remedy as remedy
-from parity.settings.catalogue import sentence as sentence
 
 
 @dataclass(frozen=True, slots=True)

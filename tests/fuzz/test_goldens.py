@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from parity.golden.disk.part import ROWS
 from tests.fuzz.outcome import computed, corpus, damaged, ends, fuzzed

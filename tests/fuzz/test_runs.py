@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from tests.fuzz.outcome import computed, damaged, ends, slow
 from tests.fuzz.test_goldens import ODD, Step, paths_of, put

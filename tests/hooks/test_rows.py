@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from parity.hooks.attach import attached
 from parity.hooks.rows import SEQUENCE, WHOLE, Masks, NoRows, Part, cut, frame_of, paired, take

@@ -14,8 +14,7 @@ import torch
 
 from parity.compare.judge import Judge
 from parity.floors import HALF_ULP, least
-from parity.hooks.reduce import on_jax as reduce_jax
-from parity.hooks.reduce import on_torch as reduce_torch
+from parity.hooks.reduce import on_jax as reduce_jax, on_torch as reduce_torch
 from parity.hooks.sites import plan_sites
 from parity.paths import floors
 from parity.paths.floors import Variant, make_variants, with_floors

@@ -21,8 +21,7 @@ from parity.compare.diff import diff
 from parity.compare.independent import differences
 from parity.golden import Golden
 from parity.models.registry import resolve_model
-from tests.support.scripts import BOTH as BRANCHES
-from tests.support.scripts import flux, ltx, recorded, split_linear, tame, wan, wan_two
+from tests.support.scripts import BOTH as BRANCHES, flux, ltx, recorded, split_linear, tame, wan, wan_two
 
 
 def built_in(kind: str, model: str, frames: int) -> Any:

@@ -10,8 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from parity.compare.reason import Note
 from parity.compare.result import Check, Origin, Result, SettingDifference, SiteDiff

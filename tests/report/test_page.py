@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Distance, Result, SiteDiff, Witness

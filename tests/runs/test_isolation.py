@@ -16,8 +16,7 @@ from parity.errors import UsageError
 from parity.paths.worker.process import Workers
 from tests.support.cli import cli as parity
 from tests.support.ports import compare
-from tests.support.tiny_dit import REFERENCE
-from tests.support.tiny_dit import write as write_ports
+from tests.support.tiny_dit import REFERENCE, write as write_ports
 
 pytest.importorskip("torchax")
 

@@ -9,8 +9,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from benchmarks.tiny_families import CONFIGS
-from benchmarks.tiny_families import make as make_generic
+from benchmarks.tiny_families import CONFIGS, make as make_generic
 from parity.cache import cache_dir
 from parity.models.registry import resolve_model
 

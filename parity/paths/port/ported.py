@@ -33,8 +33,7 @@ from parity.models.patches import DTYPES, in_dtype
 from parity.paths.port.load import Entry, build, failures
 from parity.paths.port.schedule import OwnSampler
 from parity.paths.port.state import kept
-from parity.port import Case as PortCase
-from parity.port import Port
+from parity.port import Case as PortCase, Port
 from parity.records import ATTENTION
 from parity.settings import Reached, Settings
 
