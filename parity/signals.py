@@ -53,9 +53,7 @@ def signalled(error: BaseException) -> KeyboardInterrupt | Terminated | None:
     return None
 
 
-def _again(
-    hook: Callable[[sys.UnraisableHookArgs], object],
-) -> Callable[[sys.UnraisableHookArgs], object]:
+def _again(hook: Callable[[sys.UnraisableHookArgs], object]) -> Callable[[sys.UnraisableHookArgs], object]:
     """A hook for exceptions that nobody can catch: a signal's is sent again, the others are the former hook's."""
 
     def handle(found: sys.UnraisableHookArgs) -> None:

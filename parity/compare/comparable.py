@@ -16,16 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import cast, get_args
 
-from parity.compare.preflight import (
-    ABSENT,
-    Factors,
-    Weights,
-    compare_inputs,
-    compare_weights,
-    few,
-    laid_out,
-    unknown,
-)
+from parity.compare.preflight import ABSENT, Factors, Weights, compare_inputs, compare_weights, few, laid_out, unknown
 from parity.compare.result import Check
 from parity.errors import shown
 from parity.golden import Golden

@@ -19,15 +19,7 @@ from parity.compare.values import LATENTS, PREDICTED, Both, Kept, Seen, counters
 from parity.golden.disk.part import named
 from parity.records import LOOP, SCHEDULE, Key, StepRecords
 
-_DETECTORS = (
-    schedule,
-    counters,
-    start,
-    order,
-    relations.guidance,
-    relations.stepped,
-    relations.decoded,
-)
+_DETECTORS = (schedule, counters, start, order, relations.guidance, relations.stepped, relations.decoded)
 
 TIMESTEP = f"{LOOP}:timestep"
 FIRST_MODEL = "the first model"

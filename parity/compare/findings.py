@@ -27,10 +27,7 @@ _MOST = 8
 
 
 def findings(
-    sites: Sequence[SiteDiff],
-    origin: Origin,
-    declared: Iterable[str] = (),
-    grid: tuple[int, int, int] | None = None,
+    sites: Sequence[SiteDiff], origin: Origin, declared: Iterable[str] = (), grid: tuple[int, int, int] | None = None
 ) -> tuple[Note, ...]:
     """The findings of a judged run, those that say nothing left out.
 

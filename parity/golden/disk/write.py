@@ -38,12 +38,7 @@ class GoldenWriter:
     """
 
     def __init__(
-        self,
-        where: str | os.PathLike[str],
-        provenance: Provenance,
-        *,
-        resume: bool = False,
-        overwrite: bool = False,
+        self, where: str | os.PathLike[str], provenance: Provenance, *, resume: bool = False, overwrite: bool = False
     ) -> None:
         """Begin a golden, or go on with one.
 

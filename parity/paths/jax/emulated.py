@@ -29,14 +29,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax._src.interpreters.mlir import (
-    _lowerings,  # the rules to go on with have no public name
-    _platform_specific_lowerings,  # the rules to go on with have no public name
-)
-from jax._src.lax import (
-    lax as _lax,  # many functions' primitives have no public name
-    special as _special,
-)
+
+# The rules to go on with have no public name, nor have many functions' primitives.
+from jax._src.interpreters.mlir import _lowerings, _platform_specific_lowerings
+from jax._src.lax import lax as _lax, special as _special
 from jax.interpreters import mlir
 from jax.lax import Precision, conv_general_dilated_p, dot_general_p
 from jaxlib.mlir.dialects import stablehlo

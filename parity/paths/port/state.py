@@ -69,20 +69,14 @@ _JAX = {
 
 _SWITCHES: dict[str, Switch] = {
     "torch's default dtype": (torch.get_default_dtype, torch.set_default_dtype),
-    "torch's float32 matmul precision": (
-        torch.get_float32_matmul_precision,
-        torch.set_float32_matmul_precision,
-    ),
+    "torch's float32 matmul precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     # None: setting the CPU explicitly would leave a mode on.
     "torch's default device": (
         torch.get_default_device,
         lambda device: torch.set_default_device(None if device.type == "cpu" else device),
     ),
     "torch's gradient mode": (torch.is_grad_enabled, torch.set_grad_enabled),
-    "torch's deterministic mode": (
-        torch.are_deterministic_algorithms_enabled,
-        torch.use_deterministic_algorithms,
-    ),
+    "torch's deterministic mode": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
     **{
         f"torch's autocast on {device}": (
             partial(torch.is_autocast_enabled, device),
@@ -95,8 +89,5 @@ _SWITCHES: dict[str, Switch] = {
 
 _MODES: dict[str, Pile] = {
     "torch's function modes": (lambda: len(_get_current_function_mode_stack()), torch.overrides._pop_mode),
-    "torch's dispatch modes": (
-        lambda: len(_get_current_dispatch_mode_stack()),
-        torch.utils._python_dispatch._pop_mode,
-    ),
+    "torch's dispatch modes": (lambda: len(_get_current_dispatch_mode_stack()), torch.utils._python_dispatch._pop_mode),
 }
