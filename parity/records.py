@@ -177,13 +177,11 @@ class Floor:
     Attributes:
         l2: of the whole tensor.
         bins: of each row bin, float32 [<= 64], or None where the site has no bins.
-        local_l2: of the module's own arithmetic, fed identical inputs; NaN where it was not measured.
         linf: of the largest element; NaN where values are not held.
     """
 
     l2: float
     bins: np.ndarray | None = None
-    local_l2: float = float("nan")
     linf: float = float("nan")
 
 
@@ -288,13 +286,14 @@ class Facts:
     Attributes:
         weights: parameter name -> (shape, content fingerprint of its values widened to float32 or wider).
         dtypes: parameter name -> dtype the path computes with.
-        inputs: `cond.encoder_hidden_states` -> values, float32. tables: rotary tables by name.
+        inputs: `cond.encoder_hidden_states` -> values, float32. tables: rotary tables by name. provenance: of its
+            records.
         noise: initial latents, float32. schedule: timesteps, sigmas, the scheduler's step counter; neither for a stage
             outside the loop.
         own: whether it is a port, which may name its parameters as it likes.
         encoded: whether its embeddings are those of its own text stage, which has been judged.
         placement: how the weights lie on the devices, in one line; empty where there is nothing to say.
-        provenance: of its records. grid: frames, height and width of the image tokens; None where they have no order.
+        grid: frames, height and width of the image tokens; None where they have no order.
         dtype: it works in. checks: (name, verdict, detail) of what is to be known of its inputs or its port.
         input_dtypes: of `inputs` and `tensors`. tensors: a reference port's own inputs by argument, widened.
         lacks: setting -> why it has no meaning for this model.
@@ -307,12 +306,12 @@ class Facts:
     dtypes: Mapping[str, str]
     inputs: Mapping[str, np.ndarray]
     tables: Mapping[str, np.ndarray]
+    provenance: Provenance
     noise: np.ndarray = field(default_factory=lambda: np.zeros(0))
     schedule: Schedule = NO_SCHEDULE
     own: bool = False
     encoded: bool = False
     placement: str = ""
-    provenance: Provenance | None = None
     grid: tuple[int, int, int] | None = None
     dtype: str = "float32"
     checks: tuple[tuple[str, str, str], ...] = ()

@@ -124,7 +124,6 @@ class Machine:
         spec = replace(self.reference.spec, settings=settings.as_text(), encode=encode)
         with contextlib.closing(self.openers.of("reference").open(spec)) as side:
             facts = side.facts()
-            assert facts.provenance is not None
             steps = side.observe(Plan(sites=plan_sites(["", *modules_of(facts)], "blocks")), steps=(0, step + 1))
             if self.request.ports.reference is not None:
                 *_, last = steps

@@ -201,7 +201,7 @@ def _record_document(step: StepRecords, record: Record) -> dict[str, Any]:
         "scalar": None if held else plain(record.value),
         "sketch": record.sketch is not None,
         "value": held,
-        "floor": None if floor is None else named(floor, ("l2", "local_l2")),
+        "floor": None if floor is None else named(floor, ("l2",)),
     }
 
 

@@ -78,7 +78,6 @@ class KeepRun(Sink):
         self.where = self.out / name if self.writers else self.out
         self._make(self.where)
         for role, side in (("reference", facts.reference), ("candidate", facts.candidate)):
-            assert side.provenance is not None
             self._provenance[role] = side.provenance
             self.writers[role] = GoldenWriter(self.where / role, side.provenance)
             carry(str(self.where / role), side, side.provenance)

@@ -59,17 +59,14 @@ _PRODUCTS = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)
 
 
 @contextlib.contextmanager
-def perturbed(
-    model: torch.nn.Module, seed: int, chip: str = NO_CHIP, *, inputs: bool = False, wide: bool = False
-) -> Iterator[None]:
+def perturbed(model: torch.nn.Module, seed: int, chip: str = NO_CHIP, *, wide: bool = False) -> Iterator[None]:
     """Within it, calls of `model` round as drawn from `seed`. Parameters and hooks are as before on leaving.
 
     Args:
         chip: the TPU whose elementary functions another implementation may have, by the setting `tpu`.
-        inputs: whether what it is given moves too, as for a module by itself, whose inputs another one computed.
         wide: whether it computes in float32 what it has in 16 bits; what it gives is in 16 bits again.
     """
-    run = _Run(model, seed, CHIPS[chip], inputs=inputs, wide=wide)
+    run = _Run(model, seed, CHIPS[chip], wide)
     with contextlib.ExitStack() as stack:
         stack.callback(run.restore_all)
         for module in callable_modules(model).values():
@@ -123,8 +120,8 @@ def _is_mask(x: torch.Tensor) -> bool:
 class _Run:
     """The draw in use, the parameters set aside while their module is called, and what the model was given."""
 
-    def __init__(self, model: torch.nn.Module, seed: int, bounds: Bounds, *, inputs: bool, wide: bool) -> None:
-        self.model, self.seed, self.bounds, self.inputs, self.wide = model, seed, bounds, inputs, wide
+    def __init__(self, model: torch.nn.Module, seed: int, bounds: Bounds, wide: bool) -> None:
+        self.model, self.seed, self.bounds, self.wide = model, seed, bounds, wide
         self.narrow: torch.dtype | None = None  # of the call that is going on, where it is in 16 bits
         self.generators: dict[torch.device, torch.Generator] = {}
         self.given: dict[int, torch.Tensor] = {}  # by the storage that a view of it has too
@@ -147,10 +144,9 @@ class _Run:
             own: whether all of its elementary functions move, not those of vectors alone.
         """
         self.lent.append([])
+        args, kwargs = self.each(args, self.widened), self.each(kwargs, self.widened)
         if not self.owns:
             self.narrow = _narrow(module) if self.wide else None
-        args, kwargs = self.each(args, self.widened), self.each(kwargs, self.widened)
-        if not (self.owns or self.inputs):
             tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
             self.given = {_storage(x): x for x in tensors}
         move = functools.partial(self.move, move=self.of(module))

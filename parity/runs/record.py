@@ -124,7 +124,6 @@ def _spec(request: RecordRequest, openers: Openers, own: Start | None) -> Spec:
 
 
 def _recorded(request: RecordRequest, side: Side, facts: Facts, chain: Chain | None, say: Say) -> Recorded:
-    assert facts.provenance is not None
     choice = (request.run.sites, request.run.values) if chain is None else chain.choices["transformer"]
     plan = plan_sites(["", *modules_of(facts)], *choice)
     weights = dict(facts.provenance.weights) | ({} if chain is None else chain.weights)
@@ -254,7 +253,7 @@ class Chain:
         if "vae" in run.stages:
             # Its weights belong to the provenance, which is written first: before there is anything to decode.
             vae = openers.of(request.side).open(made._spec(VAE_STAGE, "", request.settings))
-            made.weights |= _weights(vae.facts())
+            made.weights |= vae.facts().provenance.weights
             vae.close()
         return made
 
@@ -294,7 +293,7 @@ class Chain:
 
         side = self.openers.of(self.request.side).open(spec)
         facts = side.facts()
-        self.weights |= _weights(facts)
+        self.weights |= facts.provenance.weights
         sites = plan_sites(["", *modules_of(facts)], *choice, trunk=facts.trunk)
         for step in side.observe(Plan(sites=sites, floors=self.request.floors)):
             for r in step.records:
@@ -308,7 +307,3 @@ class Chain:
 
     def step(self) -> StepRecords:
         return StepRecords(STAGES_STEP, tuple(self.records), self.floors)
-
-
-def _weights(facts: Facts) -> Mapping[str, str]:
-    return {} if facts.provenance is None else facts.provenance.weights

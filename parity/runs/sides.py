@@ -84,7 +84,7 @@ class Ready:
 
 def modules_of(facts: Facts) -> tuple[str, ...]:
     """A side's modules, in the order of its tree, without the top one."""
-    return () if facts.provenance is None else tuple(m for m in facts.provenance.modules if m)
+    return tuple(filter(None, facts.provenance.modules))
 
 
 def workers(request: Request) -> Workers:

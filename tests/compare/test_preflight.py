@@ -21,7 +21,7 @@ from parity.compare.preflight import (
 from parity.compare.result import Check
 from parity.golden import fingerprint
 from parity.golden.fingerprint import weight_print
-from parity.records import Facts, Schedule
+from parity.records import Facts, Provenance, Schedule
 from parity.settings import Difference
 from parity.transforms import bfloat16
 
@@ -65,6 +65,7 @@ def facts(**changes: Any) -> Facts:
         },
         noise=draw((1, 4, 2, 3, 3)).astype(np.float32),
         tables={"cos": draw((18, 8)), "sin": draw((18, 8))},
+        provenance=Provenance("reference", "torch", "tiny", {}, seed=0, steps=1),
         schedule=schedule(),
     )
     return replace(made, **changes)

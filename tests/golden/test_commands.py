@@ -42,7 +42,7 @@ def test_info_json_is_one_document(folder: Path) -> None:
     assert document["steps"] == [-1, 0, 1]
     assert document["bytes"] == sum(part["bytes"] for part in document["parts"])
     records = document["records"]
-    assert records[0]["floor"] == {"l2": 1e-6, "local_l2": 2e-6}
+    assert records[0]["floor"] == {"l2": 1e-6}
     assert (records[0]["sketch"], records[0]["value"], records[1]["value"]) == (True, True, False)
     assert records[-1]["scalar"] is None
 

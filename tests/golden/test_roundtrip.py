@@ -74,7 +74,7 @@ def steps(draw: st.DrawFn) -> StepRecords:
     keys = draw(st.lists(key, max_size=5, unique=True))
     bins = st.none() | st.integers(0, BINS).map(lambda n: np.full(n, math.nan, np.float32))
     unknown = st.just(math.nan) | st.floats(0)
-    floor = st.builds(Floor, st.floats(0, allow_infinity=True) | st.just(math.nan), bins, unknown, unknown)
+    floor = st.builds(Floor, st.floats(0, allow_infinity=True) | st.just(math.nan), bins, unknown)
     floors = {key: draw(floor) for key in keys if draw(st.booleans())}
     return StepRecords(step, tuple(draw(records(key)) for key in keys), floors)
 

@@ -70,7 +70,7 @@ def test_shards_of_three_processes_are_added(tmp_path: Path) -> None:
     sigma = scalar("loop:sigma", math.nan, branch="")
     shares = []
     for index, (start, stop) in enumerate([(0, 13), (13, 40), (40, 40)]):
-        floors = {KEY: Floor(3.0 + index, np.float32([3 + index, 0]), 1.0), same.key: Floor(2.0)}
+        floors = {KEY: Floor(3.0 + index, np.float32([3 + index, 0])), same.key: Floor(2.0)}
         step = StepRecords(0, (sigma, shard(X, start, stop), same, *((lone,) if index else ())), floors)
         shares.append((of(index, 3), [step]))
     golden = Golden.open(shards(tmp_path / "out", *shares))
@@ -85,7 +85,7 @@ def test_shards_of_three_processes_are_added(tmp_path: Path) -> None:
     assert (ours.mean, ours.l2) == pytest.approx((whole.mean, whole.l2), rel=1e-9)
     np.testing.assert_array_equal(step.records[2].value, X[:4])
     floor = step.floors[KEY]
-    assert (floor.l2, floor.local_l2, step.floors[same.key].l2) == pytest.approx((math.sqrt(50), math.sqrt(3), 2.0))
+    assert (floor.l2, step.floors[same.key].l2) == pytest.approx((math.sqrt(50), 2.0))
     assert floor.bins is not None
     assert floor.bins.tolist() == pytest.approx([math.sqrt(50), 0.0])
 

@@ -12,6 +12,7 @@ from diffusers.utils import BaseOutput
 from torch.nn import functional
 
 from parity.hooks.perturb import perturbed
+from parity.hooks.torchtools import mapped
 from parity.settings.chips import EPS
 
 
@@ -46,6 +47,19 @@ class Outer(torch.nn.Module):
         return self.inner(x)
 
 
+class Computes(torch.nn.Module):
+    """Hands a module what it has computed, which is no longer what it was given itself; remembers what that gave."""
+
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.gave: Any = None
+
+    def forward(self, x: Any) -> Any:
+        self.gave = self.inner(mapped(torch.clone, x))
+        return self.gave
+
+
 def values(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype)
 
@@ -57,8 +71,9 @@ def moved_by_one_ulp(before: torch.Tensor, after: torch.Tensor) -> bool:
 
 
 def given(module: Keeps, x: Any, seed: int = 0) -> Any:
-    with perturbed(module, seed, inputs=True):
-        module(x)
+    model = Computes(module)
+    with perturbed(model, seed):
+        model(x)
     return module.given[-1]
 
 
@@ -68,10 +83,10 @@ def given(module: Keeps, x: Any, seed: int = 0) -> Any:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
 def test_float_tensors_move_by_exactly_one_ulp(dtype: torch.dtype) -> None:
     x, module = values(5, 7, dtype=dtype), Keeps().to(dtype)
-    before = x.clone()
-    with perturbed(module, 0, inputs=True):
-        out = module(x)
-    (seen,) = module.given
+    model, before = Computes(module), x.clone()
+    with perturbed(model, 0):
+        model(x)
+    (seen,), out = module.given, model.gave
     assert (seen.dtype, out.dtype) == (dtype, dtype)
     assert moved_by_one_ulp(x, seen)
     assert moved_by_one_ulp(seen, out)
@@ -133,8 +148,9 @@ def test_what_a_model_is_given_stays_and_what_it_computes_of_it_moves() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_wide_run_computes_in_float32_and_moves_by_half_an_ulp_of_16_bits(dtype: torch.dtype) -> None:
     module, x = Keeps().to(dtype), values(64, 64).to(dtype)
-    with perturbed(module, 0, inputs=True, wide=True):
-        out = module(x)
+    model = Computes(module)
+    with perturbed(model, 0, wide=True):
+        out = model(x)
     (seen,) = module.given
     assert (seen.dtype, module.used[0]["weight"].dtype, module.weight.dtype, out.dtype) == (
         torch.float32,

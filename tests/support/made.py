@@ -154,7 +154,7 @@ def assert_same(a: StepRecords, b: StepRecords) -> None:
         _assert_same_value(ours.value, theirs.value)
     assert list(a.floors) == list(b.floors)
     for key, floor in a.floors.items():
-        numbers = [(repr(f.l2), repr(f.local_l2), repr(f.linf)) for f in (floor, b.floors[key])]
+        numbers = [(repr(f.l2), repr(f.linf)) for f in (floor, b.floors[key])]
         assert numbers[0] == numbers[1]
         _assert_same_value(floor.bins, b.floors[key].bins)
 

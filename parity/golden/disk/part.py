@@ -159,7 +159,7 @@ class FloorTable(Mapping[Key, Floor]):
     """The floors of one step, each made when it is asked for.
 
     Attributes:
-        layout, step: of them. numbers: float64 [floors, 3]: l2, local_l2 and linf. bins: float32, one floor's behind
+        layout, step: of them. numbers: float64 [floors, 3]: l2, NaN and linf. bins: float32, one floor's behind
             the other's.
     """
 
@@ -186,8 +186,8 @@ class FloorTable(Mapping[Key, Floor]):
             raise KeyError(key)
         at = self.layout.floors[replace(key, step=0)]
         start, count = int(self.layout.bins[at]), int(self.layout.bin_counts[at])
-        l2, local, linf = self.numbers[at].tolist()
-        return Floor(l2, None if start < 0 else self.bins[start : start + count], local, linf)
+        l2, _, linf = self.numbers[at].tolist()
+        return Floor(l2, None if start < 0 else self.bins[start : start + count], linf)
 
     def __iter__(self) -> Iterator[Key]:
         return (replace(key, step=self.step) for key in self.layout.floors)
@@ -311,7 +311,7 @@ def _columns(step: StepRecords, records: Sequence[Record]) -> tuple[tuple[Row, .
         "counts": [(m.count, m.nan, m.inf) for m in moments],
         "moments": [(m.min, m.max, m.mean, m.l2) for m in moments],
         "sketches": _joined(record.sketch for record in records),
-        "floors": [(floor.l2, floor.local_l2, floor.linf) for floor in known],
+        "floors": [(floor.l2, math.nan, floor.linf) for floor in known],
         "bins": _joined(floor.bins for floor in known),
         "scalars": [record.value for record in records if isinstance(record.value, float)],
     }

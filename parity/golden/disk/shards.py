@@ -169,7 +169,7 @@ def _merge_floors(key: Key, floors: Sequence[Floor], added: bool, names: Sequenc
     if len({None if floor.bins is None else floor.bins.shape for floor in floors}) > 1:
         raise _unlike(key, names, "their floors have different row bins")
     if not added:
-        if len({_bits(floor.l2, floor.local_l2, floor.linf, floor.bins) for floor in floors}) > 1:
+        if len({_bits(floor.l2, floor.linf, floor.bins) for floor in floors}) > 1:
             raise _unlike(key, names, "both hold the whole of it, and their floors differ")
         return floors[0]
     # Rounding errors of different elements: their squares add, as those of any L2 norm do.
@@ -177,8 +177,6 @@ def _merge_floors(key: Key, floors: Sequence[Floor], added: bool, names: Sequenc
     return Floor(
         math.hypot(*(floor.l2 for floor in floors)),
         np.sqrt(np.sum(squares, axis=0)).astype(np.float32) if squares else None,
-        # hypot says inf where one is inf and another NaN; a floor that was not measured everywhere is not known.
-        math.nan if any(math.isnan(floor.local_l2) for floor in floors) else math.hypot(*(f.local_l2 for f in floors)),
     )
 
 
