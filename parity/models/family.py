@@ -48,10 +48,11 @@ def sigmas_of(scheduler: Any, timesteps: torch.Tensor) -> torch.Tensor:
 
 
 class Sampler(Protocol):
-    """One side's schedule, guidance and scheduler.
+    """One side's schedule, guidance and scheduler; where a family says nothing else, the scheduler's own step.
 
     Attributes:
         guidance_scale: in use. scheduler: diffusers', where there is one. timesteps: [steps], once the schedule is set.
+        first: index of the sigma that the first step uses, by the scheduler's own counter.
         sigmas: [steps + 1], the standard deviation of the noise in the latents before each step and after the last.
         end: what the last sigma should be. step_index: the scheduler's own counter; None where it has none or has not
             stepped.
@@ -61,6 +62,7 @@ class Sampler(Protocol):
     guidance_scale: float
     scheduler: Any = None
     timesteps: torch.Tensor = torch.empty(0)
+    first: int = 0
     state: Mapping[str, torch.Tensor] = MappingProxyType({})
 
     @property
@@ -73,7 +75,8 @@ class Sampler(Protocol):
 
     @property
     def step_index(self) -> int | None:
-        return None
+        index: int | None = getattr(self.scheduler, "step_index", None)
+        return index
 
     def set_schedule(self, steps: int, device: Any, place: Place, dtype: torch.dtype | None) -> None:
         """Set the schedule anew, rounded to `dtype` where one is given, and forget every step."""
@@ -93,11 +96,14 @@ class Sampler(Protocol):
 
     def step(self, guided: torch.Tensor, latents: torch.Tensor, step: int) -> torch.Tensor:
         """The latents after a step, in the scheduler's dtype."""
-        ...
+        stepped: torch.Tensor = self.scheduler.step(guided, self.timesteps[step], latents, return_dict=False)[0]
+        return stepped
 
     def stand_before(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
         """Put the scheduler before a step, with what the step before it left."""
         self.state = dict(state)
+        if hasattr(self.scheduler, "_step_index"):
+            self.scheduler._step_index = self.first + step  # diffusers' own; there is no public way to set it
 
 
 class Family(Protocol):

@@ -190,11 +190,6 @@ class FlowMatchSampler(Sampler):
             self.guider = type(self.guider).from_config(config)
         self.guidance_scale = float(self.guider.config.get("guidance_scale", 1.0))
 
-    @property
-    def step_index(self) -> int | None:
-        index: int | None = self.scheduler.step_index
-        return index
-
     def set_schedule(self, steps: int, device: Any, place: Place, dtype: torch.dtype | None) -> None:
         # The pipeline's own sigmas (HunyuanVideo15Pipeline.__call__, step 4).
         self.scheduler.set_timesteps(sigmas=np.linspace(1.0, 0.0, steps + 1)[:-1], device=device)
@@ -209,10 +204,3 @@ class FlowMatchSampler(Sampler):
         self.guider.set_state(step=step, num_inference_steps=count, timestep=self.timesteps[step])
         guided: torch.Tensor = self.guider.forward(parts["cond"], parts["uncond"]).pred
         return guided.to(predictions["cond"].dtype)
-
-    def step(self, guided: torch.Tensor, latents: torch.Tensor, step: int) -> torch.Tensor:
-        stepped: torch.Tensor = self.scheduler.step(guided, self.timesteps[step], latents, return_dict=False)[0]
-        return stepped
-
-    def stand_before(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
-        self.scheduler._step_index = step  # its own counter; there is no public way to set it

@@ -30,7 +30,6 @@ class OwnSampler(Sampler):
         self.base, self.entry, self._schedule, self._loop = base, entry, schedule, loop
         self.guidance_scale = base.guidance_scale
         self.scheduler: Scheduler | None = None
-        self._start = 0
         self._before: torch.Tensor | None = None
         self._after: torch.Tensor | None = None
 
@@ -45,7 +44,7 @@ class OwnSampler(Sampler):
     @property
     def step_index(self) -> int | None:
         """Where the scheduler stands; before its first step, where its own code would begin."""
-        return self.base.step_index if self.scheduler is None else self._start
+        return self.base.step_index if self.scheduler is None else self.first
 
     def set_schedule(self, steps: int, device: object, place: Place, dtype: torch.dtype | None) -> None:
         self.base.set_schedule(steps, device, place, dtype)
@@ -63,7 +62,7 @@ class OwnSampler(Sampler):
         if given[0] < steps or given[1] < steps + 1:
             raise UsageError(f"{where} has {given[0]} timesteps and {given[1]} sigmas, one more")
         with failures(where, self.entry.path):
-            self._start = _first_index(made)
+            self.first = _first_index(made)
         for name, x in list(vars(made).items()):
             if type(x) is torch.Tensor:  # as ports do: what is the script's CPU tensor goes to where the model is
                 setattr(made, name, place(x))
@@ -103,14 +102,11 @@ class OwnSampler(Sampler):
         if self.scheduler is None:
             return self.base.step(guided, latents, step)
         with failures(f"{self.entry.named}: `schedule(...).step`", self.entry.path):
-            stepped = self.scheduler.step(guided, self.timesteps[step], latents, return_dict=False)
-        return stepped[0]
+            return super().step(guided, latents, step)
 
     def stand_before(self, step: int, state: Mapping[str, torch.Tensor]) -> None:
         self.base.stand_before(step, state)
-        self.state = dict(state)
-        if self.scheduler is not None and hasattr(self.scheduler, "_step_index"):
-            self.scheduler._step_index = self._start + step  # diffusers' own counter; there is no public way to set it
+        super().stand_before(step, state)
 
 
 def _tensor(x: Any) -> torch.Tensor:
