@@ -7,6 +7,7 @@ and exits with `exit_code`; anything else that escapes is an internal error and 
 from __future__ import annotations
 
 import difflib
+import re
 import signal
 import traceback
 from collections.abc import Iterable
@@ -28,12 +29,23 @@ def line_of(error: BaseException, file: Path) -> str:
     """The innermost line of the user's file, else of a file beside it, that an error passed through."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{Path(error.filename).name}:{error.lineno}"
-    frames = traceback.extract_tb(error.__traceback__)
+    return line_in(file, "".join(traceback.format_tb(error.__traceback__))) or file.name
+
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+
+
+def line_in(file: Path, trace: str) -> str:
+    """The innermost line of a port's file in a traceback, else of a file in its folder; empty where there is none."""
+    file = file.resolve()
+    frames = [(Path(m["file"]), m["line"]) for m in _FRAME.finditer(trace)]
+    if "most recent call first" in trace:
+        frames.reverse()
     for near in (lambda f: f == file, lambda f: f.parent == file.parent):
-        own = [f for f in frames if near(Path(f.filename).resolve())]
+        own = [(f, line) for f, line in frames if near(f.resolve())]
         if own:
-            return f"{Path(own[-1].filename).name}:{own[-1].lineno}"
-    return file.name
+            return f"{own[-1][0].name}:{own[-1][1]}"
+    return ""
 
 
 def shown(value: object) -> str:

@@ -12,15 +12,16 @@ another process uses is reported as such.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import json
 import os
 import platform
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
 from packaging.requirements import Requirement
@@ -146,29 +147,24 @@ def needed(extra: str, package: str = DISTRIBUTION) -> Iterator[Requirement]:
 
 def probe_all(programs: Mapping[str, str], limit_s: float = LIMIT_S) -> dict[str, Probe]:
     """Run the programs side by side, each in a process of its own; whatever they do, this returns within the limit."""
-    started = {
-        package: subprocess.Popen(
-            [sys.executable, "-c", program], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, errors="replace",
-        )
-        for package, program in programs.items()
-    }  # fmt: skip
-    deadline = time.monotonic() + limit_s
-    return {package: _answer(process, deadline, limit_s) for package, process in started.items()}
+    with ThreadPoolExecutor(len(programs)) as pool:
+        answers = pool.map(functools.partial(_answer, limit_s), programs.values())
+        return dict(zip(programs, answers, strict=True))
 
 
-def _answer(process: subprocess.Popen[str], deadline: float, limit_s: float) -> Probe:
+def _answer(limit_s: float, program: str) -> Probe:
     try:
-        out, err = process.communicate(timeout=max(deadline - time.monotonic(), 0.1))
+        ended = subprocess.run(
+            [sys.executable, "-c", program], stdin=subprocess.DEVNULL, capture_output=True, errors="replace",
+            timeout=limit_s,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
         return Probe(False, error=f"no answer within {limit_s:g} s")
-    if process.returncode:
-        lines = [line.strip() for line in err.splitlines() if line.strip()]
-        return Probe(False, error=lines[-1] if lines else f"ended with exit code {process.returncode}")
+    if ended.returncode:
+        lines = [line.strip() for line in ended.stderr.splitlines() if line.strip()]
+        return Probe(False, error=lines[-1] if lines else f"ended with exit code {ended.returncode}")
     try:
-        return Probe(True, tuple(json.loads(out.splitlines()[-1])))
+        return Probe(True, tuple(json.loads(ended.stdout.splitlines()[-1])))
     except (IndexError, ValueError, TypeError):
         return Probe(False, error="gave no answer")
 

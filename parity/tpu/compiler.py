@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import parity
-from parity.errors import InconclusiveError, UsageError
+from parity.errors import InconclusiveError, UsageError, line_in
 from parity.paths.port.settings import port_timeout
-from parity.paths.worker.process import LATE, line_in, too_late
+from parity.paths.worker.process import LATE, too_late
 
 _PROGRAM = "import sys; sys.path.append({!r}); from parity.tpu.child import main; main()"
 

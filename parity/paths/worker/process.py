@@ -19,7 +19,6 @@ import collections
 import contextlib
 import itertools
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -32,7 +31,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import parity
-from parity.errors import InconclusiveError, ParityError, UsageError
+from parity.errors import InconclusiveError, ParityError, UsageError, line_in
 from parity.paths.plan import Ends, Forced, Opener, Plan, Role, Spec, State
 from parity.paths.port.settings import PortInfo
 from parity.paths.worker import wire
@@ -44,7 +43,6 @@ LATE, ABORTED = "Timeout (", "Fatal Python error"
 """How faulthandler begins to say where a process was that took too long, or that aborts."""
 _LONGEST_LINE = 1 << 16
 """Bytes of what a side prints that are one line at most."""
-_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 
 def too_late(option: str, file: Path, timeout: float, where: str) -> UsageError:
@@ -54,19 +52,6 @@ def too_late(option: str, file: Path, timeout: float, where: str) -> UsageError:
         f"{option}: importing '{file.name}' did not end within {timeout:g} s{at}; do the work inside the function, or "
         "set PARITY_PORT_TIMEOUT to more seconds"
     )
-
-
-def line_in(file: Path, trace: str) -> str:
-    """The innermost line of a port's file in a traceback, else of a file in its folder; empty where there is none."""
-    file = file.resolve()
-    frames = [(Path(m["file"]), m["line"]) for m in _FRAME.finditer(trace)]
-    if "most recent call first" in trace:
-        frames.reverse()
-    for near in (lambda f: f == file, lambda f: f.parent == file.parent):
-        own = [(f, line) for f, line in frames if near(f.resolve())]
-        if own:
-            return f"{own[-1][0].name}:{own[-1][1]}"
-    return ""
 
 
 Launcher = Callable[[int, int, int], Any]
