@@ -32,9 +32,8 @@ from parity.compare.attention import count_phantoms, mask_causes, phantom_cause
 from parity.compare.comparable import of_script
 from parity.compare.conclude import BEFORE
 from parity.compare.diff import TO_COUNT, diff
-from parity.compare.generations import matching
 from parity.compare.independent import in_order
-from parity.compare.pairs import Branches, met
+from parity.compare.pairs import Branches, matching, met
 from parity.compare.reason import Note
 from parity.compare.result import EVIDENCE, Cause, Origin, Result
 from parity.errors import InconclusiveError, ParityError

@@ -30,10 +30,9 @@ from parity.compare.births import excuses, is_number
 from parity.compare.comparable import common_steps, comparable, layouts, settings_differences
 from parity.compare.conclude import WIDEST_ROUNDED, Collected, conclude, recorded_stages, widest_of
 from parity.compare.detectors import Detectors, config_causes
-from parity.compare.generations import matching
 from parity.compare.independent import code_of, in_order
 from parity.compare.judge import Judge
-from parity.compare.pairs import Branches, decodes
+from parity.compare.pairs import Branches, decodes, matching
 from parity.compare.preflight import failed, of_weights
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Cause, Check, Failed, Origin, Result, measured

@@ -16,6 +16,11 @@ not line up, and each of one side does with exactly one of the other, they are p
 Names of guidance branches. Those of recorded scripts nobody gave: calls are counted and batches taken apart. One
 implementation asks for the prompt first, another for the negative one. What the model is given says which branch is
 which, and what a side makes of its branches, the guided prediction, decides.
+
+Generations. A TPU's script generates once to compile, with few steps or another seed, and what ran out of memory is
+tried again: the candidate's recording then holds generations that the reference has nothing of. The recorder holds the
+schedule where one begins. Those are compared that have as many steps as the reference's; of several such, those that
+begin from the nearest noise, and of one noise those whose model is given most nearly the same.
 """
 
 from __future__ import annotations
@@ -33,9 +38,10 @@ from parity.compare.comparable import of_script
 from parity.compare.metrics import comparable_shapes, far_apart, sketch_distance
 from parity.compare.preflight import Factors, factors_at
 from parity.compare.result import UNKNOWN, SiteDiff
-from parity.compare.values import GIVEN
+from parity.compare.values import GIVEN, START
+from parity.golden import Golden
 from parity.golden.disk.part import Layout, chosen, named
-from parity.records import FRAMES, LOOP, READ, Key, Provenance, Record, StepRecords
+from parity.records import FRAMES, LOOP, READ, SCHEDULE, Key, Provenance, Record, StepRecords
 from parity.sketch import Geometry
 
 
@@ -423,3 +429,46 @@ class Branches:
             f"its {own} is the reference's {theirs}" for own, theirs in self.names.items() if own != theirs
         )
         return f"the candidate's guidance branches are in another order: {pairs}, by what the model is given and gives"
+
+
+# --- generations that only the candidate made
+
+
+def matching(reference: Golden, candidate: Golden) -> Golden:
+    """The candidate as far as it has a counterpart, where it holds more generations than the reference.
+
+    Raises:
+        UsageError: a part is damaged.
+    """
+    if not reference.complete or (candidate.complete and len(reference.loop) >= len(candidate.loop)):
+        return candidate
+    wanted, lengths = reference.generations, candidate.generations
+    if not wanted or len(wanted) >= len(lengths):
+        return candidate
+    every = range(len(lengths) - len(wanted) + 1)
+    fits = [i for i in every if lengths[i : i + len(wanted)] == wanted]
+    if not fits or (not candidate.complete and lengths[-1] < wanted[-1]):
+        fits.append(every[-1])
+    begins = reference.read_step(0)
+    nearest = min(fits, key=lambda i: _far(begins, candidate.read_step(sum(lengths[:i])).at(0)))
+    first, count = sum(lengths[:nearest]), sum(lengths[nearest : nearest + len(wanted)])
+    schedule = next(chosen(candidate.read_step(first).records, _is_schedule), None)
+    scheduled = 0 if schedule is None or schedule.moments is None else schedule.moments.count
+    return replace(candidate, first=first, count=count, scheduled=scheduled)
+
+
+def _far(reference: StepRecords, candidate: StepRecords) -> tuple[float, float]:
+    """How far the noise is from which two generations begin, 0 for one; how far all is together that the model is given
+    first."""
+    ours, theirs = ({r.key: r for r in chosen(side.records, _begins)} for side in (reference, candidate))
+    far = {key: far_apart(r, theirs[key]) for key, r in ours.items() if key in theirs and r.kind == "tensor"}
+    noise = max((x for key, x in far.items() if key.site == START), default=math.inf)
+    return noise if noise > SAME_LATENTS else 0.0, sum(x for x in far.values() if math.isfinite(x))
+
+
+def _begins(r: Record) -> bool:
+    return r.key.site == START or (r.key.is_input and r.key.module == "" and not r.key.is_apart)
+
+
+def _is_schedule(r: Record) -> bool:
+    return r.key.site == f"{SCHEDULE}:timesteps"
