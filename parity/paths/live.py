@@ -25,7 +25,6 @@ from parity.paths.facts import facts_of, leave_files, stage_facts
 from parity.paths.families import from_tensors, load, reference_case, with_names
 from parity.paths.floors import Variant, make_variants, with_floors
 from parity.paths.follow import Walk, follow, stepwise, take
-from parity.paths.known_stages import known
 from parity.paths.loaded import Conditions, Inputs, Loaded, draw_noise, require_fit, require_place, tensor
 from parity.paths.loop import Around, Loop, Once, denoise, prepare
 from parity.paths.plan import (
@@ -45,7 +44,7 @@ from parity.paths.plan import (
 from parity.paths.port.load import DEFAULT_TIMEOUT, Entry, load_entry
 from parity.paths.port.ported import Ported
 from parity.paths.port.settings import PortInfo, typed
-from parity.paths.stage import Opaque, Stage, decoder_of
+from parity.paths.stage import Opaque, Stage, decoder_of, known
 from parity.records import Facts, StepRecords
 from parity.settings import Backend as PathName, Settings
 

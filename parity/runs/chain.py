@@ -70,7 +70,7 @@ def _choices(request: Request) -> Mapping[str, Choice]:
     """Stage or encoder -> its own sites and values: a glob goes to those that have a module it names."""
     if request.sites in ("blocks", "all", "none") and not request.values:
         return defaultdict(lambda: (request.sites, ()))
-    from parity.paths.known_stages import stage_modules  # torch, to name what no config names
+    from parity.paths.stage import stage_modules  # torch, to name what no config names
 
     family, case = opened(request.model, prompt=request.prompt)
     return split_sites(stage_modules(case, family, request.stages), request.sites, request.values)
@@ -125,7 +125,7 @@ def latents_of(request: Request, openers: Openers, say: Say) -> Given:
         UsageError: the port's file is not of this model's latents.
     """
     if request.stage2 is not None:
-        from parity.paths.known_stages import file_latents  # torch, to read a file of its tensors
+        from parity.paths.stage import file_latents  # torch, to read a file of its tensors
 
         return {VAE_INPUT: file_latents(opened(request.model)[1], request.stage2)}
     stage1 = None if "text" in request.stages else request.stage1  # there it is the candidate's

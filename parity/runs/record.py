@@ -244,7 +244,7 @@ class Chain:
     @classmethod
     def of(cls, request: RecordRequest, openers: Openers) -> Chain:
         """Raises UsageError where a stage is not known for this model."""
-        from parity.paths.known_stages import stage_modules  # torch and transformers, only from here on
+        from parity.paths.stage import stage_modules  # torch and transformers, only from here on
 
         run = request.run
         family, case = opened(run.model, prompt=run.prompt)
