@@ -12,8 +12,7 @@ from typing import Annotated
 
 import typer
 
-from parity.commands import command
-from parity.commands.options import Generation, Listed, Sides
+from parity.commands.options import Generation, Listed, Sides, command
 from parity.errors import UsageError
 from parity.paths.worker.extras import check_extras, quieten, require_one_process
 from parity.report.document import Facts, Listing

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from parity.commands import command
-from parity.commands.options import Listed, Model, Port, settings_of
+from parity.commands.options import Listed, Model, Port, command, settings_of
 from parity.errors import UsageError
 from parity.models.registry import DEFAULT_MODEL
 from parity.paths.worker.extras import check_extras

@@ -26,7 +26,6 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from parity.commands import command
 from parity.commands.options import (
     Candidate,
     Generation,
@@ -36,6 +35,7 @@ from parity.commands.options import (
     Output,
     ReferencePort,
     Sides,
+    command,
     is_port,
     unwritten,
 )

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from parity.commands import command
 from parity.commands.keep import last_run
-from parity.commands.options import GoldensModel, Judgement, Port, Prompt, ReferencePort, unwritten
+from parity.commands.options import GoldensModel, Judgement, Port, Prompt, ReferencePort, command, unwritten
 from parity.compare.result import Result
 from parity.paths.worker.process import Workers
 from parity.redact import typed_command

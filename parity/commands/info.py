@@ -18,8 +18,7 @@ import typer
 from rich.filesize import decimal as size
 
 from parity.cache import cache_dir
-from parity.commands import command
-from parity.commands.options import Listed
+from parity.commands.options import Listed, command
 from parity.errors import UsageError
 from parity.golden import Golden, Problem, fingerprint_bytes, verify
 from parity.golden.fingerprint import WeightPrint

@@ -13,8 +13,7 @@ from typing import Annotated
 
 import typer
 
-from parity.commands import command
-from parity.commands.options import model_option
+from parity.commands.options import command, model_option
 from parity.errors import UsageError
 from parity.redact import typed_command
 from parity.report.output import printable, show, write

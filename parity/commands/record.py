@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from parity.commands import command
-from parity.commands.options import ENCODED, Generation, Observed, Output, Sides, stages_option
+from parity.commands.options import ENCODED, Generation, Observed, Output, Sides, command, stages_option
 from parity.errors import UsageError
 from parity.paths.plan import Role
 from parity.redact import typed_command

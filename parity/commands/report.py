@@ -15,8 +15,8 @@ from typing import Annotated, Any
 
 import typer
 
-from parity.commands import command
 from parity.commands.keep import last_run
+from parity.commands.options import command
 from parity.errors import ParityError, UsageError
 from parity.files import read_bytes, read_object
 from parity.golden import Golden

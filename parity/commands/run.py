@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 from msgspec.structs import replace
 
-from parity.commands import command
-from parity.commands.options import Generation, Judgement, Observed, Sides, stages_option
+from parity.commands.options import Generation, Judgement, Observed, Sides, command, stages_option
 from parity.compare.result import Result
 from parity.redact import typed_command
 from parity.report.comparison import Comparison
