@@ -22,7 +22,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -32,8 +32,16 @@ from parity.hooks.tap import carried
 
 CALL = "__call__"
 
-See = Callable[[str, str, Any], None]
-"""Takes (module path, port, value)."""
+
+class See(Protocol):
+    """Takes what is seen of the calls of modules, by their paths."""
+
+    def given(self, path: str, named: Mapping[str, Any]) -> None:
+        """A call begins with these arguments: masks among them pair the rows of what is seen next."""
+
+    def see(self, path: str, port: str, value: Any) -> None: ...
+
+
 Within = Callable[[Any], bool]
 """Whether values can be seen where they are: not inside another transformation."""
 
@@ -241,11 +249,12 @@ def _made_of(x: Any, roots: Collection[int]) -> tuple[Any, int | None]:
 
 
 def _observed(see: See, path: str, named: Mapping[str, Any], call: Callable[[], Any]) -> Any:
-    """See a call: its arguments, the masks first, which pair the rows; then what it gives."""
-    for name, value in sorted(named.items(), key=lambda item: "mask" not in item[0]):
-        see(path, f"in.{name}", value)
+    """See a call: its arguments, then what it gives."""
+    see.given(path, named)
+    for name, value in named.items():
+        see.see(path, f"in.{name}", value)
     out = call()
-    see(path, "out", carried(out))
+    see.see(path, "out", carried(out))
     return out
 
 

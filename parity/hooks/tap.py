@@ -118,9 +118,11 @@ class Tap:
         return call
 
     def masked(self, module: str, named: Mapping[str, Any]) -> None:
-        """Take note of the masks among a call's arguments, before any of these is seen."""
+        """Take note of the masks among a call's arguments, before any of these is seen, under the names that these are
+        observed under."""
         if self.masks is not None:
-            self.masks.see(module, named)
+            names = {name: self.ports(module, f"in.{name}").removeprefix("in.") for name in named}
+            self.masks.see(module, {names[name]: x for name, x in named.items()})
 
     def attended(self, module: str, mask: Any) -> None:
         """Take note of the mask that an attention call was given; families know their own."""

@@ -198,6 +198,21 @@ def test_flax_parameters_are_compared_with_torch_s(
     assert [d.place for d in differences(result)] == listed
 
 
+def test_a_mask_pairs_the_rows_under_the_name_that_a_port_gives_it(tmp_path: Path) -> None:
+    """The port has zeros where text is padded, and calls the mask otherwise."""
+    renamed = ('rename={r"', 'rename={r"layers\\.(\\d+):in\\.valid": r"blocks.\\1:in.attention_mask", r"')
+    changes = [
+        ("x: jax.Array, keep: jax.Array | None) -> jax.Array:", "x, valid):\n        keep = valid"),
+        ("self.text(encoder_hidden_states)]", "self.text(encoder_hidden_states) * keep[..., None]]"),
+    ]
+    paths = nnx_port.write(tmp_path, edited(nnx_port.PORT, *changes, renamed))
+    named = ("def forward(self, x, keep):", "def forward(self, x, attention_mask):\n        keep = attention_mask")
+    (tmp_path / "model.py").write_text(edited(nnx_port.REFERENCE, named))
+    result = compare(*paths, "attention.mask=exact")
+    assert result.verdict == "pass", result.reason
+    assert {"blocks.0", "blocks.2"} <= modules(result)
+
+
 def test_modules_below_one_that_is_called_by_other_methods_are_observed(tmp_path: Path) -> None:
     other = ("def __call__(self, x: jax.Array, keep", "def run(self, x: jax.Array, keep")
     text = edited(nnx_port.PORT, other, ("layer(x, keep)", "layer.run(x, keep)"), ("epsilon=1e-5", "epsilon=1e-2"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -59,14 +60,28 @@ class Top:
         return self.layers[1]["inner"](self.layers[0](x))  # type: ignore[index, operator]
 
 
+class Told:
+    """What is seen, in order; of the arguments of a call their names come first."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str, Any]] = []
+        self.names: list[tuple[str, list[str]]] = []
+
+    def given(self, path: str, named: Mapping[str, Any]) -> None:
+        self.names.append((path, [*named]))
+
+    def see(self, path: str, port: str, value: Any) -> None:
+        self.told.append((path, port, value))
+
+
 def test_calls_of_a_copy_are_seen_and_the_classes_are_restored() -> None:
-    seen: list[tuple[str, str, Any]] = []
+    seen = Told()
     before = Leaf.__call__, Top.__call__
     assert set(objects_of(Top())) == {"", "first", "layers.0", "layers.1.inner"}
-    with watched(Top(), lambda *what: seen.append(what), lambda value: True):
+    with watched(Top(), seen, lambda value: True):
         assert Top()(1) == 30
         Leaf(7)(1)  # of no tree
-    assert seen == [
+    assert seen.told == [
         ("", "in.x", 1),
         ("first", "in.x", 1),
         ("first", "in.module", True),
@@ -79,7 +94,7 @@ def test_calls_of_a_copy_are_seen_and_the_classes_are_restored() -> None:
     ]
     with (
         pytest.raises(ValueError, match="too large"),
-        watched(Top(), lambda *what: seen.append(what), lambda value: True),
+        watched(Top(), seen, lambda value: True),
     ):
         Top()(101)
     assert (Leaf.__call__, Top.__call__) == before
@@ -121,10 +136,10 @@ def test_what_a_flax_transformation_rebuilds_has_the_name_of_what_it_was_made_of
                 x = nnx.remat(lambda block, x: block(x))(block, x)
             return Block(nnx.Rngs(1))(x)  # of no tree
 
-    seen: list[str] = []
+    seen = Told()
     net = Net()
     graph, state = nnx.split(net)
-    with watched(net, lambda path, port, _: seen.append(path) if port == "out" else None, lambda _: True), inlining():
+    with watched(net, seen, lambda _: True), inlining():
         jax.make_jaxpr(lambda state, x: nnx.merge(graph, state)(x))(state, jax.numpy.ones((1, 3)))
     called = [
         "second.0",
@@ -136,4 +151,5 @@ def test_what_a_flax_transformation_rebuilds_has_the_name_of_what_it_was_made_of
         *(f"groups.{i}" for i in range(4)),
     ]
     called += ["each.1", "each.0"]
-    assert seen == [*(at for name in called for at in ([] if name.endswith("fc") else [f"{name}.fc"]) + [name]), ""]
+    ended = [path for path, port, _ in seen.told if port == "out"]
+    assert ended == [*(at for name in called for at in ([] if name.endswith("fc") else [f"{name}.fc"]) + [name]), ""]

@@ -93,7 +93,7 @@ class JaxPort(TorchaxBackend):
             if heard is not None:
                 stack.enter_context(listening(heard.named))
                 if port.module is not None:
-                    stack.enter_context(watched(port.module, heard.see, lambda _: heard.tap.is_here()))
+                    stack.enter_context(watched(port.module, heard, lambda _: heard.tap.is_here()))
                 for module, mask in (port.padded(given) if port.padded is not None else {}).items():
                     heard.tap.masked(module, {"mask": interop.torch_view(mask)})
             passed = (given,) if port.weights is None else (params, given)
@@ -117,7 +117,15 @@ class _Heard:
 
     def named(self, name: str, value: Any) -> None:
         module, _, port = name.partition(":")
+        if port.startswith("in."):
+            self.given(module, {port.removeprefix("in."): value})
         self.see(module, port or "out", value)
+
+    def given(self, module: str, named: Mapping[str, Any]) -> None:
+        if self.tap.is_here():
+            with self.backend.env:
+                arrays = {name: mapped(_same, x, self._given) for name, x in named.items()}
+                self.tap.masked(self.tap.named(module), arrays)
 
     def see(self, module: str, port: str, value: Any) -> None:
         self.count += 1
@@ -132,8 +140,6 @@ class _Heard:
         self.calls[path, port] += 1
         arrays = mapped(_same, value, self._given)
         with self.backend.env:
-            if port.startswith("in."):
-                self.tap.masked(path, {port.removeprefix("in."): arrays})
             if self.tap.plan.wants_module(path):
                 self.tap.see(path, call, port, arrays)
             self.tap.hold(path, call, port, arrays)
