@@ -3,9 +3,9 @@
     python benchmarks/full_size.py [--mesh dp=1,sp=1,tp=8] [--depth 2] [--depth 4] [--sites blocks]
 
 121 frames of 720 x 1280 in bfloat16, with splash attention in blocks of 2048, on v6e:2x4. The configs are those of the
-checkpoint; no weight is made and nothing runs. Each depth, in transformer blocks, is compiled without being observed and
-observed. A line says how many times the temporaries, and the bytes read and written, of a device the observed one
-needs. A program takes minutes and gigabytes.
+checkpoint; no weight is made and nothing runs. Each depth, in transformer blocks, is compiled unobserved and observed.
+A line says how many times the temporaries, and the bytes read and written, of a device the observed one needs. A
+program takes minutes and gigabytes.
 """
 
 from __future__ import annotations
