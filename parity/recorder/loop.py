@@ -84,7 +84,9 @@ class Loop:
             with self.recording.guard():
                 models = self.recording.asked.parts.models
                 if models and not (self.steps.calls or self.steps.traced) and self.steps.number == 0:
-                    raise UsageError(NOT_CALLED)
+                    if not hasattr(given["model_output"], "jax"):
+                        raise UsageError(NOT_CALLED)
+                    self.steps.inside_jit(self.recording.tell)  # compiled before the block, by torchax
                 seen = self.steps.part
                 seen += [] if remembered is None else [self._number("history", remembered)]
                 place = self._place(scheduler, given["timestep"])

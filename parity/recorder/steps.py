@@ -92,6 +92,13 @@ def in_order(number: int, names: Sequence[str] = ORDER) -> str:
     return names[number] if number < len(names) else f"call{number + 1}"
 
 
+TRACED = (
+    "the transformer is called inside a jax.jit of the script's own, where nothing can be seen: only what is around it "
+    "is recorded. To have its modules compared, compile it with torchax.compile without that jit, or give it as a "
+    "port (parity diff GOLDEN port.py:build)"
+)
+
+
 @dataclass
 class Steps:
     """What is recorded so far.
@@ -125,6 +132,12 @@ class Steps:
     outside: list[Record] = field(default_factory=list)
     _writer: GoldenWriter | None = None
     _provenance: Provenance | None = None
+
+    def inside_jit(self, tell: Callable[[str], None]) -> None:
+        """The script compiles the call of its transformer itself."""
+        if not self.traced:
+            self.traced = True
+            tell(TRACED)
 
     def value(self, port: str, value: np.ndarray, dtype: str, branch: str = "") -> Record:
         """A record of one of the loop's own values, held whole."""

@@ -89,13 +89,6 @@ class GuardedTap(Tap):
         self.masked(module, {"mask": mask})
 
 
-TRACED = (
-    "the transformer is called inside a jax.jit of the script's own, where nothing can be seen: only what is around it "
-    "is recorded. To have its modules compared, compile it with torchax.compile without that jit, or give it as a "
-    "port (parity diff GOLDEN port.py:build)"
-)
-
-
 @dataclass(kw_only=True)
 class Calls:
     """Watches one transformer.
@@ -153,9 +146,8 @@ class Calls:
     def traced(self, given: Any) -> bool:
         """Whether the script traces a call: nothing can be seen of it, and once it is compiled no call is made."""
         found = any(isinstance(x, torch.Tensor) and self.kind.is_traced(x) for _, x in leaves(given))
-        if found and not self.steps.traced:
-            self.steps.traced = True
-            self.tell(TRACED)
+        if found:
+            self.steps.inside_jit(self.tell)
         return found
 
     def _end(self, tap: Tap, output: Any) -> None:

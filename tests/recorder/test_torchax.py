@@ -72,8 +72,9 @@ def test_an_observed_program_that_cannot_run_leaves_the_script_s_own(
     assert "RESOURCE_EXHAUSTED; the script goes on" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("warm", [False, True])
 def test_what_is_around_a_call_inside_the_script_s_own_jit_is_recorded(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    warm: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Scheduler:
         def step(self, model_output: torch.Tensor, timestep: int, sample: torch.Tensor) -> torch.Tensor:
@@ -90,6 +91,8 @@ def test_what_is_around_a_call_inside_the_script_s_own_jit_is_recorded(
     with torchax.default_env():
         model.to("jax")
         compiled = torchax.interop.torch_view(jax.jit(torchax.interop.jax_view(lambda x: model(x))))
+        if warm:
+            compiled(x.to("jax"))
         with parity.record(tmp_path / "tpu", **parts):
             loop(compiled, x.to("jax"))
     assert "is called inside a jax.jit of the script's own" in capsys.readouterr().err
