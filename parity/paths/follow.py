@@ -87,8 +87,9 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
     own = _Run(plan, held)
     with traced():
         truth(own.listen)
-    if other := own.miscounted:
-        own = _Run(plan, {name: x for name, x in held.items() if module_of(name) not in other})
+    while other := own.misread:
+        held = {name: x for name, x in held.items() if module_of(name) not in other}
+        own = _Run(plan, held)
         with traced():
             truth(own.listen)
     for variant in variants:
@@ -197,7 +198,8 @@ class _Run:
         constant: another that modules have in it. take: what becomes of rows that stand beside the reference's own.
         constants: of each module, by attribute.
         sites: what is judged. made_of: the operations that made it of the candidate's values, as bits. fates: of each
-            value, by `name_of`. counts: calls of each module.
+            value, by `name_of`. counts: calls of each module. turned: modules that are given, or give, the reference's
+            values in another order.
         _branches: of the call of the model. _layouts: where rows lie, by branch. _open: calls, innermost last.
     """
 
@@ -211,19 +213,24 @@ class _Run:
     made_of: dict[str, int] = field(default_factory=dict)
     fates: dict[str, Fate] = field(default_factory=dict)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    turned: set[str] = field(default_factory=set)
     _branches: tuple[str, ...] = ()
     _layouts: dict[str, Layout] = field(default_factory=dict)
     _open: list[_Call] = field(default_factory=list)
 
     @property
-    def miscounted(self) -> set[str]:
-        """Modules that the candidate calls another number of times: nobody knows which call is which."""
+    def misread(self) -> set[str]:
+        """Modules whose values the reference's code cannot go on from: they are called another number of times, so that
+        nobody knows which call is which, or beside another they have the reference's values in another order, as
+        queries and keys may both lie: whether that is a fault shows where they are read."""
         theirs: dict[tuple[str, str], int] = {}
         for name in self.held:
             branch, site, call = name.rsplit(" ", 2)
             at = branch, site.partition(":")[0]
             theirs[at] = max(theirs.get(at, 0), int(call) + 1)
-        return {at[1] for at, count in theirs.items() if at in self.counts and self.counts[at] != count}
+        miscounted = {at[1] for at, count in theirs.items() if at in self.counts and self.counts[at] != count}
+        around = Counter(module.rpartition(".")[0] for module in self.turned)
+        return miscounted | {module for module in self.turned if around[module.rpartition(".")[0]] > 1}
 
     @contextlib.contextmanager
     def listen(self, side: TorchBackend, branches: tuple[str, ...]) -> Iterator[None]:
@@ -357,6 +364,8 @@ class _Run:
                 ours, theirs = (layout.rows(key.module, part, value) for value in (x, placed))
                 site = key.site + (f"@{part.name}" if part.name and part.frame != JOINT else "")
                 found[_part_name(name_of(key), part)] = Apart.of(replace(key, site=site), ours, theirs)
+            if self.plan.far and found and all(x.is_turned(other.dtype) for x in found.values()):
+                self.turned.add(key.module)
             if not self.plan.far and not all(one.near(other.dtype) for one in found.values()):
                 return "left"
         if judged:

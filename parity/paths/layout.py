@@ -164,6 +164,11 @@ PER_BIN, BINS = 512, 64
 """Elements of a row bin at least, and bins at most."""
 
 
+TURNED, TURNED_IN_16_BITS = 1e-4, 1e-2
+"""Relative distance of rows of the same values, each sorted; of rows that only have one distribution, of 2,048 values,
+it is 3e-2."""
+
+
 @dataclass
 class Apart:
     """One value, or a part of its rows, that the runs which measure floors are held against.
@@ -216,6 +221,14 @@ class Apart:
         """Whether it can be the same quantity in the same layout, of a candidate that has it in this dtype."""
         close = CLOSE if dtype.itemsize > 2 else CLOSE_IN_16_BITS
         return bool(np.sqrt((self.bins**2).sum()) <= close * self.norm)
+
+    def is_turned(self, dtype: torch.dtype) -> bool:
+        """Whether each row holds the reference's values, of a candidate that has them in this dtype, in another
+        order."""
+        if self.near(dtype) or not self.finite or self.own.ndim < 2:
+            return False
+        ours, theirs = (x.double().sort(-1).values for x in (self.own, self.other))
+        return float((theirs - ours).norm()) <= (TURNED if dtype.itemsize > 2 else TURNED_IN_16_BITS) * self.norm
 
     @property
     def words(self) -> str:

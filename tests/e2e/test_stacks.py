@@ -118,3 +118,69 @@ def test_another_epsilon_of_a_norm_is_named(runs: str, tmp_path: Path) -> None:
     assert [d.causes for d in differences(stack(tmp_path, "eps", runs))] == [
         ["blocks.0.norm: the candidate's is the reference's made with eps=1e-06, not 1e-05"]
     ]
+
+
+TURNED = """
+import torch
+from torch.nn import functional as F
+
+from parity.port import Port
+
+
+class Block(torch.nn.Module):
+    def __init__(self, fused):
+        super().__init__()
+        self.fused = fused
+        if fused:
+            self.qk = torch.nn.Linear(16, 32)
+        else:
+            self.q, self.k = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
+        self.v, self.proj = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
+        self.norm_q, self.norm_k = (torch.nn.LayerNorm(16, elementwise_affine=False) for _ in range(2))
+
+    def forward(self, x):
+        q, k = self.qk(x).chunk(2, -1) if self.fused else (self.q(x), self.k(x))
+        return x + self.proj(F.scaled_dot_product_attention(self.norm_q(q), self.norm_k(k), self.v(x)))
+
+
+class Net(torch.nn.Module):
+    def __init__(self, fused=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.patch = torch.nn.Linear(4, 16)
+        self.blocks = torch.nn.ModuleList(Block(fused) for _ in range(2))
+        self.out = torch.nn.Linear(16, 4)
+
+    def forward(self, hidden_states):
+        x = self.patch(FAULT hidden_states)
+        for block in self.blocks:
+            x = block(x)
+        return self.out(x)
+
+
+def reference(case):
+    return Port(module=Net(), inputs={"hidden_states": torch.linspace(-1, 1, 96).reshape(1, 24, 4)})
+
+
+def build(case):
+    held, net, order = Net().state_dict(), Net(fused=True), torch.arange(16).view(8, 2).T.flatten()
+    for i in range(2):
+        for what in ("weight", "bias"):
+            both = [held.pop(f"blocks.{i}.{name}.{what}")[order] for name in "qk"]
+            held[f"blocks.{i}.qk.{what}"] = torch.cat(both)
+    net.load_state_dict(held)
+    return Port(module=net, runs="torch")
+"""
+
+
+@pytest.mark.parametrize(("fault", "listed"), [("", []), ("1.01 *", ["patch's input"])])
+def test_queries_and_keys_in_another_order_are_no_difference_beside_one(
+    fault: str, listed: list[str], tmp_path: Path
+) -> None:
+    """As of a port whose rotary embedding takes halves, and not pairs; of fused weights nobody knows the order."""
+    (tmp_path / "model.py").write_text(TURNED.replace("FAULT", ""))
+    (tmp_path / "port.py").write_text(TURNED.replace("FAULT", fault))
+    loaded = load_ports(f"{tmp_path}/model.py:reference", f"{tmp_path}/port.py:build", None, openers := InProcess())
+    ours, theirs = loaded.settings([], [])
+    result = run(Request("model", ours, theirs, ports=loaded, sites="all"), quiet, openers=openers)
+    assert [d.place for d in differences(result)] == listed
