@@ -84,7 +84,7 @@ def step_diff(reference: StepRecords, candidate: StepRecords, sites: Sequence[Si
 def bits_of_agreement(rel_l2: float, of: int) -> float:
     """Leading bits in which two values agree: -log2 of their relative L2, at most those that the dtype has."""
     with np.errstate(divide="ignore"):
-        return float(np.clip(-np.log2(rel_l2), 0.0, of))
+        return float(np.clip(-np.log2(rel_l2), 0.0, of)) + 0.0  # which -0.0 is not
 
 
 def _is_number(r: Record) -> bool:
