@@ -59,7 +59,7 @@ class Detectors:
         self._guided = self._guided or guided
         kept: Kept = relations.kept(self._guided, guided) if self._guided and guided else ""
         if ("uncond", PREDICTED) in ours:
-            read = guided is not None and (kept != "" or not guided.is_fitted)
+            read = kept != "" or (guided is not None and guided.is_read)
             self.scale_read = bool(self.scale_read) or read
         return Seen(
             ours=ours, theirs=theirs, settings=self.settings, step=reference.step, before=self._before, kept=kept

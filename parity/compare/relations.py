@@ -90,6 +90,11 @@ class Combined:
         """Whether its factor depends on the values, as one that is no sign does."""
         return abs(self.size) != 1.0
 
+    @property
+    def is_read(self) -> bool:
+        """Whether it guides by a scale and nothing else."""
+        return not self.is_fitted and any(abs(scale - 1) > EXACT for scale in self.scales.values())
+
     def near(self, other: Combined, branch: str = "cond") -> float:
         """How far apart two scales are at most that may be one."""
         return EXACT * max(1.0, abs(self.scales[branch])) + self.unsure[branch] + other.unsure[branch]
@@ -197,7 +202,7 @@ def _own_guided(seen: Seen) -> Made | None:
     if first is None or parts is None or parts.keys() - {"", "uncond"} != first.scales.keys():
         return None
     second = combined(seen.theirs)
-    if first.is_fitted or (second is not None and second.is_fitted):
+    if first.is_fitted:
         return _own_resized(first, second, parts, seen) if seen.kept and second is not None else None
     if second is not None and first.turned(second):
         return None  # branches of such closeness may only be called by each other's names
@@ -208,7 +213,7 @@ def _own_guided(seen: Seen) -> Made | None:
         made, size = made + scale * apart, float(np.linalg.norm(apart))
         near, products = near + EXACT * max(1.0, abs(scale)) * size, products + abs(scale) * size
     rounded = rounding(*parts.values()) * (float(np.linalg.norm(made)) + 2 * products)
-    return first.size * made, near + (rounded if second is None else second.left)
+    return first.size * made, near + (rounded if second is None or second.is_fitted else second.left)
 
 
 def _own_resized(first: Combined, second: Combined, parts: Mapping[str, np.ndarray], seen: Seen) -> Made:

@@ -479,6 +479,7 @@ def going(
         ({"skip": -2.0}, {}, "", []),
         ({"skip": -2.0}, {"scale": 5.4}, "loop:noise_pred", ["guidance"]),
         ({"skip": -2.0}, {"skip": -1.6}, "loop:noise_pred", ["guidance"]),
+        ({}, {"guide": zeroed}, "loop:noise_pred", ["guidance"]),
         *(({"guide": guide}, {}, "", []) for guide in FITTED),
         *(({"guide": guide}, {"scale": 5.4}, "loop:noise_pred", ["guidance"]) for guide in FITTED),
         ({"kept": 0.9}, {}, "", []),
