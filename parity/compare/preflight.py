@@ -154,7 +154,8 @@ def _judged_weights(
     apart = {n: x.apart(y) for n, (x, y) in other.items()}
     if any(map(math.isnan, apart.values())):
         return None
-    far = {n for n in other if a[n][0] != b[n][0] or apart[n] > ROUNDING_LIMIT}
+    # Equal numbers of another fingerprint are of another shape, which a golden does not name.
+    far = {n for n in other if a[n][0] != b[n][0] or apart[n] > ROUNDING_LIMIT or apart[n] == 0.0}
     laid_out = {n for n in far if other[n][0].same_values(other[n][1])}
     many = {n for n in other if apart[n] > FEW_LIMIT and math.prod(a[n][0]) >= MANY}
     few_values = {n for n in many if other[n][0].in_few(other[n][1])}

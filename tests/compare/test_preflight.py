@@ -229,6 +229,9 @@ def held(a: np.ndarray, b: np.ndarray) -> Weights:
     return {name: (x.shape, weight_print(np.ascontiguousarray(x))) for name, x in (("a.weight", a), ("b.weight", b))}
 
 
+UNCHANGED = {"b.weight": held(A, B)["b.weight"]}
+
+
 @pytest.mark.parametrize(
     ("theirs", "own", "verdict", "words"),
     [
@@ -245,6 +248,7 @@ def held(a: np.ndarray, b: np.ndarray) -> Weights:
         (held(B, A), False, "fail", "'a.weight' those of 'b.weight': 'a.weight', 'b.weight'"),
         (held(A.T, B), True, "explained", "hold the reference's values in another layout: 'a.weight'"),
         (held(A[:, None], B), True, "explained", "in another layout"),
+        ({"a.weight": (A.shape, weight_print(A[:, None])), **UNCHANGED}, True, "explained", "in another layout"),
         (held(A + np.float32(np.nan) * ONE, B), True, "fail", "1 of 2 parameters hold NaN or infinities"),
         (held(0.125 * A, B), True, "explained", "1 of 2 parameters are the reference's times 0.125"),  # perhaps folded
         (held(A[:20], B), False, "fail", "'a.weight' has shape (40, 40) against (20, 40)"),
