@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import math
 import operator
 import re
@@ -83,14 +82,13 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
         the same key that says what was done to it, where that is known; of modules that are alike of the first alone.
     """
     held = {name: tensor(x) for name, x in plan.follow.items()}
-    traced = _traced if plan.far else contextlib.nullcontext
     own = _Run(plan, held)
-    with traced():
+    with _traced(own):
         truth(own.listen)
     while other := own.misread:
         held = {name: x for name, x in held.items() if module_of(name) not in other}
         own = _Run(plan, held)
-        with traced():
+        with _traced(own):
             truth(own.listen)
     for variant in variants:
         variant(_Run(plan, own.held, own).listen)
@@ -111,15 +109,16 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
 
 def _by_themselves(own: _Run) -> Iterator[Apart]:
     """What is judged, without what may be an earlier difference once more: what comes of a value that the candidate
-    does not hand out, of which something else that differs was made. The same site of several blocks is one difference.
+    does not hand out, of which something else that differs was made. The same site of several blocks is one difference,
+    unless one block makes that value for the next.
     """
     wrong: dict[str, int] = {}
     listed = set[str]()
     for name, one in own.sites.items():
         if one.far(L2_LIMIT):
             before, kind = wrong.get(one.key.branch, 0), _kind(one.key)
-            # Of one value that several are handed, all say so.
-            if before & own.made_of[name] and not one.key.is_input and kind not in listed:
+            again = own.of_another_block(one.key, name) if kind in listed else before & own.made_of[name]
+            if before and again and not one.key.is_input:  # of one value that several are handed, all say so
                 continue
             listed.add(kind)
             wrong[one.key.branch] = before | own.made_of[name]
@@ -128,28 +127,32 @@ def _by_themselves(own: _Run) -> Iterator[Apart]:
 
 def _kind(key: Key) -> str:
     """A site, whichever block it is in."""
-    return re.sub(r"\.\d+", "", key.site)
+    return _any_block(key.site)
+
+
+def _any_block(path: str) -> str:
+    return re.sub(r"\.\d+", "", path)
 
 
 _STEPS_OF = "_parity_made_of"
 """Attribute of a tensor: bits, one for each operation that it was made by since the candidate's values stood there."""
 
 
-def _traced() -> Intercept:
-    """Within it, tensors know by which operations they were made."""
-    count = itertools.count()
+def _traced(run: _Run) -> contextlib.AbstractContextManager[object]:
+    """Within it, tensors know by which operations they were made, where that is asked for."""
 
     def handle(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = func(*args, **kwargs)
         made = [x for _, x in leaves(out, "") if isinstance(x, torch.Tensor)]
         if made and getattr(func, "__name__", "") not in ("__get__", "__set__"):
             given = (x for _, x in leaves((args, kwargs), "") if isinstance(x, torch.Tensor))
-            steps = functools.reduce(operator.or_, (_made_of(x) for x in given), 1 << next(count))
+            steps = functools.reduce(operator.or_, (_made_of(x) for x in given), 1 << len(run.made_in))
+            run.made_in.append(run.path)
             for x in made:
                 setattr(x, _STEPS_OF, steps)
         return out
 
-    return Intercept(handle)
+    return Intercept(handle) if run.plan.far else contextlib.nullcontext()
 
 
 def _made_of(x: torch.Tensor) -> int:
@@ -183,6 +186,7 @@ def _constants(own: _Run) -> Iterator[tuple[_Constant, str]]:
 class _Call:
     """A call of a module that has not ended. `known`: whether all that its code has had so far is the candidate's."""
 
+    path: str
     number: int
     known: bool
 
@@ -197,9 +201,9 @@ class _Run:
         like: the reference's own run, for one that measures floors; None for that run itself.
         constant: another that modules have in it. take: what becomes of rows that stand beside the reference's own.
         constants: of each module, by attribute.
-        sites: what is judged. made_of: the operations that made it of the candidate's values, as bits. fates: of each
-            value, by `name_of`. counts: calls of each module. turned: modules that are given, or give, the reference's
-            values in another order.
+        sites: what is judged. made_of: the operations that made it of the candidate's values, as bits. made_in: the
+            module in which each operation was. fates: of each value, by `name_of`. counts: calls of each module.
+        turned: modules that are given, or give, the reference's values in another order.
         _branches: of the call of the model. _layouts: where rows lie, by branch. _open: calls, innermost last.
     """
 
@@ -211,12 +215,24 @@ class _Run:
     constants: dict[str, Mapping[str, float | str]] = field(default_factory=dict)
     sites: dict[str, Apart] = field(default_factory=dict)
     made_of: dict[str, int] = field(default_factory=dict)
+    made_in: list[str] = field(default_factory=list)
     fates: dict[str, Fate] = field(default_factory=dict)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     turned: set[str] = field(default_factory=set)
     _branches: tuple[str, ...] = ()
     _layouts: dict[str, Layout] = field(default_factory=dict)
     _open: list[_Call] = field(default_factory=list)
+
+    @property
+    def path(self) -> str:
+        """Of the module that is being called, the innermost."""
+        return self._open[-1].path if self._open else ""
+
+    def of_another_block(self, key: Key, name: str) -> bool:
+        """Whether a value of a block is made of what another block computes and does not hand out."""
+        kind, module, made_of = f"{_any_block(key.module)}.", f"{key.module}.", self.made_of[name]
+        made_in = {f"{path}." for i, path in enumerate(self.made_in) if made_of >> i & 1}
+        return any(_any_block(path).startswith(kind) and not path.startswith(module) for path in made_in)
 
     @property
     def misread(self) -> set[str]:
@@ -291,7 +307,7 @@ class _Run:
                     fates |= {"absent"}  # an object that only its module can read
         inherited = caller is None or caller.known
         known = not self.plan.far or ("left" not in fates and (inherited or "absent" not in fates))
-        self._open.append(_Call(number, known))
+        self._open.append(_Call(path, number, known))
         return (_swapped(args, changed), _swapped(kwargs, changed)) if changed else None
 
     def _other(self, branch: str, site: str, number: int) -> torch.Tensor | None:

@@ -532,6 +532,61 @@ def test_a_block_that_shares_what_no_port_hands_out_with_another_has_a_fault_of_
     assert [d.place for d in differences(result)] == ["blocks.*"]
 
 
+STREAMS = """
+import jax
+import jax.numpy as jnp
+import torch
+
+from parity.port import Port, tap
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+
+    def forward(self, x, y):
+        return x + torch.tanh(self.a(x + y)), y + torch.tanh(self.b(x - y))
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = torch.nn.ModuleList(Block() for _ in range(3))
+
+    def forward(self, hidden_states):
+        x, y = hidden_states, 0.5 * hidden_states
+        for block in self.blocks:
+            x, y = block(x, y)
+        return x
+
+
+def reference(case):
+    return Port(module=Net(), inputs={"hidden_states": torch.linspace(-1, 1, 96).reshape(1, 12, 8)})
+
+
+def forward(w, inputs):
+    x, y = inputs["hidden_states"], 0.5 * inputs["hidden_states"]
+    for i in range(3):
+        a, b = (z @ w[f"blocks.{i}.{n}.weight"].T + w[f"blocks.{i}.{n}.bias"] for n, z in (("a", x + y), ("b", x - y)))
+        x, y = tap(f"blocks.{i}:out.0", x + FACTOR * jnp.tanh(a)), y + FACTOR * jnp.tanh(b)
+    return x
+
+
+def build(case):
+    return Port(call=forward, weights={k: jnp.asarray(v.numpy()) for k, v in Net().state_dict().items()})
+"""
+
+
+@pytest.mark.parametrize(("factor", "listed"), [("(1.1 if i == 0 else 1)", "blocks.0"), ("1.0", "")])
+def test_a_stream_that_no_port_hands_out_is_one_difference(factor: str, listed: str, tmp_path: Path) -> None:
+    """The next blocks differ by what the first has made of it."""
+    (tmp_path / "model.py").write_text(STREAMS.replace("FACTOR", factor))
+    result = compare(f"{tmp_path / 'model.py'}:reference", f"{tmp_path / 'model.py'}:build")
+    assert [d.place for d in differences(result)] == [listed][: bool(listed)]
+
+
 def test_what_was_compared_before_the_block_that_is_looked_at_is_named(tmp_path: Path) -> None:
     """The closer look observes that block alone, and the port names its output alone."""
     fault = ("return tap(name, x + gate", 'return tap(name, (1.01 if "1" in name else 1) * x + gate')
