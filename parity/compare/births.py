@@ -32,7 +32,7 @@ _LOOP_INPUTS = {"noise_pred": ("noise_pred",), "latents.after": _STEPPED, "pred_
 LATENTS = (f"{LOOP}:latents.before", f"{LOOP}:latents.after")
 Argument = tuple[str, str]
 """Branch and site of what the model is given."""
-_LATENTS_AS = ("hidden_states", "sample", "x", "latents")
+LATENTS_AS = ("hidden_states", "sample", "x", "latents")
 """What models call the argument that holds the latents."""
 _ARGUMENT, _LATENTS, _OTHER = range(3)
 """Kinds of sites: arguments of the model, of which none is in another; the loop's latents, which are in some; the rest,
@@ -200,7 +200,7 @@ class Births:
         at, shape, latents = (d.key.branch, d.key.site), d.shapes[0], self.latents
         if not is_given(d) or at in self.arguments.constant:
             return False
-        if at in self.arguments.moving or not latents or d.key.port.removeprefix("in.") in _LATENTS_AS:
+        if at in self.arguments.moving or not latents or d.key.port.removeprefix("in.") in LATENTS_AS:
             return True
         pixels = shape[-2:] == latents[-2:] or (shape[-1:] == latents[-1:] and len(shape) == len(latents))
         return pixels or math.prod(shape) % math.prod(latents) == 0

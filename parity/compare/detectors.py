@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from parity.compare import relations
+from parity.compare.births import LATENTS_AS
 from parity.compare.frames import truncated
 from parity.compare.independent import code_of
 from parity.compare.result import Cause, SettingDifference, measured
 from parity.compare.values import LATENTS, PREDICTED, Both, Kept, Seen, counters, held, order, schedule, start
-from parity.golden.disk.part import named
-from parity.records import LOOP, SCHEDULE, Key, StepRecords
+from parity.golden.disk.part import chosen, named
+from parity.records import LOOP, SCHEDULE, Key, Record, StepRecords
 
 _DETECTORS = (schedule, counters, start, order, relations.guidance, relations.stepped, relations.decoded)
 
@@ -86,6 +87,7 @@ class Detectors:
                 self._spans.setdefault(model == FIRST_MODEL, []).extend(values["", TIMESTEP].ravel().tolist())
         if not differs:
             return
+        seen = replace(seen, given=_given_alike(reference, candidate))
         another = tuple(self._another_called(reference.step, *called))
         detectors = [d for d in _DETECTORS if not (another and d is relations.guidance)]  # each model has its own scale
         told = (cause for detector in detectors for cause in detector(seen))
@@ -105,6 +107,19 @@ class Detectors:
                 "pipeline changes models (boundary_ratio), and which model is which"
             )
             yield measured(text, "boundary_ratio", ours, theirs, at=PREDICTED)
+
+
+def _given_alike(reference: StepRecords, candidate: StepRecords) -> bool:
+    """Whether the model is given the same latents, bit for bit, in some branch."""
+    ours, theirs = (
+        {r.key: r.sketch.tobytes() for r in chosen(step.records, _is_given) if r.sketch is not None}
+        for step in (reference, candidate)
+    )
+    return not ours.items().isdisjoint(theirs.items())
+
+
+def _is_given(r: Record) -> bool:
+    return r.key.module == "" and r.key.is_input and r.key.port.removeprefix("in.") in LATENTS_AS
 
 
 def _called(step: StepRecords) -> str:

@@ -220,14 +220,14 @@ class _Step:
         return (both[0], both[1]) if len(both) == 2 else (b"", b"")
 
     def excuse_batches(self, sites: list[SiteDiff]) -> None:
-        """Of a candidate whose batch has another order, what was not taken apart by branch is not compared where it
-        differs: of frames that are folded into the batch nobody knows which rows are whose."""
+        """Of a candidate whose batch has another order, what was not taken apart by branch, as frames that are folded
+        into the batch, is not compared where it may be the reference's in another order."""
         calls: dict[tuple[str, int], list[int]] = {}
         for i, d in enumerate(sites):
             if d.key.branch and d.verdict == "pass" and beyond(d):
                 calls.setdefault((d.key.site, d.key.call), []).append(i)
         for at in calls.values():
-            if len(at) > 1 and len({self._sketches(i) for i in at}) == 1:
+            if len(at) > 1 and len({self._sketches(i) for i in at}) == 1 and self._same_values(at[0], 1.0, least=0.0):
                 for i in at:
                     note = "not taken apart by guidance branch, whose order is another in the candidate's batch"
                     sites[i] = replace(sites[i], verdict="not compared", note=note)
@@ -299,14 +299,14 @@ class _Step:
         given = {r.sketch.tobytes() for r in own if r.key.is_input and r.sketch is not None}
         return any(r.sketch.tobytes() in given for r in own if not r.key.is_input and r.sketch is not None)
 
-    def _same_values(self, i: int, factor: float) -> bool:
+    def _same_values(self, i: int, factor: float, least: float | None = None) -> bool:
         """Whether the candidate's tensor may hold the reference's values times a factor, in any order, or in another
-        where that is 1, by the minimum, maximum, mean and l2 of both.
+        where that is 1, by the minimum, maximum, mean and l2 of both. `least`: how far apart they are then, relatively.
 
         As far as floors let the two be apart in L2, that over the root of the count moves the mean at most; an extremum
         is moved by some times as much, and in proportion to its size.
         """
-        if factor == 1.0 and not self.numbers[i, 0] > ORDER:
+        if factor == 1.0 and not self.numbers[i, 0] > (ORDER if least is None else least):
             return False
         (a, b), at = (moments[i] for moments in self.moments), self.meeting.floors[i]
         if a < 0 or b < 0 or at < 0 or self.ours.counts[a, 0] != self.theirs.counts[b, 0]:

@@ -198,7 +198,8 @@ def _rounded_to(other: Iterable[tuple[WeightPrint, WeightPrint]]) -> str:
     ours, theirs = (np.array([x.extrema for x in side]) for side in zip(*other, strict=True))
     with np.errstate(over="ignore"):
         ways = {"bfloat16": bfloat16(ours), "float16": ours.astype(np.float16).astype(np.float64)}
-    return next((dtype for dtype, x in ways.items() if np.array_equal(x, theirs)), ROUNDING)
+    moved = not np.array_equal(ours, theirs)
+    return next((dtype for dtype, x in ways.items() if moved and np.array_equal(x, theirs)), ROUNDING)
 
 
 Factors = Mapping[str, frozenset[float]]

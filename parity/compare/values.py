@@ -49,6 +49,7 @@ class Seen:
         ours, theirs: values of the reference and the candidate. settings: of both sides, configs among them.
         step: of the values. before: what each side's latents had come to in the step before; None where nobody knows.
         kept: in what the reference's guidance keeps its scale; known where an earlier step has other weights.
+        given: whether the model is given the same latents.
     """
 
     ours: Values
@@ -57,6 +58,7 @@ class Seen:
     step: int = 0
     before: Both | None = None
     kept: Kept = ""
+    given: bool = False
 
     def pair(self, site: str, branch: str = "") -> Both | None:
         """Both sides' value, where both hold it in one shape."""
@@ -192,10 +194,8 @@ def _noise(seen: Seen, a: np.ndarray, b: np.ndarray) -> Iterator[Cause]:
         sides = ("bfloat16", "float32") if made.inverse else ("float32", "bfloat16")
         declared = tuple(settings.get("dtype", "") for settings in seen.settings) == sides
         text = f"the initial noise is rounded to bfloat16{' on the reference alone' * made.inverse}"
-        if (flow := seen.theirs.get(("", PREDICTED))) is not None and not made.inverse and not declared:
-            wide = any(site == PREDICTED and branch and not _is_narrow(x) for (branch, site), x in seen.theirs.items())
-            if wide and _is_narrow(flow):  # what the model makes of it is not
-                text = "the scheduler is given the latents and noise_pred rounded to bfloat16"
+        if seen.given:
+            text = "the scheduler is given the latents rounded to bfloat16, the model is not"
         yield measured(text + ", which it works in" * declared, "dtype" if declared else "noise", *sides, at=START)
     elif made is not None:
         yield measured(f"the initial noise: {made}", "noise", at=START)
@@ -204,10 +204,6 @@ def _noise(seen: Seen, a: np.ndarray, b: np.ndarray) -> Iterator[Cause]:
     elif abs(float(np.vdot(a, b))) < 0.2 * float(np.vdot(a, a)):
         text = "the initial noise is another: another seed, generator, device or order of draws"
         yield measured(text, "noise", at=START)
-
-
-def _is_narrow(x: np.ndarray) -> bool:
-    return np.array_equal(x, bfloat16(x))
 
 
 CERTAIN = 5.0

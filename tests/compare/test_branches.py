@@ -85,9 +85,15 @@ def test_a_batch_in_another_order_is_not_compared_where_it_was_not_taken_apart()
         return StepRecords(0, (*more, *step.records), {**step.floors, **known})
 
     frames = noise(7, (4, 12, 40))
-    for order, verdict in ((OTHER, "not compared"), (SAME, "fail")):
+    turned = frames[::-1].copy()
+    # What both branches have alike was not taken apart either: only values in another order may be the same.
+    for order, other, verdict in (
+        (OTHER, turned, "not compared"),
+        (SAME, turned, "fail"),
+        (OTHER, 1.1 * turned, "fail"),
+    ):
         branches = Branches(None)
-        ours, theirs = folded(side(SAME), frames), folded(side(order), frames[::-1].copy())
+        ours, theirs = folded(side(SAME), frames), folded(side(order), other)
         judge = Judge(branches=branches)
         sites = judge.step(ours, branches.step(ours, theirs))
         assert {d.verdict for d in sites if d.key.module == "conv"} == {verdict}

@@ -282,13 +282,20 @@ def test_noise_that_a_side_rounds_or_scales_is_named(
     assert word in cause.cause
 
 
-def test_a_step_that_is_given_rounded_values_is_no_other_noise() -> None:
-    times, flow = np.array([999.0]), UNCOND.reshape(1, 4, 1, 4, 4)
-    ours = step(0, times=times, before=NOISE, cond=flow, guided=flow)
-    theirs = step(0, times=times, before=bfloat16(NOISE), cond=flow, guided=bfloat16(flow))
-    assert [c.cause for c in found((ours, theirs))][:1] == [
-        "the scheduler is given the latents and noise_pred rounded to bfloat16"
-    ]
+@pytest.mark.parametrize(
+    ("given", "said"), [(NOISE, "the scheduler is given"), (bfloat16(NOISE), "the initial noise is")]
+)
+def test_a_step_that_is_given_rounded_latents_is_no_other_noise(given: np.ndarray, said: str) -> None:
+    times = np.array([999.0])
+    key = Key("transformer", 0, "cond", ":in.hidden_states")
+    ours, theirs = (
+        replace(made, records=[*made.records, value_record(key, x.astype(np.float32), "float32")])
+        for made, x in (
+            (step(0, times=times, before=NOISE), NOISE),
+            (step(0, times=times, before=bfloat16(NOISE)), given),
+        )
+    )
+    assert [c.cause.startswith(said) for c in found((ours, theirs))] == [True]
 
 
 @pytest.mark.parametrize(("factor", "named"), [(20.0, False), (20.025, True), (3.0, True)])
