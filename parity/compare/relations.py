@@ -213,7 +213,8 @@ def _own_guided(seen: Seen) -> Made | None:
         made, size = made + scale * apart, float(np.linalg.norm(apart))
         near, products = near + EXACT * max(1.0, abs(scale)) * size, products + abs(scale) * size
     rounded = rounding(*parts.values()) * (float(np.linalg.norm(made)) + 2 * products)
-    return first.size * made, near + (rounded if second is None or second.is_fitted else second.left)
+    made = first.size * made.reshape(guided.shape)  # predictions may be a list's items
+    return made, near + (rounded if second is None or second.is_fitted else second.left)
 
 
 def _own_resized(first: Combined, second: Combined, parts: Mapping[str, np.ndarray], seen: Seen) -> Made:
