@@ -92,17 +92,16 @@ EFFECTS: dict[str, dict[str, Effect]] = {
         f"{SPLASH} attention.block_q=64 attention.block_kv=256": HARMLESS,
         f"{SPLASH} attention.block_kv=128": HARMLESS,
         f"{SPLASH} attention.block_padding=unmasked": FAULT,
-        "sharding=tp_fc2_replicated": NOTHING,
-        "sharding=tp_proj_replicated": NOTHING,
-        "sharding=tp_column": NOTHING,
-        "sharding=replicated": NOTHING,
         "jit=false": HARMLESS,
     },
 }
 
-ELSEWHERE = {"device", "mesh", "scheduler.warmup_steps", "tpu"} | {s.name for s in SETTINGS if s.places == ("vae",)}
-"""The mesh needs eight devices (tests/e2e/test_run.py), a device another than the CPU (test_devices.py); warm-up calls
-have a test of their own below, TPUs in test_arithmetic.py; the VAE's are in test_vae_stage.py."""
+ELSEWHERE = {"device", "mesh", "sharding", "scheduler.warmup_steps", "tpu"} | {
+    s.name for s in SETTINGS if s.places == ("vae",)
+}
+"""The mesh needs eight devices (tests/e2e/test_run.py), and what places weights on it a mesh (test_mesh.py); a device
+another than the CPU (test_devices.py); warm-up calls have a test of their own below, TPUs in test_arithmetic.py; those
+of the VAE are in test_vae_stage.py."""
 
 CASES = [(backend, setting) for backend, effects in EFFECTS.items() for setting in effects]
 
