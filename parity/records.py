@@ -7,6 +7,7 @@ only where that was asked for. Everything later (comparing, judging, explaining)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -42,6 +43,15 @@ READ = "read"
 """Suffix of a port whose record covers what is made use of: the rows of a joint sequence whose keys some query reads,
 what a picture shows of frames. Beside the record of the whole, in whose place it counts where the whole differs and
 this does not."""
+
+
+BLOCK = r"(?<=\.)(\d+|\*)(?=\W|$)"
+"""The number of a block in a path, or the star that stands for any."""
+
+
+def any_block(place: str) -> str:
+    """A module or a site, whichever block it is in: `blocks.*.attn:out`."""
+    return re.sub(BLOCK, "*", place)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from parity.compare.births import is_unlike
 from parity.compare.result import Result, SiteDiff
-from parity.records import ATTENTION, FRAMES, LOOP, SCHEDULE, Key
+from parity.records import ATTENTION, BLOCK, FRAMES, LOOP, SCHEDULE, Key, any_block
 
 _RELATIONS = (f"{LOOP}:noise_pred", f"{LOOP}:latents.after", "decode:in.z", FRAMES)
 """In execution order."""
@@ -45,7 +45,7 @@ class Difference:
 
     def also(self, place: str) -> None:
         """The same code differs at another place: where that is in another block, both blocks are meant."""
-        own, other = re.split(_BLOCK, self.place), re.split(_BLOCK, place)
+        own, other = re.split(BLOCK, self.place), re.split(BLOCK, place)
         for i in range(1, min(len(own), len(other)), 2):
             if own[: i + 1 : 2] == other[: i + 1 : 2]:  # the words before this number
                 own[i] = own[i] if own[i] == other[i] else "*"
@@ -108,13 +108,13 @@ def _codes(result: Result, origin: Key | None) -> Callable[[str], str]:
     one block; in another the same fault shows at the next module behind it."""
     if origin is None or origin.module.rpartition(".")[2] != ATTENTION:
         return code_of
-    first, caller = code_of(origin.site), _any_block(_caller(origin.module))
-    before = {_any_block(d.key.module) for d in itertools.takewhile(lambda d: d.key != origin, result.closer)}
+    first, caller = code_of(origin.site), any_block(_caller(origin.module))
+    before = {any_block(d.key.module) for d in itertools.takewhile(lambda d: d.key != origin, result.closer)}
 
     def of(site: str) -> str:
         module, _, port = site.partition(":")
-        beside = port.startswith("in.") and _any_block(_caller(module)) == caller
-        return first if beside and _any_block(module) not in before else code_of(site)
+        beside = port.startswith("in.") and any_block(_caller(module)) == caller
+        return first if beside and any_block(module) not in before else code_of(site)
 
     return of
 
@@ -159,21 +159,13 @@ def code_of(site: str) -> str:
     own = module.removesuffix(f".{ATTENTION}")
     if port.startswith("in.") and own == module:
         own = f"{module}'s input" if _caller(module) else f"{module}'s {port.split('.')[1]}"
-    return _any_block(own)
+    return any_block(own)
 
 
 def _caller(module: str) -> str:
     """The module that calls this one; a list of modules calls none."""
     above, _, name = module.rpartition(".")
     return above.rpartition(".")[0] if name.isdigit() else above
-
-
-_BLOCK = r"(?<=\.)(\d+|\*)(?=\W|$)"
-"""The number of a block, or of any."""
-
-
-def _any_block(place: str) -> str:
-    return re.sub(_BLOCK, "*", place)
 
 
 def place_of(site: str) -> str:

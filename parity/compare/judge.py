@@ -227,7 +227,9 @@ class _Step:
             if d.key.branch and d.verdict == "pass" and beyond(d):
                 calls.setdefault((d.key.site, d.key.call), []).append(i)
         for at in calls.values():
-            if len(at) > 1 and len({self._sketches(i) for i in at}) == 1 and self._same_values(at[0], 1.0, least=0.0):
+            rows, many = (sites[at[0]].shapes[0] or (0,))[0], len(at)
+            folded = rows > many > 1 and rows % many == 0 and len({self._sketches(i) for i in at}) == 1
+            if folded and self._same_values(at[0], 1.0, least=0.0):
                 for i in at:
                     note = "not taken apart by guidance branch, whose order is another in the candidate's batch"
                     sites[i] = replace(sites[i], verdict="not compared", note=note)

@@ -174,7 +174,7 @@ class Meeting:
         others: of pairs that are more than two sketches, or less; their row bins are kept whatever they say.
         inputs: positions of what modules are given. parts: position of a whole -> that of what is read of it.
         own: whether the module is a port's own, or one that is mapped. modules: of the reference, with a tensor.
-        laid_out: position of a site -> factors of the parameters of its module, or of one beside it.
+        laid_out: position of a site -> factors of the parameters of its module, or of its neighbours.
         alone: tensors that only the reference has, and only the candidate.
     """
 

@@ -59,7 +59,7 @@ def objects_of(top: Any) -> dict[str, Any]:
             inside = value.items()
         elif isinstance(value, (list, tuple)) or (isinstance(value, Sequence) and not callable(value)):
             inside = enumerate(value)  # type: ignore[assignment]
-        elif (is_callable := _is_module(value)) or _is_framework_s(type(value)):
+        elif (is_callable := _is_module(value)) or _is_of_a_framework(type(value)):
             if is_callable:
                 found[path] = value
             inside = vars(value).items()
@@ -78,7 +78,7 @@ def _is_module(value: Any) -> bool:
     return hasattr(value, "__dict__") and _caller(type(value)) is not None and not hasattr(value, "shape")
 
 
-def _is_framework_s(kind: type) -> bool:
+def _is_of_a_framework(kind: type) -> bool:
     bases = (k for k in kind.__mro__ if k.__name__ == "Module")
     return any(k.__module__.partition(".")[0] in ("flax", "equinox") for k in bases)
 

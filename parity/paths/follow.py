@@ -23,7 +23,6 @@ import contextlib
 import functools
 import math
 import operator
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -42,7 +41,7 @@ from parity.paths.loaded import tensor
 from parity.paths.loop import Around, Loop, Once, denoise
 from parity.paths.plan import LOOP_STAGE, Plan, module_of, name_of
 from parity.paths.reference import TorchBackend
-from parity.records import Key, Record, StepRecords
+from parity.records import Key, Record, StepRecords, any_block
 
 Fate = Literal["followed", "same", "absent", "left"]
 """What becomes of a value: it gives way, it need not, the candidate does not hand it out, or it cannot give way."""
@@ -100,7 +99,7 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
         record = replace(one.record, key=replace(one.key, stage=stage, step=step))
         records.append(record)
         floors[record.key] = one.floor
-        kind = _kind(one.key)
+        kind = any_block(one.key.site)
         if kind not in named and (words := one.words):
             named.add(kind)
             records.append(Record(record.key, "scalar", dtype="str", value=words))
@@ -116,22 +115,13 @@ def _by_themselves(own: _Run) -> Iterator[Apart]:
     listed = set[str]()
     for name, one in own.sites.items():
         if one.far(L2_LIMIT):
-            before, kind = wrong.get(one.key.branch, 0), _kind(one.key)
+            before, kind = wrong.get(one.key.branch, 0), any_block(one.key.site)
             again = own.of_another_block(one.key, name) if kind in listed else before & own.made_of[name]
             if before and again and not one.key.is_input:  # of one value that several are handed, all say so
                 continue
             listed.add(kind)
             wrong[one.key.branch] = before | own.made_of[name]
         yield one
-
-
-def _kind(key: Key) -> str:
-    """A site, whichever block it is in."""
-    return _any_block(key.site)
-
-
-def _any_block(path: str) -> str:
-    return re.sub(r"\.\d+", "", path)
 
 
 _STEPS_OF = "_parity_made_of"
@@ -230,9 +220,9 @@ class _Run:
 
     def of_another_block(self, key: Key, name: str) -> bool:
         """Whether a value of a block is made of what another block computes and does not hand out."""
-        kind, module, made_of = f"{_any_block(key.module)}.", f"{key.module}.", self.made_of[name]
+        kind, module, made_of = f"{any_block(key.module)}.", f"{key.module}.", self.made_of[name]
         made_in = {f"{path}." for i, path in enumerate(self.made_in) if made_of >> i & 1}
-        return any(_any_block(path).startswith(kind) and not path.startswith(module) for path in made_in)
+        return any(any_block(path).startswith(kind) and not path.startswith(module) for path in made_in)
 
     @property
     def misread(self) -> set[str]:
