@@ -295,9 +295,12 @@ def real(x: torch.Tensor) -> torch.Tensor:
 
 
 def prediction_of(output: Any) -> Any:
-    """The prediction in what a transformer returns: itself, the first of a tuple or list, or `sample` of an object."""
+    """The prediction in what a transformer returns, torch's or JAX's: itself, the first of a tuple or list, or `sample`
+    of a dict or an object."""
     if isinstance(output, (tuple, list)) and output:
         return output[0]
+    if isinstance(output, Mapping):
+        return output.get("sample", output)
     return output if isinstance(output, torch.Tensor) else getattr(output, "sample", output)
 
 

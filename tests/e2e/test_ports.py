@@ -595,6 +595,13 @@ def test_what_was_compared_before_the_block_that_is_looked_at_is_named(tmp_path:
     assert "its own inputs were not compared, blocks.0 output (step 0, cond) before it matches" in result.reason
 
 
+@pytest.mark.parametrize("returned", ['(OUT, {"aux": x})', '{"aux": x, "sample": OUT}'])
+def test_prediction_is_taken_from_what_a_model_returns(returned: str, tmp_path: Path) -> None:
+    """As Flax models do: a tuple, or a dict with `return_dict=True`."""
+    made = returned.replace("OUT", OUT.removeprefix("return "))
+    assert compare(*write(tmp_path, edited(PORT, (OUT, f"return {made}")))).verdict == "pass"
+
+
 # --- ports that misbehave
 
 NO_KERNEL = "__import__('jax.experimental.pallas').experimental.pallas.pallas_call(print, out_shape=x)"

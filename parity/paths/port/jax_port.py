@@ -25,7 +25,7 @@ from parity.hooks.objects import objects_of, watched
 from parity.hooks.reduce.on_jax import on_host
 from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
-from parity.hooks.torchtools import mapped, nearest
+from parity.hooks.torchtools import mapped, nearest, prediction_of
 from parity.models.feature_cache import Kept, calling
 from parity.models.folder import Case
 from parity.models.generic.inputs import LATENT
@@ -97,7 +97,7 @@ class JaxPort(TorchaxBackend):
                 for module, mask in (port.padded(given) if port.padded is not None else {}).items():
                     heard.tap.masked(module, {"mask": interop.torch_view(mask)})
             passed = (given,) if port.weights is None else (params, given)
-            out = self.family.called(call, *passed)
+            out = prediction_of(self.family.called(call, *passed))
         if not isinstance(out, jax.Array):
             raise wrong_output(entry, out, "a jax array")
         taken: jax.Array = self.family.taken(out, port, arguments)
