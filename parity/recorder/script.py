@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 from parity.errors import ParityError, UsageError, line_of, summary
 from parity.golden.disk.read import Golden, read_manifest
 from parity.golden.disk.store import open_store
-from parity.hooks.methods import replaced
+from parity.hooks.methods import all_of, replaced
 from parity.recorder.parts import Parts, place
 from parity.recorder.record import Asked, Recorder, Recording, in_torch, refuse_golden, say
 from parity.recorder.rerun import components_of, modules_in, modules_of, rounding
@@ -104,25 +104,28 @@ def _watched(where: str, script: Script, run: int | None, *, overwrite: bool, ma
     Args:
         run: which perturbed one this is; None for the script as it is. made: where the perturbed ones were recorded.
     """
-    from diffusers import DiffusionPipeline
+    from diffusers import DiffusionPipeline, ModularPipeline
 
     def recorder(parts: Parts, again: bool) -> Recorder:
         asked = Asked(parts, script.like, script.sites, tuple(script.values), runs=0, causes=script.causes)
         return Recorder(where, replace(asked, overwrite=overwrite or again), made, quiet=run is not None)
 
     watch = _Watch(recorder, run, 0 if script.like is None else next(iter(Golden.open(script.like).generations), 0))
-    own = DiffusionPipeline.register_modules
 
-    @functools.wraps(own)
-    def registered(pipe: Any, **components: Any) -> None:
-        own(pipe, **components)
-        watch.see(pipe)
+    def seen(own: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(own)
+        def registered(pipe: Any, **components: Any) -> None:
+            own(pipe, **components)
+            watch.see(pipe)
 
+        return registered
+
+    registers = ((DiffusionPipeline, "register_modules"), (ModularPipeline, "register_components"))
     before = sys.argv, list(sys.path)
     folder = str(script.file.resolve().parent)
     sys.argv, sys.path[:] = [str(script.file), *script.arguments], [folder, *sys.path]
     try:
-        with replaced(DiffusionPipeline, "register_modules", registered):
+        with all_of(replaced(kind, name, seen(getattr(kind, name))) for kind, name in registers):
             _run(script.file)
     finally:
         watch.end()

@@ -93,6 +93,28 @@ def test_call_that_is_to_compile_or_fails_is_recorded_anew(first: str, said: str
     assert cli("diff", tmp_path / "golden", tmp_path / "candidate").code == 0
 
 
+MODULAR = """
+import sys
+import torch
+from diffusers import HunyuanVideo15ModularPipeline, HunyuanVideo15Pipeline
+
+usual = HunyuanVideo15Pipeline.from_pretrained(sys.argv[1])
+pipe = HunyuanVideo15ModularPipeline()
+pipe.update_components(**{name: part for name, part in usual.components.items() if name in pipe.components})
+pipe(prompt="a cat", num_inference_steps=1, height=32, width=32, num_frames=1, output_type="np")
+"""
+
+
+def test_modular_pipeline_is_recorded(tmp_path: Path) -> None:
+    """It is no `DiffusionPipeline`, and has its components later."""
+    (tmp_path / "script.py").write_text(MODULAR)
+    made = str(resolve_model("tiny-hunyuan-video-1.5"))
+    cli("record", tmp_path / "golden", "--script", tmp_path / "script.py", "--floors", "none", "--", made, code=0)
+    golden = Golden.open(tmp_path / "golden")
+    assert (golden.complete, golden.steps, golden.provenance.model) == (True, (-1, 0), "HunyuanVideo15ModularPipeline")
+    assert {record.key.branch for record in golden.read_step(0).records} >= {"cond", "uncond"}
+
+
 @pytest.mark.slow
 def test_script_that_ends_hard_is_recorded(tmp_path: Path) -> None:
     """As public ports end: `os._exit(0)` past torchax's threads."""
