@@ -23,7 +23,7 @@ import contextlib
 import functools
 import math
 import operator
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -108,20 +108,37 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
 
 def _by_themselves(own: _Run) -> Iterator[Apart]:
     """What is judged, without what may be an earlier difference once more: what comes of a value that the candidate
-    does not hand out, of which something else that differs was made. The same site of several blocks is one difference,
-    unless one block makes that value for the next.
+    does not hand out, of which something else that differs was made, and nothing that agrees. The same site of several
+    blocks is one difference, unless one block makes that value for the next.
     """
-    wrong: dict[str, int] = {}
+    right = defaultdict[str, int](int)
+    for name, one in own.sites.items():
+        if not one.far(L2_LIMIT):
+            right[one.key.branch] |= own.made_of[name]
+    doubtful: dict[str, set[_Operation]] = {}
     listed = set[str]()
     for name, one in own.sites.items():
         if one.far(L2_LIMIT):
-            before, kind = wrong.get(one.key.branch, 0), any_block(one.key.site)
-            again = own.of_another_block(one.key, name) if kind in listed else before & own.made_of[name]
+            branch, kind = one.key.branch, any_block(one.key.site)
+            made_by = own.operations_of(own.made_of[name] & ~right[branch])
+            alike = {replace(operation, module=any_block(operation.module)) for operation in made_by}
+            before = doubtful.setdefault(branch, set())
+            again = own.of_another_block(one.key, name) if kind in listed else before & alike
             if before and again and not one.key.is_input:  # of one value that several are handed, all say so
                 continue
+            if kind not in listed or not before:  # the same code in another block puts nothing else in doubt
+                before |= alike
             listed.add(kind)
-            wrong[one.key.branch] = before | own.made_of[name]
         yield one
+
+
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    """What a module does in a call: which of its operations, and which of the tensors that this gave."""
+
+    module: str
+    number: int
+    output: int
 
 
 _STEPS_OF = "_parity_made_of"
@@ -136,10 +153,9 @@ def _traced(run: _Run) -> contextlib.AbstractContextManager[object]:
         made = [x for _, x in leaves(out, "") if isinstance(x, torch.Tensor)]
         if made and getattr(func, "__name__", "") not in ("__get__", "__set__"):
             given = (x for _, x in leaves((args, kwargs), "") if isinstance(x, torch.Tensor))
-            steps = functools.reduce(operator.or_, (_made_of(x) for x in given), 1 << len(run.made_in))
-            run.made_in.append(run.path)
-            for x in made:
-                setattr(x, _STEPS_OF, steps)
+            steps = functools.reduce(operator.or_, map(_made_of, given), 0)
+            for x, bit in zip(made, run.operation(len(made)), strict=True):
+                setattr(x, _STEPS_OF, steps | bit)
         return out
 
     return Intercept(handle) if run.plan.far else contextlib.nullcontext()
@@ -174,11 +190,13 @@ def _constants(own: _Run) -> Iterator[tuple[_Constant, str]]:
 
 @dataclass
 class _Call:
-    """A call of a module that has not ended. `known`: whether all that its code has had so far is the candidate's."""
+    """A call of a module that has not ended. `known`: whether all that its code has had so far is the candidate's.
+    `operations`: how many it has made."""
 
     path: str
     number: int
     known: bool
+    operations: int = 0
 
 
 @dataclass
@@ -191,8 +209,8 @@ class _Run:
         like: the reference's own run, for one that measures floors; None for that run itself.
         constant: another that modules have in it. take: what becomes of rows that stand beside the reference's own.
         constants: of each module, by attribute.
-        sites: what is judged. made_of: the operations that made it of the candidate's values, as bits. made_in: the
-            module in which each operation was. fates: of each value, by `name_of`. counts: calls of each module.
+        sites: what is judged. made_of: the operations that made it of the candidate's values, as bits. operations: what
+            each bit is. fates: of each value, by `name_of`. counts: calls of each module.
         turned: modules that are given, or give, the reference's values in another order.
         _branches: of the call of the model. _layouts: where rows lie, by branch. _open: calls, innermost last.
     """
@@ -205,7 +223,7 @@ class _Run:
     constants: dict[str, Mapping[str, float | str]] = field(default_factory=dict)
     sites: dict[str, Apart] = field(default_factory=dict)
     made_of: dict[str, int] = field(default_factory=dict)
-    made_in: list[str] = field(default_factory=list)
+    operations: list[_Operation] = field(default_factory=list)
     fates: dict[str, Fate] = field(default_factory=dict)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     turned: set[str] = field(default_factory=set)
@@ -213,15 +231,22 @@ class _Run:
     _layouts: dict[str, Layout] = field(default_factory=dict)
     _open: list[_Call] = field(default_factory=list)
 
-    @property
-    def path(self) -> str:
-        """Of the module that is being called, the innermost."""
-        return self._open[-1].path if self._open else ""
+    def operation(self, outputs: int) -> Iterator[int]:
+        """The bits of an operation's outputs, which the innermost module that is being called makes."""
+        call = self._open[-1] if self._open else _Call("", 0, known=False)
+        call.operations += 1
+        for i in range(outputs):
+            yield 1 << len(self.operations)
+            self.operations.append(_Operation(call.path, call.operations, i))
+
+    def operations_of(self, bits: int) -> list[_Operation]:
+        """What some bits are."""
+        return [operation for i, operation in enumerate(self.operations) if bits >> i & 1]
 
     def of_another_block(self, key: Key, name: str) -> bool:
         """Whether a value of a block is made of what another block computes and does not hand out."""
-        kind, module, made_of = f"{any_block(key.module)}.", f"{key.module}.", self.made_of[name]
-        made_in = {f"{path}." for i, path in enumerate(self.made_in) if made_of >> i & 1}
+        kind, module = f"{any_block(key.module)}.", f"{key.module}."
+        made_in = {f"{operation.module}." for operation in self.operations_of(self.made_of[name])}
         return any(any_block(path).startswith(kind) and not path.startswith(module) for path in made_in)
 
     @property
