@@ -97,6 +97,8 @@ class Layout:
         other = other.to(device=x.device, dtype=x.dtype)
         if other.shape != x.shape and other.ndim == x.ndim > 3 and other.swapaxes(1, 2).shape == x.shape:
             other = other.swapaxes(1, 2)  # tokens before heads, as JAX has them, or behind
+        if other.shape != x.shape:
+            other = _channels_first(x, other)
         same = other.shape == x.shape
         if not self.moved or not any(part.frame for part in self.parts(module, port, x)):
             return other if same else None
@@ -125,6 +127,16 @@ class Layout:
         elif part.frame:
             rows = take(rows, *frames[part.frame])[0]
         return rows.detach().clone()
+
+
+def _channels_first(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """The candidate's [B, ..., C], also as rows of tokens, as [B, C, ...], where it holds nearly the reference's values:
+    tokens may be in another order; any other value as it is."""
+    wide = x.ndim > 3 and other.ndim > 2 and x.numel() == other.numel()
+    if not wide or (x.shape[0], x.shape[1]) != (other.shape[0], other.shape[-1]):
+        return other
+    found = other.reshape(x.movedim(1, -1).shape).movedim(-1, 1)
+    return found if float((found - x).norm()) <= CLOSE_IN_16_BITS * float(x.norm()) else other
 
 
 def _stand_there(rows: Sequence[tuple[torch.Tensor, torch.Tensor]], ours: torch.Tensor, theirs: torch.Tensor) -> bool:

@@ -188,15 +188,16 @@ def _is_missing(x: Array) -> bool:
 
 
 def _placed(result: Result) -> Result:
-    """A result whose origin following has shown to be propagated, with the first divergence that stands."""
+    """A result whose origin following has shown to be propagated, or to come after another divergence, with the first
+    that stands."""
     origin = result.origin
     if origin is None:
         return result
     of_step = (d for d in result.sites if d.key.step == origin.key.step)
     failing = [d for d in of_step if d.verdict == "fail" and d.key.module != LOOP]
+    known = any(d.key == origin.key for d in failing)
     first = next((d for d in failing if d.introduced), None)
-    stands = not any(d.key == origin.key and d.birth == "propagated" for d in failing)
-    return result if first is None or stands else begun(result, first, result.sites)
+    return begun(result, first, result.sites) if known and first is not None and first.key != origin.key else result
 
 
 def _named(result: Result, known: Mapping[Key, Local]) -> Iterator[Cause]:

@@ -587,6 +587,84 @@ def test_a_stream_that_no_port_hands_out_is_one_difference(factor: str, listed: 
     assert [d.place for d in differences(result)] == [listed][: bool(listed)]
 
 
+MODULATED = """
+import jax
+import jax.numpy as jnp
+import torch
+
+from parity.port import Port, tap
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = (torch.nn.Linear(8, 8) for _ in range(3))
+        self.table = torch.nn.Parameter(torch.randn(32))
+
+    def forward(self, x, temb):
+        scale, gate, scale_c, gate_c = (self.table + temb).chunk(4, -1)
+        x = x + gate * self.a(x * (1 + scale))
+        x = x + self.b(x)
+        return x + gate_c * self.c(x * (1 + scale_c))
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.patch, self.time = torch.nn.Conv2d(4, 8, 1), torch.nn.Linear(1, 32)
+        self.blocks = torch.nn.ModuleList(Block() for _ in range(3))
+
+    def forward(self, hidden_states, timestep):
+        x, temb = self.patch(hidden_states).flatten(2).transpose(1, 2), self.time(timestep)
+        for block in self.blocks:
+            x = block(x, temb)
+        return x
+
+
+def reference(case):
+    return Port(module=Net(), inputs={"hidden_states": torch.randn(1, 4, 3, 5), "timestep": torch.tensor([[0.7]])})
+
+
+def forward(w, inputs):
+    def linear(name, x):
+        return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
+    x = jnp.einsum("bchw,dc->bhwd", inputs["hidden_states"], w["patch.weight"][:, :, 0, 0]) + w["patch.bias"]
+    x, temb = tap("patch:out", x.reshape(1, 15, 8)), tap("time:out", TIME * linear("time", inputs["timestep"]))
+    for i in range(3):
+        scale, gate, scale_c, gate_c = jnp.split(w[f"blocks.{i}.table"] + temb, 4, -1)
+        x = x + gate * tap(f"blocks.{i}.a:out", linear(f"blocks.{i}.a", x * (1 + scale)))
+        x = x + tap(f"blocks.{i}.b:out", B * linear(f"blocks.{i}.b", x))
+        x = x + gate_c * tap(f"blocks.{i}.c:out", C * linear(f"blocks.{i}.c", x * (1 + scale_c)))
+        x = tap(f"blocks.{i}:out", x)
+    return x
+
+
+def build(case):
+    return Port(call=forward, weights={k: jnp.asarray(v.numpy()) for k, v in Net().state_dict().items()})
+"""
+
+
+@pytest.mark.parametrize(
+    ("time", "b", "c", "listed"),
+    [
+        ("1.0", "1.1", "(1.1 if i == 1 else 1)", ["blocks.*.b", "blocks.1.c"]),
+        ("1.1", "1.0", "1.1", ["time", "blocks.*.c"]),
+        ("1.0", "1.0", "1.0", []),
+    ],
+)
+def test_what_a_value_that_agrees_was_made_by_is_not_in_doubt(
+    time: str, b: str, c: str, listed: list[str], tmp_path: Path
+) -> None:
+    """A block makes its modulation itself, and hands out what its modules give; tokens are a convolution's pixels."""
+    text = MODULATED.replace("TIME", time).replace(" B *", f" {b} *").replace(" C *", f" {c} *")
+    (tmp_path / "model.py").write_text(text)
+    result = compare(f"{tmp_path / 'model.py'}:reference", f"{tmp_path / 'model.py'}:build")
+    assert [d.place for d in differences(result)] == listed
+    assert result.origin is None or result.origin.key.module == listed[0].replace("*", "0")
+
+
 def test_what_was_compared_before_the_block_that_is_looked_at_is_named(tmp_path: Path) -> None:
     """The closer look observes that block alone, and the port names its output alone."""
     fault = ("return tap(name, x + gate", 'return tap(name, (1.01 if "1" in name else 1) * x + gate')
