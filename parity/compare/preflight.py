@@ -21,7 +21,7 @@ from parity.compare.metrics import compare_values
 from parity.compare.result import Cause, Check, Result, measured
 from parity.errors import shown
 from parity.golden.fingerprint import WeightPrint
-from parity.records import Facts, Schedule
+from parity.records import BLOCK, Facts, Schedule, any_block
 from parity.settings import Difference, Input, changed_by, remedy, sentence
 from parity.transforms import bfloat16
 
@@ -162,7 +162,11 @@ def _judged_weights(
     wrong = [n for n in other if (apart[n] > ROUNDING_LIMIT or n in few_values) and not (own and n in laid_out)]
     said = f"{len(other)} of {len(a)} parameters"
     if not wrong and laid_out:
-        return Check(WEIGHTS, "explained", f"{said} hold the reference's values in another layout: {few(laid_out)}")
+        # A port that has a layout of its own has it in each block.
+        usual = {any_block(n) for n in a.keys() & b.keys() - laid_out}
+        odd = tuple(n for n in laid_out if any_block(n) in usual)
+        detail = f"{said} hold the reference's values in another layout: {few(laid_out)}"
+        return Check(WEIGHTS, "explained", detail, at=odd)
     if not wrong:
         near, far_off = _rounded_to(other.values()), f"{max(apart.values()):.1e} relative apart at most"
         detail = f"{said} are the reference's rounded to {near}, {far_off}"
@@ -185,7 +189,8 @@ def _judged_weights(
     else:
         how = f"have other values, '{worst}' by {apart[worst]:.1%}" + " in a few places" * (worst in few_values)
     detail = f"{len(wrong)} of {len(a)} parameters {how}: {few(wrong)}"
-    if (own and scaled) or (otherwise and not mixed_up):  # it may have folded others into these: the sites decide
+    # A port may have folded others into these: the sites decide. Zeros hold nothing that was folded.
+    if (own and scaled and all(gains.values())) or (otherwise and not mixed_up):
         return Check(WEIGHTS, "explained", detail, at=tuple(wrong))
     return Check(WEIGHTS, "fail", detail, computed=True, at=tuple(wrong))
 
@@ -214,7 +219,7 @@ def laid_out(a: Weights, b: Weights) -> Factors:
         if ours.digits == theirs.digits or (a[name][0] == b[name][0] and not ours.apart(theirs) > ROUNDING_LIMIT):
             continue
         factor = 1.0 if ours.same_values(theirs) else ours.gain(theirs)
-        if not math.isnan(factor):
+        if factor and not math.isnan(factor):
             found.setdefault(name.rpartition(".")[0], set()).add(factor)
     return {module: frozenset(factors) for module, factors in found.items()}
 
@@ -420,11 +425,16 @@ def of_weights(result: Result) -> Iterator[Cause]:
         return
     if not result.why.distance.rel_l2 <= ROUNDING_LIMIT if check.near else len(check.at) > SOME:
         return
-    key = result.origin.key
-    beside = {key.module, key.module.rpartition(".")[0]} - {""}
-    modules = [name.rpartition(".")[0] for name in check.at]
-    own = [module for module in modules if module == key.module or module.startswith(f"{key.module}.")]
-    if key.module and (own or any(module.rpartition(".")[0] in beside for module in modules)):
+    key, observed = result.origin.key, {d.key.module for d in result.sites}
+    beside, block = {key.module, key.module.rpartition(".")[0]} - {""}, re.match(f".*?{BLOCK}", key.module)
+
+    def made_by(module: str) -> bool:
+        """Whether a module's parameters are in what begins to differ: an input may be made anywhere in its block."""
+        inside = module == key.module or module.startswith(f"{key.module}.")
+        before = key.is_input and block and module.startswith(f"{block[0]}.") and module not in observed
+        return bool(inside or before or module.rpartition(".")[0] in beside)
+
+    if key.module and any(made_by(name.rpartition(".")[0]) for name in check.at):
         text = f"weights that are not the reference's: {check.detail}"
         fix = "load the reference's values, or undo the factor where they are used"
         fix = "load and keep them in the reference's dtype" if check.near else fix

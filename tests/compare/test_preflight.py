@@ -16,14 +16,16 @@ from parity.compare.preflight import (
     compare_weights,
     failed,
     laid_out,
+    of_weights,
     preflight,
 )
-from parity.compare.result import Check
+from parity.compare.result import Check, Origin
 from parity.golden import fingerprint
 from parity.golden.fingerprint import weight_print
 from parity.records import Facts, Provenance, Schedule
 from parity.settings import Difference
 from parity.transforms import bfloat16
+from tests.support.results import RESULT, site
 
 NAN, INF = float("nan"), float("inf")
 
@@ -251,6 +253,12 @@ UNCHANGED = {"b.weight": held(A, B)["b.weight"]}
         ({"a.weight": (A.shape, weight_print(A[:, None])), **UNCHANGED}, True, "explained", "in another layout"),
         (held(A + np.float32(np.nan) * ONE, B), True, "fail", "1 of 2 parameters hold NaN or infinities"),
         (held(0.125 * A, B), True, "explained", "1 of 2 parameters are the reference's times 0.125"),  # perhaps folded
+        (
+            held(0 * A, B),
+            True,
+            "fail",
+            "1 of 2 parameters are the reference's times 0: 'a.weight'",
+        ),  # folded into nothing
         (held(A[:20], B), False, "fail", "'a.weight' has shape (40, 40) against (20, 40)"),
         (held(A[:20], B), True, "explained", "1 parameters on one side only: 'a.weight'"),  # padded, for a kernel
     ],
@@ -280,11 +288,36 @@ def test_weights_of_a_port_with_others_too_are_its_own_unless_they_are_mixed_up(
         (held(A + B, 8 * B), {"b": {8.0}}),
         (held(A.T, B[::-1]), {"a": {1.0}, "b": {1.0}}),
         (held(A[:, None], 0.125 * B), {"a": {1.0}, "b": {0.125}}),
+        (held(0 * A, B), {}),
     ],
 )
 def test_parameters_that_lie_otherwise_are_known_by_module(theirs: Weights, factors: dict[str, set[float]]) -> None:
     found = laid_out(held(A, B), theirs)
     assert {module: {round(x, 4) for x in own} for module, own in found.items()} == factors
+
+
+@pytest.mark.parametrize(
+    ("turned", "origin", "named"),
+    [
+        ("blocks.1.a.out", "blocks.1.b.attention:in.query", True),  # made of what is not observed, somewhere before it
+        ("blocks.1.a.out", "blocks.1.b.attention:out", False),
+        ("blocks.1.a.out", "blocks.0.b.attention:in.query", False),
+        ("blocks.1.seen", "blocks.1.b.attention:in.query", False),
+        ("blocks.1.a.out", "blocks.1:out", True),
+        ("alone", "alone:out", False),  # a layout of its own
+    ],
+)
+def test_weights_in_another_layout_in_one_block_alone_are_a_cause(turned: str, origin: str, named: bool) -> None:
+    modules = ("blocks.0.a.out", "blocks.1.a.out", "blocks.0.seen", "blocks.1.seen", "alone")
+    rng = np.random.default_rng(0)
+    ours = {f"{m}.weight": rng.standard_normal((40, 40)).astype(np.float32) for m in modules}
+    theirs = {**ours, f"{turned}.weight": np.ascontiguousarray(ours[f"{turned}.weight"].T)}
+    sides = [{n: (x.shape, weight_print(x)) for n, x in side.items()} for side in (ours, theirs)]
+    sites = (site("blocks.1.seen:out"), site(origin, 1e4, "fail", birth="input"))
+    result = replace(
+        RESULT, sites=sites, origin=Origin(sites[1].key, "input"), preflight=(compare_weights(*sides, (), own=True),)
+    )
+    assert [f"{turned}.weight" in cause.cause for cause in of_weights(result)] == [True] * named
 
 
 @pytest.mark.parametrize(
