@@ -23,7 +23,7 @@ import numpy as np
 from parity.compare.metrics import LINF_LIMIT, ONE_SIDED, distance, ratios
 from parity.compare.result import UNKNOWN, Birth, Distance, SiteDiff, SiteVerdict
 from parity.floors import L2_LIMIT
-from parity.records import AFTER, ATTENTION, LOOP, SCHEDULE, Key, StepRecords
+from parity.records import AFTER, ATTENTION, FRAMES, LOOP, SCHEDULE, Key, StepRecords
 from parity.settings import BY_NAME, DeepCache, Difference, deep_cache
 
 _STEPPED = ("noise_pred", "latents.before", "pred_original.before", "history", "timestep_back", "sigma", "dt")
@@ -39,6 +39,8 @@ _ARGUMENT, _LATENTS, _OTHER = range(3)
 which may be in any."""
 _Place = tuple[str, int]
 """A branch and a kind of its sites."""
+TURNED = 1 - 1e-6
+"""Cosine of two tensors above which one is the other times a factor."""
 _NUMBERS = ("timestep", "timestep_back", "sigma", "dt", "step_index")
 """Of the loop's values those that a schedule gives."""
 
@@ -97,11 +99,13 @@ class Arguments:
         moving: arguments that are others than when the model was first called: steps may be in them.
         constant: those that are as they were then.
         handed: inputs inside the model that are arguments of it, as they are, which agree.
+        whole: sites that hold all branches at once.
     """
 
     moving: Container[Argument] = ()
     constant: Container[Argument] = ()
     handed: Container[Key] = ()
+    whole: Container[Key] = ()
 
 
 @dataclass
@@ -156,7 +160,8 @@ class Births:
             before = self._inherited(d, numbers, worst)
             unnumbered = numbers and not numbered and d.key.site == LATENTS[1]  # stepped by what nobody recorded
             given = inputs.get(call_of(d.key))
-            if call_of(d.key) in uncompared or _masked(d.key, masked) or unnumbered:
+            of_several = d.key.site == FRAMES  # made of each call of the decoder
+            if call_of(d.key) in uncompared or _masked(d.key, masked) or unnumbered or of_several:
                 given = max(given or 0.0, before)
             within = inside[d.key.branch, d.key.module]
             birth = _birth(d, given, before, within)
@@ -181,13 +186,14 @@ class Births:
         """
         if d.key in self.arguments.handed:
             return 0.0
-        if self._carried(d) or (numbers and not is_given(d)):
+        scaled = self._of_latents(d) and d.cosine > TURNED  # by a function of sigma, as some schedulers do
+        if self._carried(d) or (numbers and (scaled or not is_given(d))):
             return math.inf
         least = _ARGUMENT
         if _kind(d.key) == _ARGUMENT:
             least = _LATENTS if self._of_latents(d) else _OTHER
         # What the loop makes of all branches follows all of them.
-        of_all = d.key.module == LOOP and d.key.branch == "" and not is_number(d.key)
+        of_all = (d.key.module == LOOP and d.key.branch == "" and not is_number(d.key)) or d.key in self.arguments.whole
         into = (
             far for (branch, kind), far in worst.items() if kind >= least and (of_all or branch in ("", d.key.branch))
         )

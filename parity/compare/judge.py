@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -117,7 +117,8 @@ class Judge:
         given = step.arguments()
         before, self._given = self._given, given | self._given
         moving = {at for at, value in given.items() if self._given[at] != value}
-        return Arguments(moving, before.keys() - moving, step.handed_on(sites, given))
+        whole = {sites[i].key for at in step.folded(sites) for i in at}
+        return Arguments(moving, before.keys() - moving, step.handed_on(sites, given), whole)
 
 
 class _Step:
@@ -220,19 +221,26 @@ class _Step:
         return (both[0], both[1]) if len(both) == 2 else (b"", b"")
 
     def excuse_batches(self, sites: list[SiteDiff]) -> None:
-        """Of a candidate whose batch has another order, what was not taken apart by branch, as frames that are folded
-        into the batch, is not compared where it may be the reference's in another order."""
+        """Of a candidate whose batch has another order, what was not taken apart by branch is not compared where it may
+        be the reference's in another order."""
+        for at in self.folded(sites):
+            if self._same_values(at[0], 1.0, least=0.0):
+                for i in at:
+                    note = "not taken apart by guidance branch, whose order is another in the candidate's batch"
+                    sites[i] = replace(sites[i], verdict="not compared", note=note)
+
+    def folded(self, sites: Sequence[SiteDiff]) -> Iterator[list[int]]:
+        """The calls that differ and hold several branches at once, as frames that are folded into the batch: the same
+        stands for each of them."""
         calls: dict[tuple[str, int], list[int]] = {}
-        for i, d in enumerate(sites):
+        for i in np.flatnonzero(~(self.numbers[:, 2] <= L2_LIMIT) | (self.peaks > LINF_LIMIT)).tolist():
+            d = sites[i]
             if d.key.branch and d.verdict == "pass" and beyond(d):
                 calls.setdefault((d.key.site, d.key.call), []).append(i)
         for at in calls.values():
             rows, many = (sites[at[0]].shapes[0] or (0,))[0], len(at)
-            folded = rows > many > 1 and rows % many == 0 and len({self._sketches(i) for i in at}) == 1
-            if folded and self._same_values(at[0], 1.0, least=0.0):
-                for i in at:
-                    note = "not taken apart by guidance branch, whose order is another in the candidate's batch"
-                    sites[i] = replace(sites[i], verdict="not compared", note=note)
+            if rows > many > 1 and rows % many == 0 and len({self._sketches(i) for i in at}) == 1:
+                yield at
 
     def excuse_masks(self, sites: list[SiteDiff]) -> None:
         """A port's masks are not compared where the rows that they let through are the reference's: elsewhere in the

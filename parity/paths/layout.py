@@ -130,8 +130,8 @@ class Layout:
 
 
 def _channels_first(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """The candidate's [B, ..., C], also as rows of tokens, as [B, C, ...], where it holds nearly the reference's values:
-    tokens may be in another order; any other value as it is."""
+    """The candidate's [B, ..., C], also as rows of tokens, as [B, C, ...], where it holds nearly the reference's
+    values: tokens may be in another order. Any other value as it is."""
     wide = x.ndim > 3 and other.ndim > 2 and x.numel() == other.numel()
     if not wide or (x.shape[0], x.shape[1]) != (other.shape[0], other.shape[-1]):
         return other

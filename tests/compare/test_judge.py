@@ -12,9 +12,22 @@ from parity.compare.births import Excuse, beyond, excused, excuses, severity
 from parity.compare.judge import Judge
 from parity.compare.metrics import UNREAD
 from parity.compare.result import NAN, Distance, SiteDiff
-from parity.records import PADDING, READ, Floor, Key, Record, StepRecords
+from parity.records import AFTER, PADDING, READ, Floor, Key, Record, StepRecords
 from parity.settings import Difference
-from tests.support.made import FLOOR, Walk, births, measured_floor, moved, noise, none, scalar, step, tensor, walk_of
+from tests.support.made import (
+    FLOOR,
+    Walk,
+    births,
+    measured_floor,
+    moved,
+    noise,
+    none,
+    scalar,
+    step,
+    tensor,
+    tensor_record,
+    walk_of,
+)
 
 INF = float("inf")
 FAR = 1e5
@@ -261,6 +274,33 @@ def test_an_argument_that_no_latents_are_in_does_not_inherit_from_them(
     handed.pair(tensor(":in.given", x), tensor(":in.given", x))
     handed.pair(tensor("embed:in.t", x), tensor("embed:in.t", 1.1 * x))
     assert births(handed.judge())["embed:in.t"] == "input"
+
+
+@pytest.mark.parametrize(("wrong", "birth"), [(0.0, "propagated"), (0.1, "input")])
+def test_latents_that_are_scaled_by_sigma_differ_as_the_schedule_does(wrong: float, birth: str) -> None:
+    latents = noise(1, (1, 4, 2, 6, 8))
+    walk, scaled = walk_of({"schedule:sigmas": FAR}), 0.9 * latents + wrong * noise(2, latents.shape)
+    walk.pair(*(tensor("loop:latents.before", latents, branch="") for _ in range(2)))
+    walk.pair(tensor(":in.hidden_states", latents), tensor(":in.hidden_states", scaled))
+    assert births(walk.judge())[":in.hidden_states"] == birth
+
+
+@pytest.mark.parametrize(("rows", "birth"), [(6, "propagated"), (1, "input")])
+def test_what_holds_all_branches_at_once_is_made_of_each_of_them(rows: int, birth: str) -> None:
+    """Frames that are folded into the batch, and a picture that one branch alone is given."""
+    walk, folded = walk_of({"cond/:in.image": FAR, "uncond/:in.image": 0.0}), noise(5, (rows, 40, 8))
+    for branch in ("uncond", "cond"):
+        walk.pair(*(tensor("conv:in.x", x, branch=branch) for x in (folded, -folded)))
+    assert walk.judge()["uncond/conv:in.x"].birth == birth
+
+
+def test_frames_are_made_of_all_that_is_decoded() -> None:
+    walk, far = Walk(-1), {"decode:out 1": FAR, "decode:frames 0": FAR}
+    for i, name in enumerate(("decode:in.z 0", "decode:out 0", "decode:in.z 1", "decode:out 1", "decode:frames 0")):
+        site, _, call = name.partition(" ")
+        key, x = Key(AFTER, -1, "", site, int(call)), noise(i).astype(np.float64)
+        walk.pair(tensor_record(key, x), tensor_record(key, moved(x, far.get(name, 0.0))))
+    assert [d.birth for d in Judge().step(*walk.steps())] == [None, None, None, "module", "propagated"]
 
 
 def test_an_argument_that_stays_as_it_was_holds_no_latents_whatever_its_shape() -> None:
