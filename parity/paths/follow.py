@@ -183,9 +183,9 @@ def _constants(own: _Run) -> Iterator[tuple[_Constant, str]]:
     held = [constants for module, constants in made_by if module in far]
     for name, values in _CONSTANTS.items():
         there = {constants[name] for constants in held if name in constants}
-        others = (value for value in values if there - {value})
-        for value in others:
-            yield (name, value), f"made with {name}={value}, not {' and '.join(sorted(map(str, there)))}"
+        for value in values:
+            if others := sorted(map(str, there - {value})):
+                yield (name, value), f"made with {name}={value}, not {' and '.join(others)}"
 
 
 @dataclass

@@ -130,7 +130,7 @@ def behind(result: Result, pair: Ready, side: Side, state: State) -> Result:
     if not any(local.beyond for local in known.values()):
         return result
     result = replace(result, sites=_settled(result.sites, at.step, known, pair))
-    return _placed(replace(result, causes=(*result.causes, *_named(result, known))))
+    return _placed(replace(result, causes=(*result.causes, *_named(result, known))), known)
 
 
 LOST = (ParityError, RemoteError)
@@ -187,17 +187,21 @@ def _is_missing(x: Array) -> bool:
     return x.values.size == 0 and x.values.dtype != bool
 
 
-def _placed(result: Result) -> Result:
+def _placed(result: Result, known: Collection[Key]) -> Result:
     """A result whose origin following has shown to be propagated, or to come after another divergence, with the first
-    that stands."""
+    that stands.
+
+    Args:
+        known: the values that were followed.
+    """
     origin = result.origin
     if origin is None:
         return result
     of_step = (d for d in result.sites if d.key.step == origin.key.step)
     failing = [d for d in of_step if d.verdict == "fail" and d.key.module != LOOP]
-    known = any(d.key == origin.key for d in failing)
+    judged = origin.key in known or any(d.key == origin.key for d in failing)
     first = next((d for d in failing if d.introduced), None)
-    return begun(result, first, result.sites) if known and first is not None and first.key != origin.key else result
+    return begun(result, first, result.sites) if judged and first is not None and first.key != origin.key else result
 
 
 def _named(result: Result, known: Mapping[Key, Local]) -> Iterator[Cause]:
