@@ -200,10 +200,11 @@ def callee(
         raise UsageError(
             f"the {role} is of type {type(given).__name__}: give a function, a module or a parity.port.Port"
         )
-    elif _is_flax(given):
+    elif _is_nnx(given):
         port, invoke = _of_nnx(given)
     else:
         function: Callable[..., Any] = given
+        _require_names(function, nest, tensors, role)
         port, invoke = Port(call=given), lambda weights, args, kwargs: function(*args, **kwargs)
     own = given.call or given.module if isinstance(given, Port) else given
     while isinstance(own, functools.partial):
@@ -215,6 +216,24 @@ def callee(
 
 
 # --- how it is called
+
+
+def _require_names(function: Callable[..., Any], nest: Nest, tensors: Mapping[str, torch.Tensor], role: str) -> None:
+    """Refuse inputs by names that a function does not have.
+
+    Raises:
+        UsageError: it has others, or takes them by their places alone.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # nobody knows it
+        return
+    args, kwargs = nest.fill(tensors)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        by_place = "; a tuple of inputs is passed by place" if kwargs else ""
+        raise UsageError(f"the {role} cannot be called so: {_name(function)}{signature}: {error}{by_place}") from None
 
 
 def _of_port(port: Port) -> Invoke | None:
@@ -295,7 +314,8 @@ def held_modules(function: Any) -> dict[str, torch.nn.Module]:
 
 
 def _reached(function: Any) -> Iterator[tuple[str, Any]]:
-    """What a function's code can name: its closure and globals, of a method its object, of a partial its arguments."""
+    """What a function's code can name: its closure, its defaults and globals, of a method its object, of a partial its
+    arguments."""
     if isinstance(function, functools.partial):
         yield from _reached(function.func)
         yield from function.keywords.items()
@@ -309,6 +329,8 @@ def _reached(function: Any) -> Iterator[tuple[str, Any]]:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             with contextlib.suppress(ValueError):  # it has no value yet
                 yield name, cell.cell_contents
+        yield from ((f"default{i}", x) for i, x in enumerate(function.__defaults__ or ()))
+        yield from (function.__kwdefaults__ or {}).items()
         loaded = {i.argval for i in dis.get_instructions(function) if i.opname == "LOAD_GLOBAL"}  # no attributes
         yield from ((name, function.__globals__[name]) for name in sorted(loaded & function.__globals__.keys()))
     elif hasattr(function, "__dict__") and not isinstance(function, type):
@@ -322,7 +344,7 @@ def _runs(port: Port, nest: Nest, tensors: Mapping[str, torch.Tensor], library: 
     if port.module is not None or port.weights is not None:
         return "jax"
     function = port.call
-    if _library(type(function)) in ("jax", "jaxlib"):  # jax.jit's
+    if _library(type(function)) in ("jax", "jaxlib", "flax"):  # jax.jit's and nnx.jit's
         return "jax"
     held = held_modules(function)
     if held:
@@ -381,8 +403,9 @@ def _library(x: object) -> str:
     return str(getattr(own, "__module__", "")).partition(".")[0]
 
 
-def _is_flax(x: object) -> bool:
-    return "flax" in sys.modules and any(k.__module__.startswith("flax.nnx") for k in type(x).__mro__)
+def _is_nnx(x: object) -> bool:
+    nnx = sys.modules.get("flax.nnx")
+    return nnx is not None and isinstance(x, nnx.Module)
 
 
 def _name(x: object) -> str:

@@ -26,6 +26,7 @@ from tests.report.test_text import FAILING
 
 jax = pytest.importorskip("jax")
 pytest.importorskip("torchax")
+nnx = pytest.importorskip("flax.nnx")
 jnp = jax.numpy
 
 
@@ -56,6 +57,7 @@ class Net(torch.nn.Module):
 NET, WRONG = Net(), Net(gain=1.01)
 HALF = copy.deepcopy(NET).bfloat16()
 X = torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(1))
+ONE = jnp.ones(())
 WEIGHTS = {name: jnp.asarray(w.detach().numpy()) for name, w in NET.state_dict().items()}
 
 
@@ -180,6 +182,8 @@ def boom(x: Any) -> Any:
         (Quantized(), Quantized, {}),
         (biased, lambda: lambda x, y: jax.nn.softmax(x + y), {"inputs": (X, torch.full((5, 8), -math.inf).triu(1))}),
         (torch.nn.SiLU(inplace=True), lambda: torch.nn.SiLU(inplace=True), {}),
+        (torch.nn.functional.silu, lambda: lambda x, one=ONE: x / (one + jnp.exp(-x)), {}),
+        (torch.nn.functional.silu, lambda: nnx.jit(nnx.silu), {}),
     ],
 )
 def test_what_computes_the_same_passes(reference: Any, candidate: Callable[[], Any], options: dict[str, Any]) -> None:
@@ -440,6 +444,7 @@ def test_assert_parity_raises_the_card() -> None:
         (boom, X, r"candidate boom: `call` raised at test_compare.py:\d+: ValueError: no such thing"),
         (3, X, "the candidate is of type int: give a function, a module or"),
         (NET, {"y": X}, "unexpected keyword argument 'y'"),
+        (jax.jit(lambda *x: x), {"x": X}, r"the candidate cannot be called so: lambda.*; a tuple of inputs is passed"),
         (NET, {"x": 1}, "the inputs hold no array"),
         (lambda x: None, X, "returned NoneType, which holds no array"),
         (torch.jit.script(torch.nn.Linear(8, 8)), X, "the candidate is a script of torch.jit's"),
