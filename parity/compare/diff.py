@@ -238,7 +238,9 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
         widest=widest_of(a.settings.get("tpu", NO_CHIP), _round(a, b)),
         seen=judge.seen if rename or port else None,
     )
-    if port and a.sites != "none" and not judge.seen.compared and b.modules and result.verdict == "pass":
+    alike = b.modules.keys() & a.modules.keys() - {""}
+    strict = port and a.sites != "none" and b.modules and not (alike and alike.isdisjoint(judge.seen.modules))
+    if strict and not judge.seen.compared and result.verdict == "pass":
         unlike = next((d for d in result.sites if d.verdict == "not compared" and d.note), None)
         return result.unjudged("no_module", "" if unlike is None else f"{unlike.key.site} is the first ({unlike.note})")
     result = result if judge.seen.floors else without_floors(result)

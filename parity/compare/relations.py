@@ -161,6 +161,16 @@ def _branches(values: Values) -> dict[str, np.ndarray] | None:
     return parts if fit else None
 
 
+UNCOND = ("uncond", PREDICTED)
+
+
+def _is_alone(values: Values) -> bool:
+    """Whether a side runs one branch and hands on what that predicts."""
+    branches = [x for (name, site), x in values.items() if site == PREDICTED and name]
+    guided = values.get(("", PREDICTED))
+    return guided is not None and len(branches) == 1 and np.array_equal(_like(branches[0], guided), guided)
+
+
 def rounding(*values: np.ndarray) -> float:
     """What one rounding of values of the coarsest dtype among these moves them by, relative and on average."""
     return 2.0 ** -(1 + min(bits(x) for x in values))
@@ -199,6 +209,11 @@ def _own_guided(seen: Seen) -> Made | None:
     """What the reference's guidance makes of the candidate's branches, where it guides by scales, or by one scale and a
     factor that it fits to the values; that factor is the candidate's own."""
     first, parts = combined(seen.ours), _branches(seen.theirs)
+    if first is not None and _is_alone(seen.theirs):
+        guided, cond = (seen.ours[branch, PREDICTED] for branch in ("", "cond"))
+        moved = np.ravel(guided) - np.ravel(_like(cond, guided))
+        near = first.left + rounding(guided, cond) * float(np.linalg.norm(guided))
+        return seen.theirs["", PREDICTED] + moved.reshape(guided.shape), near
     if first is None or parts is None or parts.keys() - {"", "uncond"} != first.scales.keys():
         return None
     second = combined(seen.theirs)
@@ -239,7 +254,8 @@ def guidance(seen: Seen) -> Iterator[Cause]:
         yield measured(text, "guidance", "cond, uncond", "uncond, cond", far)  # what they are given is listed
         return
     # Without an uncond branch the candidate predicts what the reference's cond does.
-    if first is not None and ("uncond", PREDICTED) not in seen.theirs and _far(seen, ("cond", "")) <= EXACT:
+    alone = _is_alone(seen.theirs) or (UNCOND not in seen.theirs and _far(seen, ("cond", "")) <= EXACT)
+    if first is not None and alone:
         text = f"the guidance scale of {first.scale:.4g} is lost: the candidate runs one branch alone, cond"
         yield measured(text, "guidance", first.scale, 1.0, at=PREDICTED)
     elif first is not None and second is not None and not (first.is_fitted and other):

@@ -150,9 +150,12 @@ def _traced(run: _Run) -> contextlib.AbstractContextManager[object]:
 
     def handle(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = func(*args, **kwargs)
-        made = [x for _, x in leaves(out, "") if isinstance(x, torch.Tensor)]
-        if made and getattr(func, "__name__", "") not in ("__get__", "__set__"):
-            given = (x for _, x in leaves((args, kwargs), "") if isinstance(x, torch.Tensor))
+        name, given = getattr(func, "__name__", ""), [x for _, x in leaves((args, kwargs), "")]
+        # What a cast to its own dtype gives is what it was given: nothing was made.
+        same = set() if name.endswith("_") else {id(x) for x in given}
+        made = [x for _, x in leaves(out, "") if isinstance(x, torch.Tensor) and id(x) not in same]
+        if made and name not in ("__get__", "__set__"):
+            given = [x for x in given if isinstance(x, torch.Tensor)]
             steps = functools.reduce(operator.or_, map(_made_of, given), 0)
             for x, bit in zip(made, run.operation(len(made)), strict=True):
                 setattr(x, _STEPS_OF, steps | bit)

@@ -200,6 +200,8 @@ def _require_common(result: Result, pair: Ready, ends: Ends, *, chosen: bool) ->
         note = f"{names}: {ENDS_ALONE}{how}"
         return result.noted(note)
     alike = [name for name in pair.modules if name and name in ends.names]
+    if alike and pair.plan().modules.isdisjoint(alike):
+        return result.noted(not_observed(alike))
     detail = (
         f"it has {', '.join(alike[:4])} and calls none of them (`forward` by its name?): call them as modules, or "
         "choose other sites (--sites)"
@@ -208,6 +210,12 @@ def _require_common(result: Result, pair: Ready, ends: Ends, *, chosen: bool) ->
         "Port(rename=...)"
     )
     return result.unjudged("no_site", detail)
+
+
+def not_observed(names: Sequence[str]) -> str:
+    """Of a port that names modules of the reference's, none of which is observed."""
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{names[0]}{more} named by the port and not observed (--sites all observes them): {ENDS_ALONE}"
 
 
 def _module_met(d: SiteDiff) -> bool:

@@ -447,13 +447,14 @@ def going(
     drawn: float = 0.0,
     skip: float | None = None,
     kept: float | None = None,
+    alone: bool = False,
     guide: Callable[[np.ndarray, np.ndarray, float], np.ndarray] | None = None,
 ) -> list[StepRecords]:
     """Two steps of a loop, computed in a dtype, whose floors are wide as those of 16 bits are.
 
     Args:
-        skip: the scale of a third branch. kept: what DDIM, which has no dt, keeps of the latents. guide: guidance that
-            fits a factor to branches which move from step to step.
+        skip: the scale of a third branch. kept: what DDIM, which has no dt, keeps of the latents. alone: whether cond
+            alone is run. guide: guidance that fits a factor to branches which move from step to step.
     """
     draw, latents, steps = np.random.default_rng(seed), narrow(4 * Z), []
     for at in range(2):
@@ -464,11 +465,12 @@ def going(
             uncond = narrow(uncond + at * X)
             flow = narrow(guide(cond, uncond, scale))
         flow = flow if skip is None else narrow(flow + narrow(skip * narrow(third - cond)))
+        flow = cond if alone else flow
         stays = latents if kept is None else narrow(kept * latents)
         after = narrow(stays - factor * narrow(0.3 * flow) + drawn * np.sin(np.arange(64)))
         numbers = {"dt": -0.3} if kept is None else {"timestep": 900.0 - at}
-        third_branch = {} if skip is None else {"skip": third}
-        made = step(at, cond=cond, uncond=uncond, guided=flow, before=latents, after=after, **numbers, **third_branch)
+        others = ({} if skip is None else {"skip": third}) | ({} if alone else {"uncond": uncond})
+        made = step(at, cond=cond, guided=flow, before=latents, after=after, **numbers, **others)
         steps.append(StepRecords(at, made.records, {r.key: Floor(20.0) for r in made.records}))
         latents = after
     return steps
@@ -483,6 +485,8 @@ def going(
         ({}, {"factor": 1.1}, "loop:latents.after", ["scheduler.step"]),
         ({}, {"handed": 1.02}, "loop:latents.before", []),
         ({}, {"scale": 5.4, "factor": 1.1}, "loop:noise_pred", ["guidance", "scheduler.step"]),
+        ({}, {"alone": True}, "loop:noise_pred", ["guidance"]),
+        ({"alone": True}, {}, "", []),
         ({"skip": -2.0}, {}, "", []),
         ({"skip": -2.0}, {"scale": 5.4}, "loop:noise_pred", ["guidance"]),
         ({"skip": -2.0}, {"skip": -1.6}, "loop:noise_pred", ["guidance"]),

@@ -257,6 +257,13 @@ def test_reference_alone_is_compiled_by_torchax(tmp_path: Path) -> None:
     assert "blocks.1" in modules(result)
 
 
+WITHIN = """
+
+def tap(name, x):
+    return named(name, x) if name.endswith(".qkv") else x
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "verdict", "said"),
     [
@@ -279,9 +286,14 @@ def test_reference_alone_is_compiled_by_torchax(tmp_path: Path) -> None:
             "no site in common: it has embed, time, blocks.0, ",
         ),
         (edited(PORT, ("import Port, tap", "import Port\n\ntap = lambda name, x: x")), "pass", "names no site"),
+        (
+            edited(PORT, ("import Port, tap", f"import Port\nfrom parity.port import tap as named\n{WITHIN}")),
+            "pass",
+            "blocks.0.qkv and 1 more named by the port and not observed (--sites all observes them): only noise_pred",
+        ),
         (MISNAMED, "fail", "6 of the port's 9 names meet no module of the reference"),
     ],
-    ids=["no names", "no calls", "no taps", "some names"],
+    ids=["no names", "no calls", "no taps", "names within blocks", "some names"],
 )
 def test_port_whose_names_meet_nothing_is_told_so(text: str, verdict: str, said: str, tmp_path: Path) -> None:
     result = compare(*write(tmp_path, text))
@@ -602,7 +614,7 @@ class Block(torch.nn.Module):
         self.table = torch.nn.Parameter(torch.randn(32))
 
     def forward(self, x, temb):
-        scale, gate, scale_c, gate_c = (self.table + temb).chunk(4, -1)
+        scale, gate, scale_c, gate_c = (self.table + temb.float()).chunk(4, -1)
         x = x + gate * self.a(x * (1 + scale))
         x = x + self.b(x)
         return x + gate_c * self.c(x * (1 + scale_c))
@@ -637,7 +649,7 @@ def forward(w, inputs):
         x = x + gate * tap(f"blocks.{i}.a:out", linear(f"blocks.{i}.a", x * (1 + scale)))
         x = x + tap(f"blocks.{i}.b:out", B * linear(f"blocks.{i}.b", x))
         x = x + gate_c * tap(f"blocks.{i}.c:out", C * linear(f"blocks.{i}.c", x * (1 + scale_c)))
-        x = tap(f"blocks.{i}:out", x)
+        x = tap(f"blocks.{i}:out", OUT * x)
     return x
 
 
@@ -647,18 +659,19 @@ def build(case):
 
 
 @pytest.mark.parametrize(
-    ("time", "b", "c", "listed"),
+    ("time", "b", "c", "out", "listed"),
     [
-        ("1.0", "1.1", "(1.1 if i == 1 else 1)", ["blocks.*.b", "blocks.1.c"]),
-        ("1.1", "1.0", "1.1", ["time", "blocks.*.c"]),
-        ("1.0", "1.0", "1.0", []),
+        ("1.0", "1.1", "(1.1 if i == 1 else 1)", "1.0", ["blocks.*.b", "blocks.1.c"]),
+        ("1.1", "1.0", "1.1", "1.0", ["time", "blocks.*.c"]),
+        ("1.0", "1.0", "1.0", "1.1", ["blocks.*"]),
+        ("1.0", "1.0", "1.0", "1.0", []),
     ],
 )
 def test_what_a_value_that_agrees_was_made_by_is_not_in_doubt(
-    time: str, b: str, c: str, listed: list[str], tmp_path: Path
+    time: str, b: str, c: str, out: str, listed: list[str], tmp_path: Path
 ) -> None:
     """A block makes its modulation itself, and hands out what its modules give; tokens are a convolution's pixels."""
-    text = MODULATED.replace("TIME", time).replace(" B *", f" {b} *").replace(" C *", f" {c} *")
+    text = MODULATED.replace("TIME", time).replace(" B *", f" {b} *").replace(" C *", f" {c} *").replace("OUT", out)
     (tmp_path / "model.py").write_text(text)
     result = compare(f"{tmp_path / 'model.py'}:reference", f"{tmp_path / 'model.py'}:build")
     assert [d.place for d in differences(result)] == listed
