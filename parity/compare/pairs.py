@@ -37,8 +37,9 @@ import numpy as np
 from parity.compare.comparable import of_script
 from parity.compare.metrics import comparable_shapes, far_apart, sketch_distance
 from parity.compare.preflight import Factors, factors_at
+from parity.compare.relations import combined
 from parity.compare.result import UNKNOWN, SiteDiff
-from parity.compare.values import GIVEN, START
+from parity.compare.values import GIVEN, PREDICTED, START
 from parity.golden import Golden
 from parity.golden.disk.part import Layout, chosen, named
 from parity.records import FRAMES, LOOP, READ, SCHEDULE, Key, Provenance, Record, StepRecords
@@ -348,13 +349,21 @@ def crossed(reference: StepRecords, candidate: StepRecords) -> Mapping[str, str]
     apart = {(a, b): sum(far[a, b, s] for s in lines_up) for a in names for b in own}
     alike = {pair for pair, x in apart.items() if x <= TIED * max(apart.values())}
     agree = {order: sum(pair in alike for pair in zip(names, order, strict=True)) for order in given}
-    if best != own and not agree[best] > agree[own] and not given[best] <= NEARER * given[own]:
+    near = 1.0 if _exchanged(made, found) else NEARER
+    if best != own and not agree[best] > agree[own] and not given[best] <= near * given[own]:
         best, tied = own, []
     if len(tied) > 1 and made.keys() >= set(names) and found.keys() >= set(own):
         predicted = {order: sum(_apart(made[a], found[b]) for a, b in zip(names, order, strict=True)) for order in tied}
         nearest = min(tied, key=predicted.__getitem__)
         best = nearest if predicted[nearest] <= NEARER * predicted[best] else best
     return {} if best == names else dict(zip(best, names, strict=True))
+
+
+def _exchanged(*predicted: Mapping[str, Record]) -> bool:
+    """Whether both sides guide alike, if the branches of one have each other's names."""
+    values = ({(name, PREDICTED): np.asarray(r.value, np.float64) for name, r in side.items()} for side in predicted)
+    first, second = map(combined, values)
+    return first is not None and second is not None and first.turned(second)
 
 
 def _apart(a: Record, b: Record) -> float:

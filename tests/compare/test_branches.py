@@ -148,6 +148,13 @@ def test_inputs_that_are_wrong_in_either_order_are_not_renamed() -> None:
     wrong = tensor(":in.encoder_hidden_states", noise(9, (1, 12, 40)), branch="cond")
     theirs = replace(theirs, records=[wrong if r.key == wrong.key else r for r in theirs.records])
     assert crossed(ours, theirs) == OTHER
+    # Another text encoder leaves little of either text: guidance shows the order.
+    records = []
+    for r in side(OTHER).records:
+        near, other = TEXTS[OTHER.get(r.key.branch, "cond")], noise(9, (1, 12, 40))
+        wrong = tensor(":in.encoder_hidden_states", 0.5 * near + other, branch=r.key.branch)
+        records.append(wrong if r.key == wrong.key else r)
+    assert crossed(side(SAME), replace(side(OTHER), records=records)) == OTHER
     both = {"cond": "cond", "uncond": "cond"}  # the negative prompt is lost
     assert crossed(side(SAME), side(both)) == {}
 
