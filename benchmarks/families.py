@@ -35,7 +35,7 @@ from known_reference import quiet
 from tiny_families import CONFIGS, make
 
 from parity.errors import ParityError
-from parity.paths.live import InProcess
+from parity.paths.live import Host
 from parity.runs import compare
 from parity.runs.request import Request
 from parity.settings import parse
@@ -68,7 +68,7 @@ def row(family: str, dtype: str, way: str) -> stamp.Row:
         candidate = parse("torchax", [*shared, WAYS[way]])
         try:
             request = Request(model, parse("torch", shared), candidate, sites="all")
-            result = compare.run(request, quiet, openers=InProcess())
+            result = compare.run(request, quiet, openers=Host())
         except ParityError as error:
             return {"verdict": "refused", "reason": str(error).replace(folder, "FOLDER"), "noise_pred": None}
         except Exception as error:  # a defect, shown as such

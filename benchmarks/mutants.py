@@ -51,7 +51,7 @@ from torch.overrides import TorchFunctionMode
 
 from parity.compare.result import Origin, Result
 from parity.errors import ParityError
-from parity.paths.live import InProcess
+from parity.paths.live import Host
 from parity.paths.port.load import Entry
 from parity.port import Case, Port
 from parity.runs import compare
@@ -224,7 +224,7 @@ def judged(of: Subject, site: Site, candidate: Made) -> dict[str, Any]:
 def compared(reference: Made, candidate: Made) -> Result:
     """Two models as `parity run` compares ports, in this process."""
     first, second = entry("--reference-port", reference), entry("--port", candidate)
-    openers = InProcess(first, second)
+    openers = Host(first, second)
     ports = load_ports(first.text, second.text, None, openers)
     request = Request(first.text, *ports.settings([], []), ports=ports)
     return compare.run(request, quiet, openers=openers)

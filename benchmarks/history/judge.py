@@ -22,7 +22,7 @@ from parity.commands.keep import KeepRun
 from parity.compare.diff import diff
 from parity.compare.result import Result
 from parity.errors import ParityError
-from parity.paths.live import InProcess
+from parity.paths.live import Host
 from parity.runs import compare
 from parity.runs.request import Request, load_ports
 
@@ -52,7 +52,7 @@ def run(change: Change, where: Path) -> tuple[Result, Result | None]:
     Args:
         where: an empty folder for the records.
     """
-    openers = InProcess()
+    openers = Host()
     after, before = (f"{PORTS}:{change.name}_{version}" for version in ("after", "before"))
     ports = load_ports(after, before, None, openers)
     request = Request(after, *ports.settings([], []), ports=ports)
@@ -71,7 +71,7 @@ def recorded(sides: Callable[[bool], Scene], where: Path) -> tuple[Result, Resul
     result = diff(reference, candidate)
     if result.verdict != "fail":
         return result, None
-    return result, explain(ExplainRequest(reference, candidate), InProcess(), quiet)
+    return result, explain(ExplainRequest(reference, candidate), Host(), quiet)
 
 
 def record(sides: Callable[[bool], Scene], where: Path) -> None:

@@ -32,7 +32,7 @@ from parity.face.arguments import split
 from parity.face.callables import Callee, callee, library_of
 from parity.face.verbs import Result, Settings, texts
 from parity.floors import L2_LIMIT
-from parity.paths.live import InProcess
+from parity.paths.live import Host
 from parity.port import Layout, Runs
 from parity.records import LOOP, Key, Record, StepRecords
 from parity.report.output import silent
@@ -88,7 +88,7 @@ def compare(
     port = theirs.port
     own = replace(port, rename=rename or port.rename, layout=layout or port.layout)
     theirs = replace(theirs, port=own, fields=ours.fields)
-    openers = InProcess(first := ours.entry("reference"), second := theirs.entry("candidate"))
+    openers = Host(first := ours.entry("reference"), second := theirs.entry("candidate"))
     ports = Ports(first.info, second.info, alone=True, openers=openers)
     settings = ports.settings(_texts(ours, reference_settings), _texts(theirs, candidate_settings))
     coarser = torch.finfo(theirs.dtype).bits < torch.finfo(ours.dtype).bits

@@ -10,8 +10,9 @@ import functools
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 import torch
 
@@ -51,12 +52,18 @@ from parity.settings import Backend as PathName, Settings
 PATHS: Mapping[str, PathName] = {"reference": "torch", "candidate": "torchax"}
 
 
-@dataclass
 class Host:
-    """Loads sides in this process."""
+    """Loads sides of either role in this process: in a worker one role's, for the library form, benchmarks and tests
+    both, where what one side's code changes the other meets; see `parity.paths.plan.Openers`."""
 
-    _ports: dict[tuple[str, str], Entry] = field(default_factory=dict)
-    _encoded: dict[object, Conditions] = field(default_factory=dict)
+    def __init__(self, *ports: Entry) -> None:
+        """A host; `ports`: those that are imported already, or are no files."""
+        self._ports = {(port.option, port.text): port for port in ports}
+        self._encoded: dict[object, Conditions] = {}
+
+    def of(self, role: str) -> Self:
+        """Itself, for either role."""
+        return self
 
     def open(self, spec: Spec) -> LiveSide:
         """A side, loaded when it is first asked for something."""
@@ -85,19 +92,6 @@ class Host:
             stage1 = None if source.stage1 is None else Path(source.stage1)
             self._encoded[key] = family.conditions(case, settings, stage1, device_named(settings))
         return self._encoded[key]
-
-
-class InProcess:
-    """Opens the sides of both roles in this process: for the library form, benchmarks and tests; see
-    `parity.paths.plan.Openers`. What one side's code changes, the other meets."""
-
-    def __init__(self, *ports: Entry) -> None:
-        """Openers of this process; `ports`: those that are imported already, or are no files."""
-        self._host = Host({(port.option, port.text): port for port in ports})
-
-    def of(self, role: str) -> Host:
-        """The host, for either role."""
-        return self._host
 
 
 class LiveSide:

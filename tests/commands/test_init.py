@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torchax")
 
-from parity.paths.live import InProcess
+from parity.paths.live import Host
 from tests.support.cli import cli
 from tests.support.ports import compare
 from tests.support.scripts import ltx
@@ -20,7 +20,7 @@ from tests.support.scripts import ltx
 def test_a_port_agrees_with_its_reference_and_is_observed(kind: str, tmp_path: Path) -> None:
     where = tmp_path / "my_port.py"
     assert f"--port {where}:build" in cli("init", where, *kind.split(), code=0).out
-    result = compare(f"{where}:reference", f"{where}:build", openers=InProcess(), checks="logic")
+    result = compare(f"{where}:reference", f"{where}:build", openers=Host(), checks="logic")
     assert result.verdict == "pass", result.reason
     assert {"blocks.0:out", "blocks.1:out"} <= {d.key.site for d in result.sites}
     assert "exists; name another file" in cli("init", where, code=2).said
@@ -55,5 +55,5 @@ def test_class_arguments_and_modules_of_a_model_are_filled_in(model: str, said: 
     told = cli("init", where, "--torchax", "--model", model, code=0).out
     assert f"parity run --model {model} --port {where}:build" in told
     assert said in where.read_text()
-    result = compare(None, f"{where}:build", model=model, openers=InProcess(), checks="logic")
+    result = compare(None, f"{where}:build", model=model, openers=Host(), checks="logic")
     assert result.verdict == "pass", result.reason

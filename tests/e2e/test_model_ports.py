@@ -14,7 +14,7 @@ import torch
 from parity.compare.independent import differences
 from parity.compare.result import Result
 from parity.errors import InconclusiveError, UsageError
-from parity.paths.live import InProcess
+from parity.paths.live import Host
 from parity.paths.port.ported import _accepted
 from parity.port import Port
 from parity.runs.request import Request
@@ -170,7 +170,7 @@ def test_a_mask_that_lets_other_rows_through_is_the_only_difference(tmp_path: Pa
         num_refiner_layers=1, rope_axes_dim=(4, 6, 6), text_embed_dim=16, pooled_projection_dim=8,
     )  # fmt: skip
     made.save_pretrained(tmp_path / "model")
-    options: dict[str, Any] = {"model": str(tmp_path / "model"), "openers": InProcess(), "sites": "all"}
+    options: dict[str, Any] = {"model": str(tmp_path / "model"), "openers": Host(), "sites": "all"}
     result = compare(None, port(tmp_path, MISPLACED), **options)
     assert [d.place for d in differences(result)] == ["transformer_blocks.*.attn's input attention_mask"]
     assert any(c.cause.endswith("keys through, others than the reference's") for c in result.causes)
@@ -206,7 +206,7 @@ def build(case):
 
 def with_schedule(folder: Path, change: str = "pass", scale: str = "6.0", steps: int = 2) -> Result:
     text = port(folder, SCHEDULE.replace("CHANGE", change).replace("SCALE", scale))
-    return compare(None, text, model=str(checkpoint(NANO)), openers=InProcess(), steps=steps)
+    return compare(None, text, model=str(checkpoint(NANO)), openers=Host(), steps=steps)
 
 
 def test_schedule_and_loop_of_a_port_pass_if_they_are_right(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ def test_port_with_other_names_and_another_order_of_text(
     assert before in NATIVE
     shutil.copy(EXAMPLES / "hunyuan_names.py", tmp_path)
     text = port(tmp_path, NATIVE.replace(before, after))
-    result = compare(None, text, model="tiny-hunyuan-video-1.5", openers=InProcess())
+    result = compare(None, text, model="tiny-hunyuan-video-1.5", openers=Host())
     assert origin(result) == ("pass" if site is None else "fail", site), result.reason
     assert result.differing_settings == ()
     if site is None:  # the reference has vision tokens, which are padding
@@ -424,7 +424,7 @@ def test_call_of_a_port_is_given_numbers_unless_it_has_its_own(call: str, tmp_pa
 
     folder = make(tmp_path / "model", "ltx")
     text = port(tmp_path, LTX.replace("CALL", call))
-    result = compare(None, text, model=str(folder), openers=InProcess())
+    result = compare(None, text, model=str(folder), openers=Host())
     assert result.verdict == "pass", result.reason
 
 
@@ -452,7 +452,7 @@ def test_port_that_rounds_its_weights_whatever_it_is_asked_for(fault: str, verdi
     from benchmarks.tiny_families import make
 
     folder = make(tmp_path / "model", "wan")
-    sides = {"model": str(folder), "openers": InProcess()}
+    sides = {"model": str(folder), "openers": Host()}
     text = port(tmp_path, NARROW.replace("FAULT", fault))
     result = compare(None, text, **sides)
     assert result.verdict == verdict, result.reason
@@ -494,7 +494,7 @@ def test_all_faults_of_a_port_with_other_names_and_another_order_of_text_are_lis
         assert text.count(before) == 1
         text = text.replace(before, after)
     shutil.copy(EXAMPLES / "hunyuan_names.py", tmp_path)
-    result = compare(None, port(tmp_path, text), model="tiny-hunyuan-video-1.5", openers=InProcess())
+    result = compare(None, port(tmp_path, text), model="tiny-hunyuan-video-1.5", openers=Host())
     assert [d.place for d in differences(result)] == [
         "time_embed.timestep_embedder.linear_1's input",
         "context_embedder.time_text_embed.timestep_embedder.linear_1's input",

@@ -9,7 +9,7 @@ import pytest
 
 from parity.compare.independent import differences
 from parity.compare.result import Result
-from parity.paths.live import InProcess
+from parity.paths.live import Host
 from parity.runs.compare import run
 from parity.runs.request import Request, load_ports
 from tests.support import nnx_port
@@ -72,7 +72,7 @@ def stack(folder: Path, faults: str, runs: str, *settings: str, **options: Any) 
         text = text.replace(before, after)
     reference, port = nnx_port.write(folder, text.replace("inputs=given", f'runs="{runs}"'))
     candidate = port if runs == "flax" else port.replace(":build", ":reference")
-    loaded = load_ports(reference, candidate, None, openers := InProcess())
+    loaded = load_ports(reference, candidate, None, openers := Host())
     ours, theirs = loaded.settings(list(settings), ["attention.mask=exact", *settings])
     return run(Request("model", ours, theirs, ports=loaded, **options), quiet, openers=openers)
 
@@ -180,7 +180,7 @@ def test_queries_and_keys_in_another_order_are_no_difference_beside_one(
     """As of a port whose rotary embedding takes halves, and not pairs; of fused weights nobody knows the order."""
     (tmp_path / "model.py").write_text(TURNED.replace("FAULT", ""))
     (tmp_path / "port.py").write_text(TURNED.replace("FAULT", fault))
-    loaded = load_ports(f"{tmp_path}/model.py:reference", f"{tmp_path}/port.py:build", None, openers := InProcess())
+    loaded = load_ports(f"{tmp_path}/model.py:reference", f"{tmp_path}/port.py:build", None, openers := Host())
     ours, theirs = loaded.settings([], [])
     result = run(Request("model", ours, theirs, ports=loaded, sites="all"), quiet, openers=openers)
     assert [d.place for d in differences(result)] == listed

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from parity.hooks.sites import SitePlan
-from parity.paths.live import Host, InProcess, LiveSide, StageSide, _tensors
+from parity.paths.live import Host, LiveSide, StageSide, _tensors
 from parity.paths.loaded import Loaded
 from parity.paths.loop import Once, denoise
 from parity.paths.plan import STAGES_STEP, VAE_INPUT, Array, Role, Spec, Start
@@ -39,13 +39,7 @@ class _Stages(Host):
         return side
 
 
-class _InOne(InProcess):
-    def __init__(self) -> None:
-        super().__init__()
-        self._host = _Stages()
-
-
-OPENERS = _InOne()
+OPENERS = _Stages()
 _UNREAD = {VAE_INPUT: Array(np.zeros(1, np.float32), "float32")}
 """A decoder is loaded before anybody looks at what it is given."""
 

@@ -52,10 +52,10 @@ PORTS = {
 TWO_STEPS = REFERENCE.replace("torch.tensor([0.7])", "torch.tensor([0.7, 0.4])")
 SCRIPT = """
 import json, sys
-from parity.paths.live import InProcess
+from parity.paths.live import Host
 from tests.support.ports import compare
 for name in sys.argv[2:]:
-    found = compare(f"{sys.argv[1]}/model.py:reference", f"{sys.argv[1]}/{name}.py:build", openers=InProcess(), steps=2)
+    found = compare(f"{sys.argv[1]}/model.py:reference", f"{sys.argv[1]}/{name}.py:build", openers=Host(), steps=2)
     where = found.origin and found.origin.key.module
     print(json.dumps({"name": name, "verdict": found.verdict, "origin": where, "reason": found.reason}))
 """

@@ -13,7 +13,7 @@ import pytest
 
 from parity.compare.independent import differences
 from parity.compare.result import Result
-from parity.paths.live import InProcess
+from parity.paths.live import Host
 from parity.paths.plan import Pair, Plan
 from parity.records import StepRecords
 from parity.runs import follow
@@ -40,7 +40,7 @@ def compare(tmp_path: Path, port: str) -> Result:
     model, made = tmp_path / "model.py", "self.time = torch.nn.Linear(1, width)"
     text = model.read_text().replace("class TinyDiT", WAVY).replace(made, f"{made}\n        self.wave = Wave()")
     model.write_text(text.replace("self.time(timestep[:, None])", "self.wave(self.time(timestep[:, None]))"))
-    return ports.compare(*texts, openers=InProcess())
+    return ports.compare(*texts, openers=Host())
 
 
 WAVE = PORT.replace(
@@ -68,7 +68,7 @@ def test_a_reference_that_refuses_the_candidates_values_costs_no_verdict(tmp_pat
     texts = write(tmp_path, PORT.replace(made, f"1e4 * {made}"))
     model, first = tmp_path / "model.py", "        shift, scale, gate"
     model.write_text(model.read_text().replace(first, f"        assert x.abs().max() < 100\n{first}"))
-    result = ports.compare(*texts, openers=InProcess())
+    result = ports.compare(*texts, openers=Host())
     assert (result.verdict, result.origin and result.origin.key.site) == ("fail", "embed:out")
     assert "the reference could not be run on the candidate's own values: " in result.notes[-1].text
 
@@ -90,11 +90,11 @@ def introduced(result: Result) -> list[str]:
 @pytest.mark.usefixtures("small")
 def test_blocks_behind_the_first_divergence_are_held_in_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = write(tmp_path, PORT.replace(QKV, f"{QKV} * 1.01"))
-    result = ports.compare(*texts, openers=InProcess())
+    result = ports.compare(*texts, openers=Host())
     assert introduced(result) == ["blocks.0:out", "blocks.1:out"]
     monkeypatch.setattr(follow, "ROOM", 4096)  # one block at a time
     monkeypatch.setattr(follow, "PASSES", 1)
-    result = ports.compare(*texts, openers=InProcess())
+    result = ports.compare(*texts, openers=Host())
     assert introduced(result) == ["blocks.0:out"]
     assert result.notes[-1].text == "too large to be looked at by themselves: blocks.1"
 
@@ -102,7 +102,7 @@ def test_blocks_behind_the_first_divergence_are_held_in_passes(tmp_path: Path, m
 @pytest.mark.usefixtures("small")
 def test_modules_in_doubt_are_held_in_a_pass_of_their_own(tmp_path: Path) -> None:
     texts = write(tmp_path, PORT.replace(PROJ, PROJ.replace(", h)", ", h * (1 + 8e-6))")))
-    result = ports.compare(*texts, openers=InProcess())
+    result = ports.compare(*texts, openers=Host())
     assert (result.verdict, introduced(result)) == ("fail", ["blocks.0:out", "blocks.1:out"])
 
 
@@ -125,7 +125,7 @@ def test_weights_that_the_sites_decide_of_are_named_where_they_differ(
     weights: str, failed: str, said: str, tmp_path: Path
 ) -> None:
     texts = write(tmp_path, PORT.replace("    rename = {", f"    w = {weights}\n    rename = {{"))
-    result = ports.compare(*texts, openers=InProcess())
+    result = ports.compare(*texts, openers=Host())
     assert (result.verdict, result.failed) == ("fail", failed)
     assert said in " ".join([result.reason, *(cause.cause for cause in result.causes)])
     assert [d.place for d in differences(result)] == ["the weights" if failed == "preflight" else "blocks.0.proj"]
@@ -136,13 +136,13 @@ def test_a_difference_that_a_block_s_own_code_makes_is_not_one_at_each_output_th
     texts = write(
         tmp_path, PORT.replace("    shift, scale, gate = jnp", "    x = 1.1 * x + 0.1\n    shift, scale, gate = jnp")
     )
-    assert introduced(ports.compare(*texts, openers=InProcess())) == ["blocks.0.qkv:out", "blocks.1.qkv:out"]
+    assert introduced(ports.compare(*texts, openers=Host())) == ["blocks.0.qkv:out", "blocks.1.qkv:out"]
 
 
 def test_what_a_port_does_behind_its_last_tap_is_followed_too(tmp_path: Path) -> None:
     end = 'return linear(w, "out", x)'
     texts = write(tmp_path, PORT.replace(PROJ, f"{PROJ} * 1.01").replace(end, f"{end}[:, ::-1]"))
-    assert introduced(ports.compare(*texts, openers=InProcess()))[-1] == ":out"
+    assert introduced(ports.compare(*texts, openers=Host()))[-1] == ":out"
 
 
 # --- A compiled port that agrees while it is observed is run once with nothing observed
@@ -205,4 +205,4 @@ def test_a_port_reads_its_dtype_without_declaring_it(tmp_path: Path) -> None:
     undeclared = PORT.replace('SETTINGS = {"attention.softmax_dtype": "float32"}\n', "")
     texts = write(tmp_path, undeclared.replace("    rename = {", '    assert case.settings["dtype"]\n    rename = {'))
     assert undeclared != PORT
-    assert ports.compare(*texts, openers=InProcess()).verdict == "pass"
+    assert ports.compare(*texts, openers=Host()).verdict == "pass"

@@ -11,7 +11,7 @@ import torch
 
 from parity.compare.result import Result
 from parity.models.stage_files import write_stage2
-from parity.paths.live import InProcess
+from parity.paths.live import Host
 from parity.paths.plan import Openers
 from parity.paths.port.load import load_entry
 from parity.paths.worker.process import Workers
@@ -20,7 +20,7 @@ from parity.runs.request import Request, load_ports
 from parity.settings import parse
 from tests.support.lab import quiet
 
-Decoding = tuple[Request, InProcess]
+Decoding = tuple[Request, Host]
 """A comparison of decoders that is still to be run."""
 
 
@@ -81,7 +81,7 @@ def decoder(folder: Path, model: str, kind: str, shape: tuple[int, ...], decodes
     for name, body in zip(("CHANGES", "DECODES"), lines, strict=True):
         text = text.replace(name, body)
     where = port(folder, text)
-    openers = InProcess(load_entry("--port", where))
+    openers = Host(load_entry("--port", where))
     given = {"stages": ("vae",), "stage2": stage2(folder, *shape)}
     ports = load_ports(None, where, model, openers)
     return Request(model, parse("torch"), parse("torchax"), ports=ports, **given), openers  # type: ignore[arg-type]
