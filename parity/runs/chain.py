@@ -15,7 +15,6 @@ of a file are checked where it is read.
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -26,7 +25,6 @@ from parity.compare.metrics import distance
 from parity.compare.reason import Note, Output, Reason
 from parity.compare.result import Distance, FrameError, Result
 from parity.floors import L2_LIMIT
-from parity.hooks.sites import split_sites
 from parity.models.registry import opened
 from parity.paths.plan import BESIDE, VAE_INPUT, VAE_STAGE, Ends, Given, Openers, Outputs, Pair, Plan, Start
 from parity.runs.compare import Encodings, compare, compare_stage, merged
@@ -46,7 +44,7 @@ def run_chain(request: Request, openers: Openers, say: Say, sink: Sink) -> Resul
     """
     openers.of("reference"), openers.of("candidate")  # they import their libraries meanwhile
     say("preparing the checkpoint")
-    choices = _choices(request)
+    choices = request.choices()
     found: dict[str, Result] = {}
     own: Encodings = {}
     notes: list[Note] = []
@@ -64,16 +62,6 @@ def run_chain(request: Request, openers: Openers, say: Say, sink: Sink) -> Resul
 
 
 _AGREES = Result("pass", None, Reason(kind="agrees"))
-
-
-def _choices(request: Request) -> Mapping[str, Choice]:
-    """Stage or encoder -> its own sites and values: a glob goes to those that have a module it names."""
-    if request.sites in ("blocks", "all", "none") and not request.values:
-        return defaultdict(lambda: (request.sites, ()))
-    from parity.paths.stage import stage_modules  # torch, to name what no config names
-
-    family, case = opened(request.model, prompt=request.prompt)
-    return split_sites(stage_modules(case, family, request.stages), request.sites, request.values)
 
 
 def _of(request: Request, stage: str, choices: Mapping[str, Choice]) -> Request:

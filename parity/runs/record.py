@@ -24,7 +24,7 @@ import numpy as np
 
 from parity.errors import InconclusiveError, UsageError
 from parity.golden import Golden, GoldenWriter
-from parity.hooks.sites import SitePlan, plan_sites, split_sites
+from parity.hooks.sites import SitePlan, plan_sites
 from parity.models.folder import Case
 from parity.models.registry import opened
 from parity.paths.plan import (
@@ -244,12 +244,9 @@ class Chain:
     @classmethod
     def of(cls, request: RecordRequest, openers: Openers) -> Chain:
         """Raises UsageError where a stage is not known for this model."""
-        from parity.paths.stage import stage_modules  # torch and transformers, only from here on
-
         run = request.run
         family, case = opened(run.model, prompt=run.prompt)
-        choices = split_sites(stage_modules(case, family, run.stages), run.sites, run.values)
-        made = cls(case, family, request, openers, choices)
+        made = cls(case, family, request, openers, run.choices())
         if "vae" in run.stages:
             # Its weights belong to the provenance, which is written first: before there is anything to decode.
             vae = openers.of(request.side).open(made._spec(VAE_STAGE, "", request.settings))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,8 @@ from msgspec.structs import replace
 
 from parity.errors import UsageError
 from parity.files import read_bytes
-from parity.models.registry import DEFAULT_MODEL
+from parity.hooks.sites import split_sites
+from parity.models.registry import DEFAULT_MODEL, opened
 from parity.paths.plan import LOOP_STAGE, Openers, Role
 from parity.paths.port.settings import PortInfo, chosen, port_timeout
 from parity.paths.worker.process import Workers
@@ -143,6 +145,15 @@ class Request:
         if check != "logic":
             return self
         return dataclasses.replace(self, reference=self.reference.neutral, candidate=self.candidate.neutral)
+
+    def choices(self) -> Mapping[str, Choice]:
+        """Stage or encoder -> its own sites and values: a glob goes to those that have a module it names."""
+        if self.sites in ("blocks", "all", "none") and not self.values:
+            return defaultdict(lambda: (self.sites, ()))
+        from parity.paths.stage import stage_modules  # torch, to name what no config names
+
+        family, case = opened(self.model, prompt=self.prompt)
+        return split_sites(stage_modules(case, family, self.stages), self.sites, self.values)
 
     def candidate_at(self, step: int) -> str:
         """What the candidate does at a step, for who waits for it."""
