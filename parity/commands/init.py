@@ -90,7 +90,7 @@ def _about(model: str) -> str:
     """What is known of a model without its weights, as comments."""
     from parity.paths.worker.extras import require_extras
 
-    require_extras(torchax=False)
+    require_extras()
     lines = "\n".join(f"# {line}".rstrip() for line in described(model))
     return printable(lines, "utf-8").replace("\\n", "\n") + "\n"
 

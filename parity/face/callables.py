@@ -23,10 +23,10 @@ from parity.errors import UsageError
 from parity.face.arguments import Nest, leaves
 from parity.face.functions import Function, JaxFunction
 from parity.hooks.tap import single_output
-from parity.hooks.torchtools import named_tensors, on_jax, parts_of, to_torch
+from parity.hooks.torchtools import named_tensors, on_jax, parts_of, to_torch, uncompiled
 from parity.models.generic.inputs import LATENT
 from parity.paths.port.load import Entry
-from parity.paths.port.ported import moved, uncompiled
+from parity.paths.port.ported import moved
 from parity.port import Case, Port, Runs, tap
 from parity.settings import BITS
 

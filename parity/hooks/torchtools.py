@@ -156,6 +156,11 @@ def plain(model: Any) -> Any:
     return model._orig_mod if type(model).__name__ == "OptimizedModule" else model
 
 
+def uncompiled(model: Any) -> Any:
+    """The module that `torchax.compile` or `torch.compile` wraps; anything else as it is."""
+    return model._modules["_model"] if type(model).__name__ == "JittableModule" else plain(model)
+
+
 def is_compiled(model: torch.nn.Module) -> bool:
     """Whether a module, or one within it, is compiled by torch.compile."""
     return any(_compiled(m) for m in model.modules())

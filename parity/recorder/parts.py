@@ -27,7 +27,7 @@ from parity.errors import UsageError
 from parity.golden.disk.shards import folder_of
 from parity.golden.fingerprint import narrow, weight_prints
 from parity.hooks.reduce.on_torch import is_split
-from parity.hooks.torchtools import eagerly, module_tree, named_tensors, plain
+from parity.hooks.torchtools import eagerly, module_tree, named_tensors, plain, uncompiled
 from parity.recorder.torch_calls import Kind
 from parity.records import LOOP, PORT, Provenance, Record
 from parity.settings import BITS
@@ -132,10 +132,7 @@ def provenance_of(
             than to record a step of them.
     """
     pipe, configs = parts.pipe, parts.configs()
-    models = {
-        name: getattr(model, "__dict__", {}).get("_modules", {}).get("_model", model)
-        for name, model in parts.observed.items()
-    }
+    models = {name: uncompiled(model) for name, model in parts.observed.items()}
     recorded = type(pipe if pipe is not None else next(iter(models.values()))).__name__
     models = {name: model for name, model in models.items() if isinstance(model, torch.nn.Module)}
     weights: dict[str, str] = {}

@@ -24,7 +24,7 @@ from parity.hooks.attach import attached
 from parity.hooks.methods import replaced
 from parity.hooks.reduce.on_jax import BatchingReducer, array_of, jax_records, on_host, split, whole
 from parity.hooks.tap import Entry, Reducer, Tap
-from parity.hooks.torchtools import named_arguments, prediction_of, uncached
+from parity.hooks.torchtools import named_arguments, on_jax, prediction_of, uncached
 from parity.recorder.steps import STAGE, names_of
 from parity.recorder.torch_calls import Calls, Kind
 from parity.records import Record
@@ -148,7 +148,7 @@ def is_compiled(model: torch.nn.Module) -> bool:
 
 def is_torchax(model: torch.nn.Module) -> bool:
     """Whether a module's weights are torchax's."""
-    return is_compiled(model) or any(isinstance(x, torchax.tensor.Tensor) for x in model.parameters())
+    return is_compiled(model) or on_jax(model)
 
 
 def _signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[object, ...]:

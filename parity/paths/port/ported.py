@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 from parity.errors import MalformedError, UsageError
 from parity.golden.rename import Rename, decode_rename
 from parity.hooks.attach import masks_given
-from parity.hooks.torchtools import on_jax, prediction_of
+from parity.hooks.torchtools import on_jax, prediction_of, uncompiled
 from parity.models.family import Condition, Constrain, Family, Said, Sampler
 from parity.models.feature_cache import CALL
 from parity.models.folder import Case
@@ -104,7 +104,7 @@ class Ported(Family):
             that torchax compiles is parity's candidate, with the reference's names. names: its own in the reference's.
         said: what its code changed for the process, put back.
         expected: shape of a prediction, where known. marks: how often the port has read each setting.
-        channels_last: its layout, once it is built. keeps: whether it keeps features between steps (its own `cache`).
+        keeps: whether it keeps features between steps (its own `cache`).
         from_pipeline: what the pipeline hands to each call beside the loop's arguments, where the port takes it.
         prepared: what the next `load` takes, where a port was built for it.
     """
@@ -119,7 +119,6 @@ class Ported(Family):
     shard: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     said: set[str] = field(default_factory=set)
     marks: dict[str, int] = field(default_factory=dict)
-    channels_last: bool = False
     keeps: bool = False
     from_pipeline: Mapping[str, Any] = field(default_factory=dict)
     prepared: Port | None = None
@@ -191,7 +190,6 @@ class Ported(Family):
         self.from_pipeline = {**self._numbers, **_accepted(port, self.base.pipeline_arguments(case))}
         self.keeps = self.declares("cache") and settings.deep_cache is not None
         self._own, self.shard = port, port.shard
-        self.channels_last = port.layout == "channels_last"
         self.said |= {f"{self.entry.function.__name__} {x}" for x in said}
         if self.runs_as_it_is:
             self.names = Names(self.entry, port.rename)
@@ -357,15 +355,6 @@ def _cast(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
     """A module in a dtype; the port may have placed its weights in torchax already."""
     with sys.modules["torchax"].default_env() if on_jax(module) else contextlib.nullcontext():
         return in_dtype(module, dtype)
-
-
-def uncompiled(module: torch.nn.Module) -> torch.nn.Module:
-    """The module that `torchax.compile` or `torch.compile` wrapped: parity compiles it itself, observed."""
-    for name in ("_model", "_orig_mod"):
-        inner = vars(module).get(name) or vars(module).get("_modules", {}).get(name)
-        if type(module).__name__ in ("JittableModule", "OptimizedModule") and isinstance(inner, torch.nn.Module):
-            return inner
-    return module
 
 
 def _accepted(port: Port, arguments: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -86,9 +86,9 @@ def check_extras(*, torchax: bool = True) -> None:
             raise UsageError(f"this command needs {module}: pip install 'tpu-parity[{extra}]'")
 
 
-def require_extras(*, torchax: bool = True) -> None:
-    """`check_extras`, and the libraries imported and told to be quiet."""
-    check_extras(torchax=torchax)
+def require_extras() -> None:
+    """`check_extras` of a reference, and the libraries imported and told to be quiet."""
+    check_extras(torchax=False)
     import diffusers
     import transformers
 

@@ -97,7 +97,7 @@ def load() -> None:
         UsageError: something is not installed.
     """
     quieten()
-    require_extras(torchax=False)  # whoever needs it has looked for it
+    require_extras()  # whoever needs torchax has looked for it
     importlib.import_module("parity.paths.live")
 
 
