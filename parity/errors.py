@@ -12,6 +12,13 @@ import signal
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Protocol
+
+
+class Say(Protocol):
+    """Names the stage that begins, or how far it has come: `done` of `total` parts, where that is known."""
+
+    def __call__(self, text: str, done: int | None = None, total: int | None = None) -> None: ...
 
 
 def summary(error: BaseException) -> str:

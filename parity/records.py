@@ -26,8 +26,14 @@ LOOP = "loop"
 SCHEDULE = "schedule"
 """Module of the records of a whole schedule, in the first step of a generation."""
 
+LOOP_STAGE = "transformer"
+"""The stage that the denoising loop runs, in which nearly every site is."""
+
 AFTER = "vae"
 """The stage that goes on from the loop's latents."""
+
+OUTSIDE = -1
+"""The step of what happens outside the loop."""
 
 FRAMES = "decode:frames"
 """What a script's processor makes of what was decoded."""

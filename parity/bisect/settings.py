@@ -18,11 +18,11 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar, get_args
 
-from parity.errors import ParityError, UsageError
+from parity.errors import ParityError, Say, UsageError
 from parity.paths.port.settings import PortInfo, typed
 from parity.runs.compare import run
 from parity.runs.memo import Remembering
-from parity.runs.request import Request, Say
+from parity.runs.request import Request
 from parity.runs.sides import workers
 from parity.settings import BY_NAME, SETTINGS, Settings, Value, differences, render
 

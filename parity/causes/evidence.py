@@ -18,14 +18,14 @@ from parity.cache import cache_dir
 from parity.causes.request import ExplainRequest, own_settings
 from parity.compare.comparable import of_script
 from parity.compare.result import Cause, Origin, Result
-from parity.errors import UsageError
+from parity.errors import Say, UsageError
 from parity.golden import Golden, GoldenWriter
 from parity.hooks.sites import plan_sites
-from parity.paths.plan import LOOP_STAGE, VAE_STAGE, Openers, Plan, Side
+from parity.paths.plan import Openers, Plan, Side
 from parity.paths.port.settings import PortInfo, typed
-from parity.records import PORT, Facts, Provenance, StepRecords
+from parity.records import AFTER, LOOP_STAGE, PORT, Facts, Provenance, StepRecords
 from parity.runs.given import Like, carried
-from parity.runs.request import Request, Say
+from parity.runs.request import Request
 from parity.runs.sides import candidate_spec, modules_of, spec_of
 from parity.settings import SETTINGS, Settings, parse
 
@@ -202,7 +202,7 @@ def known_faults(reference: Settings, facts: Facts, port: PortInfo | None, steps
 def decoder_faults(reference: Settings) -> Iterator[str]:
     """`setting=value` of each known fault of a VAE: what belongs to it alone."""
     for setting in SETTINGS:
-        if setting.places == (VAE_STAGE,) and not setting.innocent:
+        if setting.places == (AFTER,) and not setting.innocent:
             yield from (
                 f"{setting.name}={v}" for v in setting.kind.values if setting.read(v) != reference[setting.name]
             )

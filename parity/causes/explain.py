@@ -36,13 +36,13 @@ from parity.compare.independent import in_order
 from parity.compare.pairs import Branches, matching, met
 from parity.compare.reason import Note
 from parity.compare.result import EVIDENCE, Cause, Origin, Result
-from parity.errors import InconclusiveError, ParityError
+from parity.errors import InconclusiveError, ParityError, Say
 from parity.golden import Golden
 from parity.hooks.sites import plan_sites
-from parity.paths.plan import LOOP_STAGE, Openers, Plan, Role
+from parity.paths.plan import Openers, Plan, Role
 from parity.paths.worker.extras import check_extras
-from parity.records import ATTENTION, PORT, Key, Record, StepRecords
-from parity.runs.request import Request, Say
+from parity.records import ATTENTION, LOOP_STAGE, PORT, Key, Record, StepRecords
+from parity.runs.request import Request
 from parity.runs.sides import modules_of
 
 __all__ = ["ExplainRequest", "explain", "of_run"]

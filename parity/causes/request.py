@@ -9,9 +9,9 @@ from pathlib import Path
 from parity.compare.result import Result, read_result
 from parity.errors import UsageError
 from parity.files import read_bytes
-from parity.paths.plan import VAE_STAGE, Openers, Role
+from parity.paths.plan import Openers, Role
 from parity.paths.port.settings import typed
-from parity.records import Provenance
+from parity.records import AFTER, Provenance
 from parity.redact import typed_command
 from parity.runs.given import carried
 from parity.runs.request import FOUND, NO_PORTS, Ports, Request, RunSpec, no_run, ports_of, replaced, texts_of
@@ -107,10 +107,10 @@ def _outside(where: Path, spec: RunSpec, stage: str, ports: Ports) -> Request:
         *ports.settings([*spec.reference], [*spec.candidate]),
         spec.steps,
         spec.seed,
-        None if spec.embeddings is None or stage == VAE_STAGE else Path(spec.embeddings),
-        prompt=None if given is not None and stage == VAE_STAGE else spec.prompt,
+        None if spec.embeddings is None or stage == AFTER else Path(spec.embeddings),
+        prompt=None if given is not None and stage == AFTER else spec.prompt,
         stages=(stage,),
-        stage2=None if given is None or stage != VAE_STAGE else Path(given),
+        stage2=None if given is None or stage != AFTER else Path(given),
         ports=ports,
     )
 

@@ -26,22 +26,20 @@ from parity.causes.match import WITHIN, Known, Vector, as_read, error_vector, ma
 from parity.causes.swaps import swap_test
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Result
-from parity.errors import ParityError, UsageError
+from parity.errors import ParityError, Say, UsageError
 from parity.floors import Floors
-from parity.golden.faults import Faults
+from parity.golden.faults import NOT_DIVIDED, Faults
 from parity.hooks.sites import SitePlan
 from parity.models.registry import opened
 from parity.models.text import TEXT
-from parity.paths.plan import DEFAULT_KINDS, STAGES_STEP, VAE_STAGE, Given, Openers, Plan, Role, Spec, Start
-from parity.records import LOOP, Floor, Key, Record, StepRecords
+from parity.paths.plan import DEFAULT_KINDS, Given, Openers, Plan, Role, Spec, Start
+from parity.records import AFTER, LOOP, OUTSIDE, Floor, Key, Record, StepRecords
 from parity.runs.chain import latents_of
 from parity.runs.checks import coarse_settings
 from parity.runs.compare import run
-from parity.runs.request import Request, RunSpec, Say
+from parity.runs.request import Request, RunSpec
 from parity.runs.sides import source_of
 from parity.settings import BY_NAME, Settings, differences
-
-NOT_DIVIDED = "vae.scaling=none"
 
 
 def explain_stage(request: Request, openers: Openers, say: Say) -> Iterator[Cause | Note]:
@@ -61,7 +59,7 @@ def explain_stage(request: Request, openers: Openers, say: Say) -> Iterator[Caus
         request = request.of("logic")
     again = _Again(request, openers, say)
     varied = [d for d in differences(request.reference, request.candidate) if BY_NAME[d.setting].is_of((stage,))]
-    if stage == VAE_STAGE and (request.ports.any or not varied):
+    if stage == AFTER and (request.ports.any or not varied):
         yield from _decoding(again)
         return
     try:
@@ -79,7 +77,7 @@ def _not_run_again(request: Request, found: Result) -> str:
         return f"compared again, the {request.stage} stage agrees on this machine"
     if found.failed == "preflight":
         return f"what the {request.stage} stage is given or gives differs: nothing was run again"
-    if request.ports.any and request.stage != VAE_STAGE:
+    if request.ports.any and request.stage != AFTER:
         return "a port stands in this run: its code is its own, and no setting of its stage is swapped"
     if request.stage == TEXT and request.stage1 is not None:
         return "the candidate's embeddings are a file's: there is no encoder of its own to run again"
@@ -147,7 +145,7 @@ class _Again:
                 first = next(iter(side.observe(plan)))
             records += [r for r in first.records if r.key.module == LOOP and r.sketch is not None]
             found |= first.floors
-        return as_read(StepRecords(STAGES_STEP, tuple(records), found)).where(lambda key: not key.is_apart)
+        return as_read(StepRecords(OUTSIDE, tuple(records), found)).where(lambda key: not key.is_apart)
 
     @functools.cached_property
     def _parts(self) -> tuple[tuple[str, Callable[[Settings], Settings]], ...]:
@@ -160,4 +158,4 @@ class _Again:
     @functools.cached_property
     def _latents(self) -> Given | None:
         """What both sides decode."""
-        return latents_of(self.request, self.openers, self.say) if self.request.stage == VAE_STAGE else None
+        return latents_of(self.request, self.openers, self.say) if self.request.stage == AFTER else None

@@ -24,8 +24,7 @@ from parity.compare.reason import Note
 from parity.compare.result import HARMLESS, Cause, Witness
 from parity.errors import ParityError, UsageError
 from parity.floors import L2_LIMIT
-from parity.paths.plan import LOOP_STAGE
-from parity.records import LOOP, Key, StepRecords
+from parity.records import LOOP, LOOP_STAGE, Key, StepRecords
 from parity.runs.request import RunSpec
 from parity.settings import Settings, remedy, sentence
 

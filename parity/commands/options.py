@@ -30,7 +30,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args, get_type_hints
 import typer
 from typer.models import OptionInfo
 
-from parity.errors import UsageError
+from parity.errors import Say, UsageError
 from parity.models.registry import DEFAULT_MODEL, require_model, tiny_names
 from parity.paths.plan import Openers
 from parity.paths.worker.extras import check_extras, quieten, require_one_process
@@ -38,7 +38,7 @@ from parity.records import Provenance
 from parity.report import formats
 from parity.report.comparison import Comparison
 from parity.report.document import Document
-from parity.report.output import Say, console, progress, show, tell, write
+from parity.report.output import console, progress, show, tell, write
 from parity.runs.given import read_given
 from parity.runs.request import NO_PORTS, STAGES, Checks, Isolation, Request, load_ports
 from parity.settings import parse

@@ -20,7 +20,6 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
@@ -36,23 +35,16 @@ from parity.compare.pairs import Branches, decodes, matching
 from parity.compare.preflight import failed, of_weights
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Cause, Check, Failed, Origin, Result, measured
-from parity.errors import UsageError
+from parity.errors import Say, UsageError
 from parity.golden import Golden
 from parity.golden.disk.part import tabled
 from parity.golden.rename import NONE, Rename, Renamer
-from parity.records import AFTER, PORT, Key, Provenance, StepRecords
+from parity.records import AFTER, ATTENTION, PORT, Key, Provenance, StepRecords
 from parity.settings import BITS, NEUTRAL
 from parity.settings.chips import NO_CHIP
 
-ATTENTION = ".attention"
 TO_COUNT = "to count zeroed or padded keys"
 """How the note begins that says what a count needs."""
-
-
-class Say(Protocol):
-    """Names the stage that begins, or how far it has come."""
-
-    def __call__(self, text: str, done: int | None = None, total: int | None = None) -> None: ...
 
 
 class Auto:
@@ -296,8 +288,8 @@ def _phantoms(sides: Sides, renamer: Renamer, result: Result) -> Iterator[Cause 
     one whose rows are others on both sides."""
     assert result.origin is not None
     origin = result.origin.key
-    here = origin.module.endswith(ATTENTION) and origin.port.startswith("out")
-    unpaired = [name for name in result.why.not_compared if name.endswith(ATTENTION)]
+    here = origin.module.endswith(f".{ATTENTION}") and origin.port.startswith("out")
+    unpaired = [name for name in result.why.not_compared if name.endswith(f".{ATTENTION}")]
     if not here and not unpaired:
         return
     module = origin.module if here else unpaired[-1]

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from parity.records import FRAMES, LOOP, Key
+from parity.records import FRAMES, LOOP, LOOP_STAGE, Key
 
 NAN = float("nan")
 
@@ -33,9 +33,6 @@ Problem = Literal[
     "no_prediction",
     "coarser",
 ]
-
-TRANSFORMER = "transformer"
-"""The stage that nearly every site is in, which a sentence leaves out."""
 
 WIDE = 0.05
 """Between what a floor in float32 may be at most, and one in a 16-bit dtype (`parity.compare.conclude`)."""
@@ -217,7 +214,7 @@ def place(key: Key) -> str:
         rest = "" if rest == "input" else f" {rest}" if rest else ""
         named = f"{key.module or 'model'} {'input' if what == 'in' else 'output'}{rest}"
     where = [
-        *([key.stage] if key.stage not in ("", TRANSFORMER) else []),
+        *([key.stage] if key.stage not in ("", LOOP_STAGE) else []),
         *([f"step {key.step}"] if key.step >= 0 else []),
         *([key.branch] if key.branch else []),
         *([f"call {key.call}"] if key.call else []),

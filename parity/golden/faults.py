@@ -21,6 +21,8 @@ from parity.records import Record, StepRecords
 FOLDER = "faults"
 """Within the golden's own."""
 _AND = "+"
+NOT_DIVIDED = "vae.scaling=none"
+"""Kept beside each fault of a decoder: a port that forgets the division often has another fault too."""
 
 Faults = frozenset[str]
 """`setting=value` of those that a run had."""

@@ -39,9 +39,9 @@ from parity.hooks.torchtools import Intercept, callable_modules, leaves, mapped,
 from parity.paths.layout import Apart, Layout, is_mask
 from parity.paths.loaded import tensor
 from parity.paths.loop import Around, Loop, Once, denoise
-from parity.paths.plan import LOOP_STAGE, Plan, module_of, name_of
+from parity.paths.plan import Plan, module_of, name_of
 from parity.paths.reference import TorchBackend
-from parity.records import Key, Record, StepRecords, any_block
+from parity.records import LOOP_STAGE, Key, Record, StepRecords, any_block
 
 Fate = Literal["followed", "same", "absent", "left"]
 """What becomes of a value: it gives way, it need not, the candidate does not hand it out, or it cannot give way."""

@@ -28,25 +28,12 @@ from parity.paths.floors import Variant, make_variants, with_floors
 from parity.paths.follow import Walk, follow, stepwise, take
 from parity.paths.loaded import Conditions, Inputs, Loaded, draw_noise, require_fit, require_place, tensor
 from parity.paths.loop import Around, Loop, Once, denoise, prepare
-from parity.paths.plan import (
-    BESIDE,
-    LOOP_STAGE,
-    STAGES_STEP,
-    VAE_STAGE,
-    Array,
-    Ends,
-    Forced,
-    Plan,
-    Source,
-    Spec,
-    State,
-    split_branches,
-)  # fmt: skip
+from parity.paths.plan import BESIDE, Array, Ends, Forced, Plan, Source, Spec, State, split_branches
 from parity.paths.port.load import DEFAULT_TIMEOUT, Entry, load_entry
 from parity.paths.port.ported import Ported
 from parity.paths.port.settings import PortInfo, typed
 from parity.paths.stage import Opaque, Stage, decoder_of, known
-from parity.records import Facts, StepRecords
+from parity.records import AFTER, LOOP_STAGE, OUTSIDE, Facts, StepRecords
 from parity.settings import Backend as PathName, Settings
 
 PATHS: Mapping[str, PathName] = {"reference": "torch", "candidate": "torchax"}
@@ -234,7 +221,7 @@ class LiveSide:
 
 
 class StageSide(LiveSide):
-    """A stage outside the loop, of one step, `STAGES_STEP`; what it ends in are its outputs: `cond.prompt_embeds`,
+    """A stage outside the loop, of one step, `OUTSIDE`; what it ends in are its outputs: `cond.prompt_embeds`,
     `.frames`.
 
     Runs that measure its floors take this side's own inputs where a plan is `forced`, as in a comparison of the stage
@@ -252,7 +239,7 @@ class StageSide(LiveSide):
     @functools.cached_property
     def port(self) -> Entry | None:
         """The candidate's, which may bring a decoder."""
-        return super().port if self.spec.option == "--port" and self.spec.source.stage == VAE_STAGE else None
+        return super().port if self.spec.option == "--port" and self.spec.source.stage == AFTER else None
 
     @functools.cached_property
     def loaded(self) -> Loaded:
@@ -274,7 +261,7 @@ class StageSide(LiveSide):
 
     @property
     def _span(self) -> tuple[int, int]:
-        return STAGES_STEP, STAGES_STEP + 1
+        return OUTSIDE, OUTSIDE + 1
 
     def _begin(
         self, side: Loaded, step: int, state: State | None, around: Around = nullcontext, forced: bool = True
@@ -287,7 +274,7 @@ class StageSide(LiveSide):
         for name in self._also(plan):
             again = Once(replace(self.loaded, inputs=self.loaded.inputs.of(name)))
             # Observed as before, though nobody reads it: the same program runs, and no other is compiled.
-            next(denoise(again, plan.sites, first=STAGES_STEP))
+            next(denoise(again, plan.sites, first=OUTSIDE))
             came[f"{BESIDE}{name}"] = again.outputs
         return Ends(came)
 

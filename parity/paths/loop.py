@@ -21,9 +21,9 @@ from parity.models.family import Sampler
 from parity.models.feature_cache import Features
 from parity.models.patches import setting_dtype
 from parity.paths.loaded import Arguments, Loaded, StepCalls, array, dtype_name
-from parity.paths.plan import LOOP_STAGE, Array, Forced, Outputs, State
+from parity.paths.plan import Array, Forced, Outputs, State
 from parity.paths.stage import Stage
-from parity.records import LOOP, Key, Record, Schedule, StepRecords
+from parity.records import LOOP, LOOP_STAGE, Key, Record, Schedule, StepRecords
 from parity.sketch import value_record
 
 LATENTS = "latents"
@@ -107,7 +107,7 @@ class Loop:
 
 @dataclass
 class Once:
-    """A stage outside the loop, whose only step is `STAGES_STEP`.
+    """A stage outside the loop, whose only step is `OUTSIDE`.
 
     Attributes:
         outputs: what it came to, by branch and name.

@@ -19,14 +19,10 @@ import numpy as np
 
 from parity.hooks.sites import SitePlan
 from parity.paths.port.settings import PortInfo
-from parity.records import LOOP, Array as Array, Facts, Key, StepRecords
+from parity.records import LOOP, LOOP_STAGE, Array as Array, Facts, Key, StepRecords
 
 T = TypeVar("T")
 
-LOOP_STAGE = "transformer"
-"""The stage that the denoising loop runs."""
-VAE_STAGE = "vae"
-"""The stage that decodes what the loop comes to."""
 VAE_INPUT = ".latents"
 """The VAE's input among a side's explicit ones: it has no guidance branch."""
 
@@ -159,9 +155,6 @@ class Plan:
     far: bool = False
     own_order: bool = False
 
-
-STAGES_STEP = -1
-"""The step of the stages outside the loop, in a golden."""
 
 KINDS = ("fp64", "rounding", "dtype", "kernel")
 """What floors are measured from; docs/how-it-works.md has the rule."""

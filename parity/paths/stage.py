@@ -38,12 +38,12 @@ from parity.models.stage_files import read_stage1, read_stage2
 from parity.models.text import TEXT, Encoder, divided, load_encoder, skeleton as encoder_skeleton
 from parity.models.vae import CacheRows, load_decoder
 from parity.paths.loaded import Arguments, Conditions, Inputs, Predicted, StepCalls, array, dtype_name, tensor
-from parity.paths.plan import STAGES_STEP, VAE_STAGE, Array, Spec, split_branches
+from parity.paths.plan import Array, Spec, split_branches
 from parity.paths.port.load import Entry
 from parity.paths.port.ported import built, guarded, moved
 from parity.paths.reference import TorchBackend
 from parity.port import Port
-from parity.records import LOOP, Key, Record
+from parity.records import AFTER, LOOP, OUTSIDE, Key, Record
 from parity.settings import SETTINGS, Reached, Settings, parse
 from parity.sketch import shown_record, value_record
 
@@ -116,7 +116,7 @@ class Stage(Family):
     def records(self, output: Array, branch: str) -> Iterator[Record]:
         """An output, which is held whole and decides."""
         for suffix, (rows, frame) in self.divide(branch, output.values).items():
-            key = Key(self.stage, STAGES_STEP, branch, f"{LOOP}:{self.output}{suffix}")
+            key = Key(self.stage, OUTSIDE, branch, f"{LOOP}:{self.output}{suffix}")
             record = value_record(key, rows, output.dtype)
             yield replace(record, rows=frame)
             if self.pictures:
@@ -158,7 +158,7 @@ def decoder_of(stage: Stage, entry: Entry, settings: Settings) -> Compute | None
     if port.vae is None:
         return None
     for setting in SETTINGS:
-        if setting.places == (VAE_STAGE,) and settings.changed(setting.name):
+        if setting.places == (AFTER,) and settings.changed(setting.name):
             own = f"{setting.name} is a setting of parity's own VAE, and {entry.named} brings its own"
             raise UsageError(f"{own}: leave it out")
     return lambda branch, inputs: _decoded(entry, port, inputs)
@@ -239,19 +239,19 @@ def _vae(spec: Spec, case: Case, family: Family) -> Stage:
     vae_config(case.folder)  # refuses a class that is not known
     given = spec.start.inputs or {}  # of one that is opened for its weights alone there are none
     return Stage(
-        stage=VAE_STAGE,
+        stage=AFTER,
         case=case,
         output="frames",
         trunk="decoder",
         make=partial(load_decoder, case),
         inputs=split_branches({name: tensor(x) for name, x in given.items()}),
-        place=VAE_STAGE,
+        place=AFTER,
         rule=CacheRows(),
         pictures=True,
     )
 
 
-_STAGES: Mapping[str, Callable[[Spec, Case, Family], Stage]] = {TEXT: _text, VAE_STAGE: _vae}
+_STAGES: Mapping[str, Callable[[Spec, Case, Family], Stage]] = {TEXT: _text, AFTER: _vae}
 
 
 def file_latents(case: Case, file: Path) -> Array:
@@ -279,6 +279,6 @@ def stage_modules(case: Case, family: Family, stages: tuple[str, ...]) -> dict[s
         found |= {e.part: ["", *module_tree(encoder_skeleton(case, e))] for e in family.text(case).encoders}
     if "transformer" in stages:
         found["transformer"] = ["", *module_tree(skeleton(case.folder, "transformer")), "rope"]
-    if VAE_STAGE in stages:
-        found[VAE_STAGE] = ["", *module_tree(load_decoder(case, parse("torch")))]
+    if AFTER in stages:
+        found[AFTER] = ["", *module_tree(load_decoder(case, parse("torch")))]
     return found

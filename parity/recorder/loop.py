@@ -23,9 +23,8 @@ from parity.hooks.methods import all_of, replaced, watched
 from parity.hooks.reduce.on_torch import widen16
 from parity.port import listening
 from parity.recorder.rerun import Again
-from parity.recorder.steps import OUTSIDE, STAGE
 from parity.recorder.wrong import latents_of, unobserved
-from parity.records import FRAMES, LOOP, Key, Record
+from parity.records import FRAMES, LOOP, LOOP_STAGE, OUTSIDE, Key, Record
 from parity.sketch import shown_record, value_record
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ class Loop:
 
     def _values(self, values: Mapping[str, Any]) -> list[Record]:
         return [
-            Record(Key(STAGE, self.steps.number, "", f"{LOOP}:{port}"), "none")
+            Record(Key(LOOP_STAGE, self.steps.number, "", f"{LOOP}:{port}"), "none")
             if values[name] is None
             else self.steps.value(port, self.kind.host(values[name]), _dtype(values[name]))
             for name, port in _PORTS.items()
@@ -116,7 +115,8 @@ class Loop:
         for name in ("timesteps", "sigmas"):
             values = self.kind.numbers(getattr(scheduler, name, None))
             if values.size:
-                found.append(value_record(Key(STAGE, self.steps.number, "", f"schedule:{name}"), values, "float64"))
+                key = Key(LOOP_STAGE, self.steps.number, "", f"schedule:{name}")
+                found.append(value_record(key, values, "float64"))
         return found
 
     def _place(self, scheduler: Any, timestep: Any) -> list[Record]:
@@ -267,7 +267,7 @@ class Loop:
                 counted = f"{self.steps.number} {name}"
                 call = self._named[counted]
                 self._named[counted] += 1
-                key = Key(STAGE, self.steps.number, "", f"{module}:{port or 'out'}", call)
+                key = Key(LOOP_STAGE, self.steps.number, "", f"{module}:{port or 'out'}", call)
                 value = np.ascontiguousarray(x if isinstance(x, np.ndarray) else self.kind.host(x))
                 value = value.view(value.real.dtype) if np.iscomplexobj(value) else value
                 self.steps.part.append(replace(value_record(key, value, _dtype(x)), value=None))

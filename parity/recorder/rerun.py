@@ -27,8 +27,7 @@ from parity.golden import Golden, GoldenWriter
 from parity.hooks.methods import all_of
 from parity.hooks.perturb import perturbed
 from parity.hooks.torchtools import mapped, plain
-from parity.recorder.steps import OUTSIDE
-from parity.records import LOOP, READ, Floor, Key, Record, StepRecords
+from parity.records import LOOP, OUTSIDE, READ, Floor, Key, Record, StepRecords
 from parity.sketch import Geometry, norm
 
 if TYPE_CHECKING:

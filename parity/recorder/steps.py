@@ -26,12 +26,8 @@ import torch
 from parity.golden import GoldenWriter
 from parity.hooks.methods import replaced
 from parity.hooks.reduce.on_torch import is_split
-from parity.records import LOOP, Key, Provenance, Record, StepRecords
+from parity.records import AFTER, LOOP, LOOP_STAGE, OUTSIDE, Key, Provenance, Record, StepRecords
 from parity.sketch import value_record
-
-STAGE, AFTER = "transformer", "vae"
-OUTSIDE = -1
-"""The step of what happens outside the loop."""
 
 _FIRST = ("schedule:", f"{LOOP}:timestep", f"{LOOP}:sigma", f"{LOOP}:dt", f"{LOOP}:step_index", f"{LOOP}:history")
 
@@ -141,7 +137,7 @@ class Steps:
 
     def value(self, port: str, value: np.ndarray, dtype: str, branch: str = "") -> Record:
         """A record of one of the loop's own values, held whole."""
-        return value_record(Key(STAGE, self.number, branch, f"{LOOP}:{port}"), value, dtype)
+        return value_record(Key(LOOP_STAGE, self.number, branch, f"{LOOP}:{port}"), value, dtype)
 
     def after_loop(self, port: str, value: np.ndarray, dtype: str, call: int, *, held: bool) -> Record:
         """A record of a value of the decoder; a video is as large as everything else together: its sketch alone."""

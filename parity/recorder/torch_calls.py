@@ -29,9 +29,9 @@ from parity.hooks.sites import SitePlan, plan_sites
 from parity.hooks.tap import Reducer, Tap, by_branch, rows_of
 from parity.hooks.torchtools import ORIGINAL, eagerly, entry_of, leaves, mapped, module_tree, prediction_of
 from parity.recorder.rerun import Again, Memory
-from parity.recorder.steps import STAGE, Branches, names_of
+from parity.recorder.steps import Branches, names_of
 from parity.recorder.wrong import STEP, copied
-from parity.records import Key, Record
+from parity.records import LOOP_STAGE, Key, Record
 
 if TYPE_CHECKING:
     from parity.recorder.record import Recording
@@ -45,7 +45,7 @@ class Kind:
 
     def records(self, tap: Tap, step: int) -> list[Record]:
         """What a tap saw, brought to the host."""
-        return torch_records(tap.entries, STAGE, step)
+        return torch_records(tap.entries, LOOP_STAGE, step)
 
     def host(self, x: torch.Tensor) -> Any:
         """A tensor's values; 16-bit floats as float32."""

@@ -25,9 +25,9 @@ from parity.hooks.methods import replaced
 from parity.hooks.reduce.on_jax import BatchingReducer, array_of, jax_records, on_host, split, whole
 from parity.hooks.tap import Entry, Reducer, Tap
 from parity.hooks.torchtools import named_arguments, on_jax, prediction_of, uncached
-from parity.recorder.steps import STAGE, names_of
+from parity.recorder.steps import names_of
 from parity.recorder.torch_calls import Calls, Kind
-from parity.records import Record
+from parity.records import LOOP_STAGE, Record
 
 
 class InTorchax(Kind):
@@ -39,7 +39,7 @@ class InTorchax(Kind):
     def records(self, tap: Tap, step: int) -> list[Record]:
         assert isinstance(tap.reducer, BatchingReducer)
         static, reduced = split(tap, tap.reducer)
-        return jax_records(static, reduced, step, STAGE)
+        return jax_records(static, reduced, step, LOOP_STAGE)
 
     def host(self, x: torch.Tensor) -> Any:
         return on_host(whole(array_of(x)))
@@ -123,7 +123,7 @@ class CompiledCalls(Calls):
         with self.recording.guard():
             entries = tuple(replace(e, branch=branches[int(e.branch)]) for e in traced[0])
             step = self.steps.number
-            self.steps.part += self.placed(jax_records(entries, interop.jax_view(reduced), step, STAGE))
+            self.steps.part += self.placed(jax_records(entries, interop.jax_view(reduced), step, LOOP_STAGE))
             self.steps.part += self.predictions(rows, out)
         if self.same.get(key):
             return out

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from parity.golden.faults import Faults, write_faults
+from parity.golden.faults import NOT_DIVIDED, Faults, write_faults
 from parity.hooks.attach import attached
 from parity.hooks.faults import Fault, Faulty, Lengths, Video, faulty
 from parity.hooks.reduce.on_torch import torch_records
@@ -29,8 +29,6 @@ from parity.records import Record
 
 STEP = 0
 """The step whose calls are repeated."""
-NOT_DIVIDED = "vae.scaling=none"
-"""Kept beside each fault of a decoder: a port that forgets the division often has another fault too."""
 
 
 def _scale(vae: Any) -> float:

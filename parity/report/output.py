@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from parity.errors import UsageError
+from parity.errors import Say, UsageError
 from parity.files import replacing
 from parity.redact import printable, without_secrets
 
@@ -103,12 +103,6 @@ def write(path: Path, text: str | Callable[[], str], option: str) -> None:
 
 WORTH_SAYING = 2.0
 """Seconds from which the total time is shown."""
-
-
-class Say(Protocol):
-    """Names the stage that begins, or how far it has come: `done` of `total` parts, where that is known."""
-
-    def __call__(self, text: str, done: int | None = None, total: int | None = None) -> None: ...
 
 
 @contextlib.contextmanager

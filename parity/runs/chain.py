@@ -24,11 +24,13 @@ from parity.compare.frames import as_shown, frame_diffs, frame_errors, frames_of
 from parity.compare.metrics import distance
 from parity.compare.reason import Note, Output, Reason
 from parity.compare.result import Distance, FrameError, Result
+from parity.errors import Say
 from parity.floors import L2_LIMIT
 from parity.models.registry import opened
-from parity.paths.plan import BESIDE, VAE_INPUT, VAE_STAGE, Ends, Given, Openers, Outputs, Pair, Plan, Start
+from parity.paths.plan import BESIDE, VAE_INPUT, Ends, Given, Openers, Outputs, Pair, Plan, Start
+from parity.records import AFTER
 from parity.runs.compare import Encodings, compare, compare_stage, merged
-from parity.runs.request import Choice, Request, Say
+from parity.runs.request import Choice, Request
 from parity.runs.sides import Sink, counted, spec_of
 
 FRAMES = ".frames"
@@ -164,20 +166,20 @@ def _judged(result: Result, came: Pair[Ends], chained: bool, sink: Sink) -> Resu
     sink.frames("candidate", theirs)
     failing = result.failed or ("logic" if "float32" not in runs else "precision")
     if ours.shape != theirs.shape:
-        return dataclasses.replace(result, stages=(stage_diff(result, VAE_STAGE),))
+        return dataclasses.replace(result, stages=(stage_diff(result, AFTER),))
     others = [_frames(x) for name, x in runs.items() if not name.startswith(BESIDE) and name != "float32"]
     floors = np.maximum(np.max([spread(frames_of(ours), frames_of(x)) for x in others], axis=0), _least(ours))
     shown = as_shown(ours, theirs)
     own = frame_errors(frames_of(shown[0]), frames_of(shown[1]), floors)
     if not chained:
-        return dataclasses.replace(result, stages=(stage_diff(result, VAE_STAGE),), frames=frame_diffs(own, None))
+        return dataclasses.replace(result, stages=(stage_diff(result, AFTER),), frames=frame_diffs(own, None))
     last = _frames(came.candidate.runs[f"{BESIDE}{CHAIN}"])
     sink.frames("candidate_in_chain", last)
     far, chain = _chain(came.reference, ours, last, floors)
     if result.verdict == "pass" and not far.ratio <= L2_LIMIT:
-        why = Reason(kind="output", stage=VAE_STAGE, output=Output(FRAMES.strip("."), far))
+        why = Reason(kind="output", stage=AFTER, output=Output(FRAMES.strip("."), far))
         result = dataclasses.replace(result, verdict="fail", failed=failing, why=why)
-    return dataclasses.replace(result, stages=(stage_diff(result, VAE_STAGE, far),), frames=frame_diffs(own, chain))
+    return dataclasses.replace(result, stages=(stage_diff(result, AFTER, far),), frames=frame_diffs(own, chain))
 
 
 def _frames(outputs: Outputs) -> np.ndarray:

@@ -26,12 +26,12 @@ from types import MappingProxyType
 from parity.compare.preflight import WEIGHTS, causes_of, failed, of_weights
 from parity.compare.reason import Note, Output, Reason
 from parity.compare.result import Check, Checked, Result
-from parity.errors import InconclusiveError
+from parity.errors import InconclusiveError, Say
 from parity.paths.plan import Ends, Openers, Pair, Start
 from parity.records import LOOP
 from parity.runs.checks import REACHED, logic, precision, truth_alone
 from parity.runs.follow import unobserved
-from parity.runs.request import Request, Say
+from parity.runs.request import Request
 from parity.runs.sides import Ready, Sink, ready, workers
 from parity.settings import BITS, differences
 

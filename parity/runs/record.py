@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from parity.errors import InconclusiveError, UsageError
+from parity.errors import InconclusiveError, Say, UsageError
 from parity.golden import Golden, GoldenWriter
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.models.folder import Case
@@ -30,10 +30,7 @@ from parity.models.registry import opened
 from parity.paths.plan import (
     DEFAULT_KINDS,
     KINDS,
-    LOOP_STAGE,
-    STAGES_STEP,
     VAE_INPUT,
-    VAE_STAGE,
     Ends,
     Openers,
     Plan,
@@ -44,9 +41,9 @@ from parity.paths.plan import (
     State,
     state_of,
 )
-from parity.records import LOOP, Facts, Floor, Key, Record, StepRecords
+from parity.records import AFTER, LOOP, LOOP_STAGE, OUTSIDE, Facts, Floor, Key, Record, StepRecords
 from parity.runs.given import carry
-from parity.runs.request import Choice, Request, Say
+from parity.runs.request import Choice, Request
 from parity.runs.sides import arrays, counted, modules_of, source_of, spec_of, workers
 from parity.settings import DeepCache, Settings
 
@@ -130,7 +127,7 @@ def _recorded(request: RecordRequest, side: Side, facts: Facts, chain: Chain | N
     provenance = replace(facts.provenance, command=request.command, weights=weights, sites=request.run.sites)
     written = 0
     with GoldenWriter(request.where, provenance, resume=request.resume, overwrite=request.overwrite) as writer:
-        if STAGES_STEP in writer.steps_done:
+        if OUTSIDE in writer.steps_done:
             return Recorded(0)  # it is the last to be written
         done = len(writer.steps_done)
         over = done >= request.run.steps and "vae" not in request.run.stages
@@ -249,7 +246,7 @@ class Chain:
         made = cls(case, family, request, openers, run.choices())
         if "vae" in run.stages:
             # Its weights belong to the provenance, which is written first: before there is anything to decode.
-            vae = openers.of(request.side).open(made._spec(VAE_STAGE, "", request.settings))
+            vae = openers.of(request.side).open(made._spec(AFTER, "", request.settings))
             made.weights |= vae.facts().provenance.weights
             vae.close()
         return made
@@ -272,7 +269,7 @@ class Chain:
         say("vae: decoding")
         beside = {name: {VAE_INPUT: x["latents"]} for name, x in ends.beside.items()}
         start = Start({VAE_INPUT: ends.own["latents"]}, beside)
-        self._run(replace(self._spec(VAE_STAGE, "", self.request.settings), start=start), self.choices["vae"])
+        self._run(replace(self._spec(AFTER, "", self.request.settings), start=start), self.choices["vae"])
 
     def _spec(self, stage: str, part: str, settings: Settings) -> Spec:
         source = source_of(replace(self.request.run, stages=(stage,), part=part))
@@ -295,7 +292,7 @@ class Chain:
         for step in side.observe(Plan(sites=sites, floors=self.request.floors)):
             for r in step.records:
                 # The values of a whole video are as large as everything else together: its sketch is compared.
-                video = spec.source.stage == VAE_STAGE and r.key.module == LOOP
+                video = spec.source.stage == AFTER and r.key.module == LOOP
                 self.records.append(replace(r, key=placed(r.key), value=None if video else r.value))
             self.floors |= {placed(key): floor for key, floor in step.floors.items()}
         ends = side.ends()
@@ -303,4 +300,4 @@ class Chain:
         return ends
 
     def step(self) -> StepRecords:
-        return StepRecords(STAGES_STEP, tuple(self.records), self.floors)
+        return StepRecords(OUTSIDE, tuple(self.records), self.floors)

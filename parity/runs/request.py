@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, Protocol, get_args
+from typing import Annotated, Literal, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -22,18 +22,13 @@ from parity.errors import UsageError
 from parity.files import read_bytes
 from parity.hooks.sites import split_sites
 from parity.models.registry import DEFAULT_MODEL, opened
-from parity.paths.plan import LOOP_STAGE, Openers, Role
+from parity.paths.plan import Openers, Role
 from parity.paths.port.settings import PortInfo, chosen, port_timeout
 from parity.paths.worker.process import Workers
+from parity.records import LOOP_STAGE
 from parity.redact import typed_command, without_secrets
 from parity.runs.given import Like
 from parity.settings import SETTINGS, Settings, paired
-
-
-class Say(Protocol):
-    """Names the stage that begins, or how far it has come."""
-
-    def __call__(self, text: str, done: int | None = None, total: int | None = None) -> None: ...
 
 
 def no_run(where: Path, instead: str = "two goldens") -> UsageError:

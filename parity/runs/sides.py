@@ -18,12 +18,12 @@ import numpy as np
 
 from parity.compare.preflight import Factors, laid_out, preflight
 from parity.compare.result import Check
-from parity.errors import UsageError
+from parity.errors import Say, UsageError
 from parity.hooks.sites import SitePlan, plan_sites
-from parity.paths.plan import LOOP_STAGE, Array, Ends, Given, Openers, Pair, Role, Side, Source, Spec, Start
+from parity.paths.plan import Array, Ends, Given, Openers, Pair, Role, Side, Source, Spec, Start
 from parity.paths.worker.process import Workers
-from parity.records import Facts, StepRecords
-from parity.runs.request import Request, Say
+from parity.records import LOOP_STAGE, Facts, StepRecords
+from parity.runs.request import Request
 from parity.settings import Difference, Settings, differences
 
 

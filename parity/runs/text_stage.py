@@ -17,7 +17,7 @@ from parity.compare.conclude import stage_diff
 from parity.compare.preflight import failed
 from parity.compare.reason import Reason
 from parity.compare.result import Check, Result
-from parity.errors import InconclusiveError
+from parity.errors import InconclusiveError, Say
 from parity.models.patches import DTYPES
 from parity.models.registry import opened
 from parity.models.stage_files import read_stage1
@@ -27,7 +27,7 @@ from parity.paths.plan import Ends, Given, Openers, Pair, Start, split_branches
 from parity.paths.stage import held_dtype
 from parity.runs.checks import coarse_settings
 from parity.runs.compare import Encodings, compare_stage, merged
-from parity.runs.request import Choice, Request, Say
+from parity.runs.request import Choice, Request
 from parity.settings import BITS, Settings
 
 Came = Mapping[str, dict[str, Pair[Ends]]]

@@ -44,9 +44,9 @@ from parity.paths.jax.mesh import Devices
 from parity.paths.jax.tracing import scoped, to_jax
 from parity.paths.loaded import Inputs, Loaded, batched
 from parity.paths.loop import latents_dtype, prepare, shared_arguments
-from parity.paths.plan import LOOP_STAGE
 from parity.paths.port.load import Entry
 from parity.paths.port.ported import Ported
+from parity.records import LOOP_STAGE
 from parity.settings import SETTINGS, Reached, Settings
 
 

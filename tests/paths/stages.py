@@ -13,8 +13,8 @@ from parity.hooks.sites import SitePlan
 from parity.paths.live import Host, LiveSide, StageSide, _tensors
 from parity.paths.loaded import Loaded
 from parity.paths.loop import Once, denoise
-from parity.paths.plan import STAGES_STEP, VAE_INPUT, Array, Role, Spec, Start
-from parity.records import Record
+from parity.paths.plan import VAE_INPUT, Array, Role, Spec, Start
+from parity.records import OUTSIDE, Record
 from parity.runs.request import Request
 from parity.runs.sides import source_of
 from parity.settings import parse
@@ -58,6 +58,6 @@ def run_stage(
 ) -> tuple[np.ndarray, tuple[Record, ...]]:
     """What a stage gives for a branch's inputs, and its records."""
     walk = Once(replace(stage, inputs=replace(stage.inputs, conditions={branch: inputs})))
-    (step,) = denoise(walk, plan, first=STAGES_STEP)
+    (step,) = denoise(walk, plan, first=OUTSIDE)
     ((_, output),) = walk.outputs.items()
     return output.values, step.records

@@ -46,10 +46,9 @@ from parity.paths.jax.mesh import Devices, make_devices, port_devices, use_compi
 from parity.paths.jax.program import Programs, Shell, apart, holding
 from parity.paths.jax.tracing import InsideJitError, TracedTap, bounded, inlining, to_jax
 from parity.paths.loaded import BRANCHES, Arguments, Base, Inputs, Loaded, Predicted, StepCalls
-from parity.paths.plan import STAGES_STEP
 from parity.paths.reference import mark_text_settings, silenced
 from parity.paths.stage import Stage
-from parity.records import Record
+from parity.records import OUTSIDE, Record
 from parity.settings import Reached, Settings
 
 Returned = tuple[jax.Array, Kept, Any]
@@ -357,10 +356,10 @@ class _Outer:
         for port, value in values.items():
             tap.see("", 0, port, value)
         entries, reduced = split(tap, reducer)
-        self.records += jax_records(entries, reduced, STAGES_STEP, self.stage.stage)
+        self.records += jax_records(entries, reduced, OUTSIDE, self.stage.stage)
 
     def add(self, rest: Rest, reduced: Any) -> None:
         """The records of one call of the trunk, their call numbers after those of the calls before."""
         entries = tuple(replace(counted_on(e, self.calls), branch=self.branch) for e in rest.entries)
-        self.records += jax_records(entries, reduced, STAGES_STEP, self.stage.stage)
+        self.records += jax_records(entries, reduced, OUTSIDE, self.stage.stage)
         self.calls.update(rest.calls)
