@@ -250,13 +250,13 @@ class Family(Protocol):
         return Reached(settings)
 
     def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
-        """Apply the settings to a loaded model.
+        """Apply the settings to a loaded model; by default none, since its own code does.
 
         Args:
             traced: whether it will run under jax.jit or torchax. first: the first branch's condition, for the setting
                 that uses its mask in every branch.
         """
-        ...
+        return
 
     def constrain(self, model: Any, place: Constrain) -> None:
         """Have activations placed on a mesh."""

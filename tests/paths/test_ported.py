@@ -19,7 +19,9 @@ from parity.paths.port.ported import Ported
 from parity.port import Port
 from parity.settings import parse
 
-DEFAULTS = {"of", "recipe", "defaults", "pipeline_arguments", "static_arguments"}
+DEFAULTS = {
+    "of", "recipe", "defaults", "pipeline_arguments", "static_arguments", "adapt", "constrain", "rotary_tables",
+}  # fmt: skip
 
 
 def test_every_member_of_a_family_is_decided_on() -> None:

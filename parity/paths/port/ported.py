@@ -25,7 +25,7 @@ from parity.errors import MalformedError, UsageError
 from parity.golden.rename import Rename, decode_rename
 from parity.hooks.attach import masks_given
 from parity.hooks.torchtools import on_jax, prediction_of, uncompiled
-from parity.models.family import Condition, Constrain, Family, Said, Sampler
+from parity.models.family import Family, Said, Sampler
 from parity.models.feature_cache import CALL
 from parity.models.folder import Case
 from parity.models.generic.inputs import LATENT
@@ -285,15 +285,6 @@ class Ported(Family):
     def reached(self, settings: Settings) -> Reached:
         """Marks those that the port has read, and those that it reads from now on."""
         return Reached(settings, marks=self.marks)
-
-    def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
-        return
-
-    def constrain(self, model: Any, place: Constrain) -> None:
-        return
-
-    def rotary_tables(self, model: Any, latents: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {}
 
 
 @contextlib.contextmanager
