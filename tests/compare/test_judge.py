@@ -180,6 +180,10 @@ BIRTHS: dict[str, tuple[dict[str, float], dict[str, str]]] = {
         {"control:in.x": 0.0, "control:out": FAR, ":in.control": FAR, ":out": FAR},
         {"control:out": "module", ":in.control": "propagated", ":out": "propagated"},
     ),
+    "another mask, which is no input of the attention call that it is for": (
+        {"a:in.x": 0.0, "a:in.mask": FAR, "a.attention:in.query": 0.0, "a.attention:out": FAR, "a:out": FAR},
+        {"a:in.mask": "input", "a.attention:out": "propagated", "a:out": "propagated"},
+    ),
     "a prediction lost outside the model": (
         {":in.x": 0.0, ":out": 0.5, "cond/loop:noise_pred": FAR},
         {"loop:noise_pred": "module"},
