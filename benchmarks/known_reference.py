@@ -44,7 +44,10 @@ class _Openers:
 
     def open(self, spec: Spec) -> LiveSide:
         own = self.loaded is not None and spec.role == "candidate" and spec.settings == self.loaded.settings.as_text()
-        return LiveSide(self.host, spec, self.loaded if own else None)
+        side = LiveSide(self.host, spec)
+        if own:
+            side.loaded = self.loaded
+        return side
 
 
 class Known:

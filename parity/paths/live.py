@@ -82,17 +82,10 @@ class Host:
 
 
 class LiveSide:
-    """See the module's docstring.
+    """See the module's docstring; `spec`: what it is."""
 
-    Attributes:
-        spec: what it is. role: which side that is.
-    """
-
-    def __init__(self, host: Host, spec: Spec, loaded: Loaded | None = None) -> None:
-        """A side of a spec; `loaded`: the path that it names, where it is loaded already."""
-        self.host, self.spec, self.role = host, spec, spec.role
-        if loaded is not None:
-            self.loaded = loaded
+    def __init__(self, host: Host, spec: Spec) -> None:
+        self.host, self.spec = host, spec
         self._made: dict[tuple[str, ...], list[Variant]] = {}
         self._walked: tuple[Plan, Mapping[str, Loop | Once]] = Plan(), {}
 
@@ -105,7 +98,7 @@ class LiveSide:
 
     @property
     def settings(self) -> Settings:
-        return typed(self.port, PATHS[self.role], self.spec.settings)
+        return typed(self.port, PATHS[self.spec.role], self.spec.settings)
 
     @functools.cached_property
     def loaded(self) -> Loaded:
@@ -142,7 +135,7 @@ class LiveSide:
 
     def facts(self) -> Facts:
         loop = prepare(self.loaded)
-        return facts_of(with_names(loop) if self.spec.named else loop, self.role, alone=self.spec.source.alone)
+        return facts_of(with_names(loop) if self.spec.named else loop, self.spec.role, alone=self.spec.source.alone)
 
     # --- the steps
 
@@ -173,7 +166,7 @@ class LiveSide:
     def ends(self, leave: str | None = None) -> Ends:
         own, (_, runs) = self.loaded, self._walked
         if leave is not None and isinstance(loop := runs[""], Loop):
-            leave_files(Path(leave), self.role, loop)
+            leave_files(Path(leave), self.spec.role, loop)
         heard = own.backend.heard  # some of a port's names show only when it is called
         named = sorted(own.modules if heard is None else heard)
         came = {name: walk.outputs for name, walk in runs.items()}
@@ -284,7 +277,7 @@ class StageSide(LiveSide):
         if spec.run:
             return (spec.run,) if spec.run in spec.start.beside else ()
         alone = plan.floors and plan.forced
-        return tuple(spec.start.beside) if alone or self.role == "candidate" else ()
+        return tuple(spec.start.beside) if alone or self.spec.role == "candidate" else ()
 
     def close(self) -> None:
         super().close()
