@@ -291,10 +291,6 @@ class Schedule:
     end: float = 0.0
 
 
-NO_SCHEDULE = Schedule(np.zeros(0), np.zeros(0), None)
-"""Of a stage outside the loop."""
-
-
 @dataclass(frozen=True, slots=True)
 class Facts:
     """A side before its first forward: what preflight compares. Weights appear as fingerprints alone.
@@ -318,13 +314,13 @@ class Facts:
         narrow: share of its weights that lie in parameters which hold numbers of 16 bits alone, whatever their dtype.
     """
 
-    weights: Mapping[str, tuple[tuple[int, ...], str]]
-    dtypes: Mapping[str, str]
     inputs: Mapping[str, np.ndarray]
-    tables: Mapping[str, np.ndarray]
     provenance: Provenance
+    weights: Mapping[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    tables: Mapping[str, np.ndarray] = field(default_factory=dict)
     noise: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    schedule: Schedule = NO_SCHEDULE
+    schedule: Schedule = Schedule(np.zeros(0), np.zeros(0), None)
     own: bool = False
     encoded: bool = False
     placement: str = ""

@@ -173,10 +173,7 @@ def stage_facts(
         modules=modules,
     )
     return Facts(
-        weights={},
-        dtypes={},
         inputs={name: to_numpy(x) for name, x in inputs.items()},
-        tables={},
         provenance=origin,
         dtype=settings.text("dtype"),
         input_dtypes={name: dtype_name(x.dtype) for name, x in inputs.items()},
