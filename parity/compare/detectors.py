@@ -47,12 +47,6 @@ class Detectors:
     _guided: relations.Combined | None = None
     _spans: dict[bool, list[float]] = field(default_factory=dict)
 
-    def as_judged(self, reference: StepRecords, seen: Seen) -> StepRecords:
-        """The reference of a step as it is to be judged; see `relations.judged_by_own`."""
-        judged, notes = relations.judged_by_own(reference, seen)
-        self.notes += (note for note in notes if note not in self.notes)
-        return judged
-
     def seen(self, reference: StepRecords, candidate: StepRecords) -> Seen:
         """What both sides hold of the loop's values at a step."""
         ours, theirs = held(reference), held(candidate)

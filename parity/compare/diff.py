@@ -34,6 +34,7 @@ from parity.compare.judge import Judge
 from parity.compare.pairs import Branches, decodes, matching
 from parity.compare.preflight import failed, of_weights
 from parity.compare.reason import Note, Reason
+from parity.compare.relations import judged_by_own
 from parity.compare.result import Cause, Check, Failed, Origin, Result, measured
 from parity.errors import Say, UsageError
 from parity.golden import Golden
@@ -310,7 +311,8 @@ def judge_streams(steps: Iterable[tuple[StepRecords, StepRecords]], judge: Judge
     collected = Collected()
     for reference, candidate in steps:
         seen = detectors.seen(reference, candidate)
-        own = detectors.as_judged(reference, seen)
+        own, notes = judged_by_own(reference, seen)
+        detectors.notes += (note for note in notes if note not in detectors.notes)
         judged = judge.step(own, candidate)
         collected.add(own, candidate, judged)
         detectors.add(reference, candidate, seen, differs=any(d.verdict == "fail" for d in judged))
