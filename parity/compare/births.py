@@ -25,6 +25,7 @@ from parity.compare.result import UNKNOWN, Birth, Distance, SiteDiff, SiteVerdic
 from parity.floors import L2_LIMIT
 from parity.records import AFTER, ATTENTION, FRAMES, LOOP, SCHEDULE, Key, StepRecords
 from parity.settings import BY_NAME, DeepCache, Difference, deep_cache
+from parity.transforms import WITHIN
 
 _STEPPED = ("noise_pred", "latents.before", "pred_original.before", "history", "timestep_back", "sigma", "dt")
 _LOOP_INPUTS = {"noise_pred": ("noise_pred",), "latents.after": _STEPPED, "pred_original.after": _STEPPED}
@@ -314,7 +315,8 @@ def _birth(d: SiteDiff, given: float | None, before: float, inside: float) -> Bi
 
 
 def input_severities(diffs: Iterable[SiteDiff]) -> dict[object, float]:
-    """The worst severity among the compared inputs of each module call."""
+    """The worst severity among the compared inputs of each module call; infinite where a number is another: of a
+    timestep that is rounded an embedding makes other phases."""
     worst: dict[object, float] = {}
     loop: dict[tuple[str, str], float] = {}
     for d in diffs:
@@ -322,7 +324,8 @@ def input_severities(diffs: Iterable[SiteDiff]) -> dict[object, float]:
             continue
         if d.key.is_input:
             call = call_of(d.key)
-            worst[call] = max(worst.get(call, 0.0), severity(d))
+            other = len(d.shapes[0]) < 2 and d.distance.rel_l2 > WITHIN
+            worst[call] = max(worst.get(call, 0.0), math.inf if other else severity(d))
         elif d.key.module == LOOP:
             loop[d.key.branch, d.key.port] = severity(d)
     for port, made_of in _LOOP_INPUTS.items():

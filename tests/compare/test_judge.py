@@ -280,6 +280,18 @@ def test_an_argument_that_no_latents_are_in_does_not_inherit_from_them(
     assert births(handed.judge())["embed:in.t"] == "input"
 
 
+@pytest.mark.parametrize(("rounded", "birth"), [(1e-3, "propagated"), (0.0, "module")])
+@pytest.mark.parametrize("shape", [(1,), ()])
+def test_an_embedding_follows_a_timestep_that_is_rounded_within_its_floor(
+    rounded: float, birth: str, shape: tuple[int, ...]
+) -> None:
+    walk, t = Walk(), np.full(shape, 700.0, np.float32)
+    given = tensor("time:in.t", t), tensor("time:in.t", np.asarray(t * (1 + rounded), np.float32))
+    walk.pair(*given)
+    walk.site("time:out", FAR)
+    assert births(walk.judge(floors={given[0].key: Floor(1.0)})) == {"time:out": birth}
+
+
 @pytest.mark.parametrize(("wrong", "birth"), [(0.0, "propagated"), (0.1, "input")])
 def test_latents_that_are_scaled_by_sigma_differ_as_the_schedule_does(wrong: float, birth: str) -> None:
     latents = noise(1, (1, 4, 2, 6, 8))
