@@ -104,13 +104,13 @@ def schedule(seen: Seen) -> Iterator[Cause]:
     """The schedule as it was set: shifted once more, in bfloat16, of another shift."""
     sigmas, times = seen.pair(_SIGMAS), seen.pair(_TIMES)
     if sigmas is not None and apart(*sigmas) > SAME:
-        made = done(*sigmas)
-        if made is not None and made.words.startswith("shifted"):
+        made, of_the_config = done(*sigmas), [*_shift_of_the_config(*sigmas, seen.settings)]
+        if of_the_config:
+            yield from of_the_config
+        elif made is not None and made.words.startswith("shifted"):
             yield measured(f"the schedule's sigmas: {made}", "shift", at=_SIGMAS)
         elif how := _narrowed(made):
             yield measured(f"the schedule's sigmas are {how}", "schedule_dtype", "float32", "bfloat16", at=_SIGMAS)
-        else:
-            yield from _shift_of_the_config(*sigmas, seen.settings)
     if times is not None and apart(*times) > SAME and (how := _narrowed(done(*times))):
         steps = np.diff(times[1])
         repeats, rises = int(np.sum(steps == 0)), int(np.sum(steps > 0))

@@ -212,6 +212,9 @@ def test_a_schedule_of_another_shift_is_named_with_its_factor(factor: float, wor
     a = np.array([1.0, 0.9, 0.6, 0.3, 0.0])
     (cause,) = found((step(sigmas=a), step(sigmas=shifted(factor, a))))
     assert word in cause.cause
+    configs = {"scheduler.shift": "7.0"}, {"scheduler.shift": str(7 * factor)}
+    (cause,) = found((step(sigmas=a), step(sigmas=shifted(factor, a))), settings=configs)
+    assert cause.cause == f"the schedule's shift is {7 * factor:.4g}, not 7"
 
 
 @pytest.mark.parametrize(("is_rounded", "steps"), [(True, 50), (False, 50), (False, 20)])
