@@ -82,7 +82,7 @@ def differences(result: Result) -> tuple[Difference, ...]:
             continue  # it hands on what begins before it, or inside it
         other = same.get(key)
         if other is not None and code_of(other.site) != code_of(key.site):
-            handed = other.is_input and other.port == key.port and code_of(other.site) in found
+            handed = other.is_input and code_of(other.site) in found
             if handed or _hands_on(other, first, first):
                 again.add(code_of(key.site))
                 continue  # the model hands one value to several modules, or on

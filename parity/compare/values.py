@@ -179,7 +179,7 @@ def start(seen: Seen) -> Iterator[Cause]:
     if ("", _TIMES) in seen.ours:
         yield from _noise(seen, *pair)
     if seen.before is not None and all(x.shape == y.shape for x, y in zip(seen.before, pair, strict=True)):
-        yield from _continued(seen.step, seen.before, pair)
+        yield from _continued(seen, seen.before, pair)
 
 
 def _noise(seen: Seen, a: np.ndarray, b: np.ndarray) -> Iterator[Cause]:
@@ -238,26 +238,32 @@ def _correlation(x: np.ndarray, period: int) -> tuple[float, int]:
     return (float(p @ q) / size, p.size) if size > 0 and math.isfinite(size) else (0.0, 0)
 
 
-def _continued(step: int, before: Both, now: Both) -> Iterator[Cause]:
-    """Latents that are carried over on one side, and begun anew or changed between two steps on the other."""
-    ours, theirs = (_carried(x, y) for x, y in zip(before, now, strict=True))
+def _continued(seen: Seen, before: Both, now: Both) -> Iterator[Cause]:
+    """Latents that are carried over on one side, and begun anew, changed or rounded between two steps on the other."""
+    first, second = (_carried(x, y) for x, y in zip(before, now, strict=True))
+    if first == "float32" != second and second and seen.settings[1].get("dtype") == "float32":
+        text = f"the latents are rounded to {second} between two steps"
+        yield measured(text, "loop.latents", first, second, apart(before[1], now[1]), at=START)
+    ours, theirs = bool(first), bool(second)
     if ours == theirs:
         return
     one, other = ("the candidate", "the reference") if theirs else ("the reference", "the candidate")
     text = (
-        f"at step {step} {one} goes on from the latents of the step before, {other} does not: latents of a stage or "
-        "chunk that are drawn, scaled or injected between steps on one side alone (a name that two loops share)"
+        f"at step {seen.step} {one} goes on from the latents of the step before, {other} does not: latents of a stage "
+        "or chunk that are drawn, scaled or injected between steps on one side alone (a name that two loops share)"
     )
     sides = ("", "carried over") if theirs else ("carried over", "")
     value = apart(before[0], now[0]) if theirs else apart(before[1], now[1])
     yield measured(text, "loop.latents", *sides, value, at=START)
 
 
-def _carried(before: np.ndarray, now: np.ndarray) -> bool:
-    """Whether latents are those of the step before, perhaps cast to the dtype that a side works in."""
+def _carried(before: np.ndarray, now: np.ndarray) -> str:
+    """The dtype to which latents of the step before are cast, as a side may that works in it; empty for others."""
     with np.errstate(over="ignore"):
-        casts = (before, bfloat16(before), before.astype(np.float16).astype(np.float64))
-        return any(np.array_equal(cast, now, equal_nan=True) or apart(cast, now) <= SAME for cast in casts)
+        half = before.astype(np.float16).astype(np.float64)
+    casts = {"float32": before, "bfloat16": bfloat16(before), "float16": half}
+    near = (d for d, cast in casts.items() if np.array_equal(cast, now, equal_nan=True) or apart(cast, now) <= SAME)
+    return next(near, "")
 
 
 NEAR, NEARER = 0.5, 0.3

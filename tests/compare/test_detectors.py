@@ -253,6 +253,9 @@ def test_a_side_that_goes_on_from_the_step_before_is_named(ours: np.ndarray, the
         assert found(first, (step(1, before=a), step(1, before=b))) == []
     assert found((step(1, before=X), step(1, before=Y))) == []  # the step before is unknown
     assert found(first, (step(1, before=X), step(1, before=bfloat16(X)))) == []  # cast to the dtype that it works in
+    works_in = tuple({"dtype": dtype} for dtype in ("float32", "float32"))
+    (cause,) = found(first, (step(1, before=X), step(1, before=bfloat16(X))), settings=works_in)
+    assert cause.cause == "the latents are rounded to bfloat16 between two steps"
     broken = np.where(np.arange(64) < 3, np.nan, Y)
     lost = (step(0, after=X), step(0, after=broken))
     assert found(lost, (step(1, before=X), step(1, before=broken))) == []  # both go on, one from what is not finite

@@ -135,8 +135,11 @@ def listed_of(*sites: tuple[str, str], far: float = 0.5) -> list[str]:
 
 @pytest.mark.parametrize("far", [0.5, math.nan])
 @pytest.mark.parametrize(("same", "listed"), [("blocks.0:in.mask", 1), ("", 2)])
-def test_one_value_that_is_handed_to_several_modules_is_one_difference(same: str, listed: int, far: float) -> None:
-    found = listed_of(("blocks.0:in.mask", ""), ("single_blocks.0:in.mask", same), far=far)
+@pytest.mark.parametrize("port", ["in.mask", "in.x"])
+def test_one_value_that_is_handed_to_several_modules_is_one_difference(
+    port: str, same: str, listed: int, far: float
+) -> None:
+    found = listed_of(("blocks.0:in.mask", ""), (f"single_blocks.0:{port}", same), far=far)
     assert len(found) == listed
 
 
