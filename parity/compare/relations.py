@@ -510,6 +510,7 @@ def _laid(given: np.ndarray, latents: np.ndarray) -> Iterator[np.ndarray]:
     laid = [latents, latents.swapaxes(1, 2), np.moveaxis(latents, -1, 1)] if latents.ndim >= 4 else []
     if latents.ndim == given.ndim + 1:  # frames that are decoded as pictures
         laid = [x.reshape(-1, *x.shape[2:])[: len(given)] for x in laid]
+    laid = [last_frames(x, given) for x in laid]  # without those of an image that the model was shown
     yield from (x for x in laid if x.shape == last_frames(given, x).shape and x[:, 0].size >= FEW)
 
 

@@ -549,6 +549,11 @@ def frames_first(make: Made) -> Made:
     return lambda x: make(x.swapaxes(1, 2))
 
 
+def without_first(make: Made) -> Made:
+    """Without the frame of an image that the model was shown."""
+    return lambda x: make(x[:, :, 1:])
+
+
 def channels_last(make: Made) -> Made:
     return lambda x: make(np.moveaxis(x, -1, 1))
 
@@ -574,6 +579,8 @@ def given(latents: np.ndarray, make: Made) -> list[StepRecords]:
             for make in (divided, by_channel, noised, np.asarray, frames_first(divided), channels_last(divided))
         ),
         (channels_last(divided), channels_last(np.asarray), "fail"),
+        (without_first(divided), without_first(divided), "pass"),
+        (without_first(divided), without_first(np.asarray), "fail"),
         (divided, noised, "fail"),
         (divided, lambda x: x / SCALE * np.where(np.arange(6) == 3, 0.9, 1.0), "fail"),  # one column alone
         # Rounding of the scaling itself: a constant in bfloat16, a product by an inverse.
