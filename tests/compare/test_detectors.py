@@ -202,6 +202,10 @@ def test_what_was_done_with_the_mean_and_deviation_of_latents_is_said(given: np.
     config = {f"vae.latents_{name}": str(x.ravel().tolist()) for name, x in (("mean", MEAN), ("std", STD))}
     (cause,) = found((step(-1, z=LATENTS * STD + MEAN), step(-1, z=given)), settings=(config, config))
     assert cause.cause.endswith(said)
+    rounded = (bfloat16(bfloat16(x) + 0.0) for x in (LATENTS * STD + MEAN, given * (1 + 1e-3 * NOISE)))
+    ours, theirs = (step(-1, z=z) for z in rounded)
+    known = said != "in each channel"  # a hundredth is little more than several roundings
+    assert [cause.setting for cause in found((ours, theirs))] == ["vae.scaling_factor"] * known
 
 
 @pytest.mark.parametrize(
