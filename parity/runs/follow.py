@@ -313,7 +313,15 @@ def descend(result: Result, pair: Ready, state: State, sink: Sink, unseen: Colle
     of_step = (d for d in result.sites if d.key.step == step)
     before = itertools.takewhile(lambda d: not within(d.key.module, block or ""), of_step)
     result = replace(result, closer=sites)
-    return result if at is None else begun(result, at, (*before, *sites))
+    if at is None:
+        return result
+    handed = tuple(replace(d, birth="propagated") if _is_predicted(d, step) else d for d in result.sites)
+    return begun(replace(result, sites=handed), at, (*before, *sites))
+
+
+def _is_predicted(d: SiteDiff, step: int) -> bool:
+    """Whether it is what the model predicts in a branch, which is no other code's than the model's."""
+    return d.key.module == LOOP and bool(d.key.branch) and d.key.step == step and d.introduced
 
 
 def block_of_origin(result: Result, trunk: str) -> str | None:
@@ -338,9 +346,9 @@ def _inside(block: str | None, unseen: Collection[str], result: Result, modules:
         inside = [m for m in modules if m == block or m.startswith(block + ".")]
         return SitePlan("all", (), frozenset(inside)) if len(inside) > 1 else None
     origin = result.origin
-    if not unseen or result.failed != "logic" or origin is None or origin.key.module == LOOP:
+    if not unseen or result.failed != "logic" or origin is None:
         return None
-    return SitePlan("all", (), frozenset({origin.key.module, *unseen}))
+    return SitePlan("all", (), frozenset({origin.key.module, *unseen} - {LOOP}))
 
 
 NOTE = (

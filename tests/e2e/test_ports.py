@@ -304,6 +304,14 @@ def test_port_whose_names_meet_nothing_is_told_so(text: str, verdict: str, said:
         assert not inputs_compared(result.why)
 
 
+def test_a_fault_is_placed_at_what_a_port_names_though_it_is_not_observed(tmp_path: Path) -> None:
+    imports = ("import Port, tap", f"import Port\nfrom parity.port import tap as named\n{WITHIN}")
+    fault = ('linear(w, name + ".qkv", h)', '1.01 * linear(w, name + ".qkv", h)')
+    result = compare(*write(tmp_path, edited(PORT, imports, fault)))
+    assert origin(result) == ("fail", "blocks.0.qkv:out")
+    assert [d.place for d in differences(result)] == ["blocks.0.qkv"]
+
+
 @pytest.mark.parametrize("text", [PORT, OBJECTS], ids=["taps", "objects"])
 def test_observing_a_port_changes_no_bit(text: str, tmp_path: Path) -> None:
     with Workers() as workers:
