@@ -188,7 +188,10 @@ def _transformers(pipe: Any, transformer: Any) -> dict[str, Any]:
         found = {name: model for name, model in held.items() if first[id(model)] == name}
     for name, model in found.items():
         if not isinstance(model, torch.nn.Module):
-            raise UsageError(f"parity.record: {name} is a {type(model).__name__}; it must be a torch.nn.Module")
+            raise UsageError(
+                f"parity.record: {name} is a {type(model).__name__}; it must be a torch.nn.Module. A model in JAX is a "
+                "port: parity run --port FILE.py:FUNCTION (parity init writes one)"
+            )
     return found
 
 
