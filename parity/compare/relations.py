@@ -210,10 +210,10 @@ def _own_guided(seen: Seen) -> Made | None:
     factor that it fits to the values; that factor is the candidate's own."""
     first, parts = combined(seen.ours), _branches(seen.theirs)
     if first is not None and _is_alone(seen.theirs):
-        guided, cond = (seen.ours[branch, PREDICTED] for branch in ("", "cond"))
-        moved = np.ravel(guided) - np.ravel(_like(cond, guided))
-        near = first.left + rounding(guided, cond) * float(np.linalg.norm(guided))
-        return seen.theirs["", PREDICTED] + moved.reshape(guided.shape), near
+        own, guided = _branches(seen.ours) or {}, seen.ours["", PREDICTED]
+        products = abs(first.scale) * float(np.linalg.norm(own["cond"] - own["uncond"]))
+        near = first.left + 2 * rounding(*own.values()) * (float(np.linalg.norm(guided)) + 2 * products)
+        return seen.theirs["", PREDICTED] + (own[""] - own["cond"]).reshape(guided.shape), near
     if first is None or parts is None or parts.keys() - {"", "uncond"} != first.scales.keys():
         return None
     second = combined(seen.theirs)
@@ -255,7 +255,7 @@ def guidance(seen: Seen) -> Iterator[Cause]:
         return
     # Without an uncond branch the candidate predicts what the reference's cond does.
     alone = _is_alone(seen.theirs) or (UNCOND not in seen.theirs and _far(seen, ("cond", "")) <= EXACT)
-    if first is not None and alone:
+    if first is not None and alone and (first.is_fitted or first.is_read):
         text = f"the guidance scale of {first.scale:.4g} is lost: the candidate runs one branch alone, cond"
         yield measured(text, "guidance", first.scale, 1.0, at=PREDICTED)
     elif first is not None and second is not None and not (first.is_fitted and other):

@@ -523,6 +523,12 @@ def test_a_loop_is_judged_by_what_it_makes_of_its_own_values(
     assert not any(d.verdict == "fail" for d in judge_streams(pairs, Judge(), Detectors()).sites)
 
 
+@pytest.mark.parametrize(("scale", "named"), [(1.0, False), (1.5, True)])
+def test_guidance_that_moves_nothing_is_not_lost(scale: float, named: bool) -> None:
+    ours = step(cond=X, uncond=Y, guided=Y + scale * (X - Y))
+    assert bool(found((ours, step(cond=X + 0.1 * Z, guided=X + 0.1 * Z)))) is named
+
+
 def test_what_a_step_adds_below_the_rounding_of_one_side_is_no_other_dt() -> None:
     """Noise of a scheduler, or a higher order: latents in bfloat16 do not show it."""
     pairs = zip(going(bfloat16, 1, drawn=3e-3), going(whole, 2, drawn=3e-3), strict=True)
