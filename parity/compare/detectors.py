@@ -16,7 +16,7 @@ from parity.compare.births import LATENTS_AS
 from parity.compare.frames import truncated
 from parity.compare.independent import code_of
 from parity.compare.result import Cause, SettingDifference, measured
-from parity.compare.values import LATENTS, PREDICTED, Both, Kept, Seen, counters, held, order, schedule, start
+from parity.compare.values import LATENTS, PREDICTED, START, Both, Kept, Seen, counters, held, order, schedule, start
 from parity.golden.disk.part import chosen, named
 from parity.records import LOOP, SCHEDULE, Key, Record, StepRecords
 
@@ -160,7 +160,8 @@ def config_causes(
 def _configs(key: Key) -> tuple[str, ...]:
     """How the config of the component in which a divergence starts is named; empty for the loop's own values and what
     is given to it."""
-    if key.module == SCHEDULE or key.site in (LATENTS, f"{LOOP}:history"):
+    begins = key.site == START and key.step == 0  # a scheduler scales the noise, and adds it to a video
+    if key.module == SCHEDULE or key.site in (LATENTS, f"{LOOP}:history") or begins:
         return ("scheduler.",)
     if key.stage == "vae" and key.site == "decode:out":
         return ("vae.",)

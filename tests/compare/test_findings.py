@@ -80,6 +80,10 @@ def test_findings_of_numbers(sites: list[SiteDiff], origin: int | None, more: di
 
 ROPE = SettingDifference("transformer.rope_type", "split", "interleaved")
 VAE = SettingDifference("vae.upsample_residual", "(True,)", "(False,)")
+BETAS, NOISED = (
+    SettingDifference("scheduler.beta_schedule", "scaled_linear", "linear"),
+    Key("transformer", 1, "", "loop:latents.before"),
+)
 MANY = [SettingDifference(f"transformer.x{i}", "1", "2") for i in range(MOST + 1)]
 
 
@@ -99,6 +103,8 @@ WRONG_ROPE, WRONG_VAE = (
         ([ROPE, VAE], [BLOCK, DECODED], "blocks.*.attn", [WRONG_VAE]),  # of which a cause is known
         ([ROPE], [Key("transformer", 0, "", "loop:noise_pred")], "", []),  # what the model is given is not its doing
         ([VAE], [BLOCK], "", []),
+        ([BETAS], [replace(NOISED, step=0)], "", ["scheduler.beta_schedule is linear, not scaled_linear"]),
+        ([BETAS], [NOISED], "", []),  # latents that the loop hands on
         (MANY, [BLOCK], "", []),  # another model
     ],
 )
