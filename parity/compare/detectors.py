@@ -11,6 +11,8 @@ import itertools
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from parity.compare import relations
 from parity.compare.births import LATENTS_AS
 from parity.compare.frames import truncated
@@ -85,9 +87,10 @@ class Detectors:
         another = tuple(self._another_called(reference.step, *called))
         detectors = [d for d in _DETECTORS if not (another and d is relations.guidance)]  # each model has its own scale
         told = (cause for detector in detectors for cause in detector(seen))
-        for cause in itertools.chain(another, told, truncated(reference, candidate)):
-            if cause.setting not in {c.setting for c in self.found}:
-                self.found.append(cause)
+        with np.errstate(all="ignore"):  # what is not finite explains nothing
+            for cause in itertools.chain(another, told, truncated(reference, candidate)):
+                if cause.setting not in {c.setting for c in self.found}:
+                    self.found.append(cause)
 
     def _another_called(self, step: int, ours: str, theirs: str) -> Iterator[Cause]:
         """Of pipelines with two models: at one step each side calls another, and no boundary of the timesteps is why.
