@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 
 import numpy as np
@@ -425,20 +425,42 @@ def of_weights(result: Result) -> Iterator[Cause]:
         return
     if not result.why.distance.rel_l2 <= ROUNDING_LIMIT if check.near else len(check.at) > SOME:
         return
-    key, observed = result.origin.key, {d.key.module for d in result.sites}
+    key = result.origin.key
     beside, block = {key.module, key.module.rpartition(".")[0]} - {""}, re.match(f".*?{BLOCK}", key.module)
+    before = _unobserved_before(result, f"{block[0]}.") if key.is_input and block else lambda module: False
 
     def made_by(module: str) -> bool:
         """Whether a module's parameters are in what begins to differ: an input may be made anywhere in its block."""
         inside = module == key.module or module.startswith(f"{key.module}.")
-        before = key.is_input and block and module.startswith(f"{block[0]}.") and module not in observed
-        return bool(inside or before or module.rpartition(".")[0] in beside)
+        return inside or module.rpartition(".")[0] in beside or before(module)
 
     if key.module and any(made_by(name.rpartition(".")[0]) for name in check.at):
         text = f"weights that are not the reference's: {check.detail}"
         fix = "load the reference's values, or undo the factor where they are used"
         fix = "load and keep them in the reference's dtype" if check.near else fix
         yield measured(text, WEIGHTS, fix=fix, at=key.site)
+
+
+def _unobserved_before(result: Result, block: str) -> Callable[[str], bool]:
+    """Whether a module of a block, whose path ends with a dot, is not observed and may have run before the origin: the
+    part of the block in which it lies is seen before it, or never."""
+    assert result.origin is not None
+    key = result.origin.key
+    keys = [d.key for d in result.sites if (d.key.step, d.key.branch) == (key.step, key.branch)]
+    at = keys.index(key) if key in keys else len(keys)
+    seen, later = ({_part_of(k.module, block) for k in some} for some in (keys[:at], keys[at:]))
+    observed = {k.module for k in keys}
+
+    def may_be(module: str) -> bool:
+        part = _part_of(module, block)
+        return part != "" and module not in observed and (part in seen or part not in later)
+
+    return may_be
+
+
+def _part_of(module: str, block: str) -> str:
+    """The child of a block that a module lies in, or is; empty outside of the block."""
+    return module.removeprefix(block).partition(".")[0] if module.startswith(block) else ""
 
 
 def _tables(a: Facts, b: Facts, declared: frozenset[str]) -> Check:

@@ -214,9 +214,13 @@ def _own_guided(seen: Seen) -> Made | None:
         products = abs(first.scale) * float(np.linalg.norm(own["cond"] - own["uncond"]))
         near = first.left + 2 * rounding(*own.values()) * (float(np.linalg.norm(guided)) + 2 * products)
         return seen.theirs["", PREDICTED] + (own[""] - own["cond"]).reshape(guided.shape), near
+    second = combined(seen.theirs)
+    if first is None and parts is not None and _is_alone(seen.ours):
+        products = float(np.linalg.norm(parts["cond"] - parts["uncond"]))
+        near = 2 * rounding(*parts.values()) * (float(np.linalg.norm(parts[""])) + 2 * products)
+        return parts["cond"].reshape(seen.theirs["", PREDICTED].shape), near
     if first is None or parts is None or parts.keys() - {"", "uncond"} != first.scales.keys():
         return None
-    second = combined(seen.theirs)
     if first.is_fitted:
         return _own_resized(first, second, parts, seen) if seen.kept and second is not None else None
     if second is not None and first.turned(second):
@@ -258,6 +262,9 @@ def guidance(seen: Seen) -> Iterator[Cause]:
     if first is not None and alone and (first.is_fitted or first.is_read):
         text = f"the guidance scale of {first.scale:.4g} is lost: the candidate runs one branch alone, cond"
         yield measured(text, "guidance", first.scale, 1.0, at=PREDICTED)
+    elif first is None and second is not None and second.is_read and _is_alone(seen.ours):
+        text = f"the candidate guides by {second.scale:.4g} where the reference runs one branch alone, cond"
+        yield measured(text, "guidance", 1.0, second.scale, second.scale, at=PREDICTED)
     elif first is not None and second is not None and not (first.is_fitted and other):
         yield from _combined_otherwise(first, second)  # a factor is fitted to the values, which differ
     elif first is not None and second is not None and seen.kept:

@@ -224,8 +224,10 @@ def _require_names(function: Callable[..., Any], nest: Nest, tensors: Mapping[st
     Raises:
         UsageError: it has others, or takes them by their places alone.
     """
+    # What jax.jit compiled is called with the arguments of that; what a decorator made, with its own.
+    own = function if inspect.isfunction(function) else getattr(function, "__wrapped__", function)
     try:
-        signature = inspect.signature(function)
+        signature = inspect.signature(own, follow_wrapped=False)
     except (TypeError, ValueError):  # nobody knows it
         return
     args, kwargs = nest.fill(tensors)

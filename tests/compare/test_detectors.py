@@ -497,6 +497,7 @@ def going(
         ({}, {"scale": 5.4, "factor": 1.1}, "loop:noise_pred", ["guidance", "scheduler.step"]),
         ({}, {"alone": True}, "loop:noise_pred", ["guidance"]),
         ({"alone": True}, {}, "", []),
+        ({"alone": True}, {"alone": False, "scale": 1.5}, "loop:noise_pred", ["guidance"]),
         ({"skip": -2.0}, {}, "", []),
         ({"skip": -2.0}, {"scale": 5.4}, "loop:noise_pred", ["guidance"]),
         ({"skip": -2.0}, {"skip": -1.6}, "loop:noise_pred", ["guidance"]),

@@ -301,6 +301,7 @@ def test_parameters_that_lie_otherwise_are_known_by_module(theirs: Weights, fact
     [
         ("blocks.1.a.out", "blocks.1.b.attention:in.query", True),  # made of what is not observed, somewhere before it
         ("blocks.1.a.out", "blocks.1.b.attention:out", False),
+        ("blocks.1.late.out", "blocks.1.b.attention:in.query", False),  # it is seen behind it
         ("blocks.1.a.out", "blocks.0.b.attention:in.query", False),
         ("blocks.1.seen", "blocks.1.b.attention:in.query", False),
         ("blocks.1.a.out", "blocks.1:out", True),
@@ -308,12 +309,13 @@ def test_parameters_that_lie_otherwise_are_known_by_module(theirs: Weights, fact
     ],
 )
 def test_weights_in_another_layout_in_one_block_alone_are_a_cause(turned: str, origin: str, named: bool) -> None:
-    modules = ("blocks.0.a.out", "blocks.1.a.out", "blocks.0.seen", "blocks.1.seen", "alone")
+    modules = [f"blocks.{i}.{name}" for i in range(2) for name in ("a.out", "late.out", "seen")] + ["alone"]
     rng = np.random.default_rng(0)
     ours = {f"{m}.weight": rng.standard_normal((40, 40)).astype(np.float32) for m in modules}
     theirs = {**ours, f"{turned}.weight": np.ascontiguousarray(ours[f"{turned}.weight"].T)}
     sides = [{n: (x.shape, weight_print(x)) for n, x in side.items()} for side in (ours, theirs)]
-    sites = (site("blocks.1.seen:out"), site(origin, 1e4, "fail", birth="input"))
+    behind = site("blocks.1.late.attention:out", 1e4, "fail", birth="propagated")
+    sites = (site("blocks.1.seen:out"), site(origin, 1e4, "fail", birth="input"), behind)
     result = replace(
         RESULT, sites=sites, origin=Origin(sites[1].key, "input"), preflight=(compare_weights(*sides, (), own=True),)
     )

@@ -159,6 +159,16 @@ def in_fields(x: Any) -> Fields:
     return Fields(2 * x, x)
 
 
+def given_one(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator that gives the first argument."""
+
+    @functools.wraps(function)
+    def called(*args: Any) -> Any:
+        return function(ONE, *args)
+
+    return called
+
+
 def boom(x: Any) -> Any:
     raise ValueError("no such thing")
 
@@ -184,6 +194,7 @@ def boom(x: Any) -> Any:
         (torch.nn.SiLU(inplace=True), lambda: torch.nn.SiLU(inplace=True), {}),
         (torch.nn.functional.silu, lambda: lambda x, one=ONE: x / (one + jnp.exp(-x)), {}),
         (torch.nn.functional.silu, lambda: nnx.jit(nnx.silu), {}),
+        (torch.nn.functional.silu, lambda: given_one(lambda one, x: x / (one + jnp.exp(-x))), {}),
     ],
 )
 def test_what_computes_the_same_passes(reference: Any, candidate: Callable[[], Any], options: dict[str, Any]) -> None:
