@@ -192,15 +192,18 @@ def _placed(result: Result, known: Collection[Key]) -> Result:
     that stands.
 
     Args:
-        known: the values that were followed.
+        known: the values that were followed, in execution order.
     """
     origin = result.origin
     if origin is None:
         return result
     of_step = (d for d in result.sites if d.key.step == origin.key.step)
     failing = [d for d in of_step if d.verdict == "fail" and d.key.module != LOOP]
+    introduced = {d.key: d for d in failing if d.introduced}
     judged = origin.key in known or any(d.key == origin.key for d in failing)
-    first = next((d for d in failing if d.introduced), None)
+    # Beside one that stands, what is not followed has no place in the order of what is.
+    order = known if origin.key in known and origin.key in introduced else introduced
+    first = next((introduced[key] for key in order if key in introduced), None)
     return begun(result, first, result.sites) if judged and first is not None and first.key != origin.key else result
 
 
