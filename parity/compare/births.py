@@ -40,7 +40,7 @@ _ARGUMENT, _LATENTS, _OTHER = range(3)
 which may be in any."""
 _Place = tuple[str, int]
 """A branch and a kind of its sites."""
-TURNED = 1 - 1e-6
+SCALED = 1 - 1e-6
 """Cosine of two tensors above which one is the other times a factor."""
 _NUMBERS = ("timestep", "timestep_back", "sigma", "dt", "step_index")
 """Of the loop's values those that a schedule gives."""
@@ -187,7 +187,7 @@ class Births:
         """
         if d.key in self.arguments.handed:
             return 0.0
-        scaled = self._of_latents(d) and d.cosine > TURNED  # by a function of sigma, as some schedulers do
+        scaled = self._of_latents(d) and d.cosine > SCALED  # by a function of sigma, as some schedulers do
         if self._carried(d) or (numbers and (scaled or not is_given(d))):
             return math.inf
         least = _ARGUMENT

@@ -161,9 +161,6 @@ def _branches(values: Values) -> dict[str, np.ndarray] | None:
     return parts if fit else None
 
 
-UNCOND = ("uncond", PREDICTED)
-
-
 def _is_alone(values: Values) -> bool:
     """Whether a side runs one branch and hands on what that predicts."""
     branches = [x for (name, site), x in values.items() if site == PREDICTED and name]
@@ -209,16 +206,9 @@ def _own_guided(seen: Seen) -> Made | None:
     """What the reference's guidance makes of the candidate's branches, where it guides by scales, or by one scale and a
     factor that it fits to the values; that factor is the candidate's own."""
     first, parts = combined(seen.ours), _branches(seen.theirs)
-    if first is not None and _is_alone(seen.theirs):
-        own, guided = _branches(seen.ours) or {}, seen.ours["", PREDICTED]
-        products = abs(first.scale) * float(np.linalg.norm(own["cond"] - own["uncond"]))
-        near = first.left + 2 * rounding(*own.values()) * (float(np.linalg.norm(guided)) + 2 * products)
-        return seen.theirs["", PREDICTED] + (own[""] - own["cond"]).reshape(guided.shape), near
+    if _is_alone(seen.ours) != _is_alone(seen.theirs):
+        return _own_alone(first, seen)
     second = combined(seen.theirs)
-    if first is None and parts is not None and _is_alone(seen.ours):
-        products = float(np.linalg.norm(parts["cond"] - parts["uncond"]))
-        near = 2 * rounding(*parts.values()) * (float(np.linalg.norm(parts[""])) + 2 * products)
-        return parts["cond"].reshape(seen.theirs["", PREDICTED].shape), near
     if first is None or parts is None or parts.keys() - {"", "uncond"} != first.scales.keys():
         return None
     if first.is_fitted:
@@ -234,6 +224,21 @@ def _own_guided(seen: Seen) -> Made | None:
     rounded = rounding(*parts.values()) * (float(np.linalg.norm(made)) + 2 * products)
     made = first.size * made.reshape(guided.shape)  # predictions may be a list's items
     return made, near + (rounded if second is None or second.is_fitted else second.left)
+
+
+def _own_alone(first: Combined | None, seen: Seen) -> Made | None:
+    """The same where one side runs a branch alone: the reference's guidance moves the candidate's prediction as far as
+    its own, or not at all."""
+    ours, theirs, guided = _branches(seen.ours), _branches(seen.theirs), seen.theirs["", PREDICTED]
+    if first is not None and ours is not None:
+        parts, made, left = ours, guided.ravel() + ours[""] - ours["cond"], first.left
+    elif theirs is not None:
+        parts, made, left = theirs, theirs["cond"], 0.0
+    else:
+        return None
+    products = abs(first.scale if first else 1.0) * float(np.linalg.norm(parts["cond"] - parts["uncond"]))
+    rounded = rounding(*parts.values()) * (float(np.linalg.norm(parts[""])) + 2 * products)
+    return made.reshape(guided.shape), left + 2 * rounded  # of the guided one, and of the one that is not
 
 
 def _own_resized(first: Combined, second: Combined, parts: Mapping[str, np.ndarray], seen: Seen) -> Made:
@@ -258,7 +263,7 @@ def guidance(seen: Seen) -> Iterator[Cause]:
         yield measured(text, "guidance", "cond, uncond", "uncond, cond", far)  # what they are given is listed
         return
     # Without an uncond branch the candidate predicts what the reference's cond does.
-    alone = _is_alone(seen.theirs) or (UNCOND not in seen.theirs and _far(seen, ("cond", "")) <= EXACT)
+    alone = _is_alone(seen.theirs) or (("uncond", PREDICTED) not in seen.theirs and _far(seen, ("cond", "")) <= EXACT)
     if first is not None and alone and (first.is_fitted or first.is_read):
         text = f"the guidance scale of {first.scale:.4g} is lost: the candidate runs one branch alone, cond"
         yield measured(text, "guidance", first.scale, 1.0, at=PREDICTED)
