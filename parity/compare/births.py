@@ -188,7 +188,8 @@ class Births:
         if d.key in self.arguments.handed:
             return 0.0
         scaled = self._of_latents(d) and d.cosine > SCALED  # by a function of sigma, as some schedulers do
-        if self._carried(d) or (numbers and (scaled or not is_given(d))):
+        own = is_given(d, (d.key.branch, d.key.site) in self.arguments.constant)
+        if self._carried(d) or (numbers and (scaled or not own)):
             return math.inf
         least = _ARGUMENT
         if _kind(d.key) == _ARGUMENT:
@@ -260,10 +261,14 @@ def is_unlike(d: SiteDiff) -> bool:
     return d.verdict == "not compared" and is_argument(d) and d.note != CUT and d.shapes[0][1:] != d.shapes[1][1:]
 
 
-def is_given(d: SiteDiff) -> bool:
-    """Whether it is an argument of the model that no number of the schedule is in, as embeddings and masks are."""
+def is_given(d: SiteDiff, constant: bool = False) -> bool:
+    """Whether it is an argument of the model that no number of the schedule is in, as embeddings and masks are.
+
+    Args:
+        constant: whether it is the same at every step, as an embedded guidance scale is.
+    """
     of_the_loop = d.key.port == "in.t" or any(word in d.key.port for word in ("time", "sigma"))
-    number = d.dtypes[0] != "" and len(d.shapes[0]) <= 1
+    number = d.dtypes[0] != "" and len(d.shapes[0]) <= 1 and not constant
     return d.key.is_input and d.key.module == "" and not (of_the_loop or number)
 
 

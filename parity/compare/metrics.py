@@ -23,7 +23,7 @@ import numpy as np
 from parity.compare.result import NAN, UNKNOWN, Distance, SiteDiff
 from parity.records import AFTER, FRAMES, LOOP, Floor, Key, Record
 from parity.settings import BITS
-from parity.sketch import TOTAL, Geometry, bin_norms
+from parity.sketch import TOTAL, Geometry, bin_norms, padded
 
 LINF_LIMIT = 5.0
 """Floors of a largest element, or of a row bin, beyond which a site differs."""
@@ -59,6 +59,22 @@ def sketch_distance(reference: Record, candidate: Record) -> float:
         size = float(np.linalg.norm(reference.sketch.astype(np.float64)))
         far = float(np.linalg.norm(np.subtract(candidate.sketch, reference.sketch, dtype=np.float64)))
     return far / size if math.isfinite(far) and size > 0.0 else NAN
+
+
+def padded_sketches(a: Record, b: Record) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Two sequences [1, rows, ...] by their sketches, the shorter one padded with zeros.
+
+    Returns:
+        Both, NaN where these do not tell: of more than 2,048 rows a sketch folds several, as many as the length says.
+        And whether the longer one ends in zeros, as many as the shorter one lacks: then the rows before them line up.
+    """
+    short, long = sorted((a, b), key=lambda r: r.frame[0])
+    g, longer = Geometry(*short.frame), Geometry(*long.frame)
+    if short.sketch is None or long.sketch is None or g.rows_per_slot != longer.rows_per_slot:
+        return np.array([NAN]), np.array([NAN]), False
+    found = {id(short): padded(short.sketch, g, longer), id(long): padded(long.sketch, longer, longer)}
+    behind = bin_norms(long.sketch, longer)[-(-g.rows // longer.rows_per_bin) :]
+    return found[id(a)], found[id(b)], behind.size > 0 and not behind.any()
 
 
 def far_apart(a: Record | None, b: Record | None) -> float:

@@ -319,6 +319,24 @@ def test_frames_are_made_of_all_that_is_decoded() -> None:
     assert [d.birth for d in Judge().step(*walk.steps())] == [None, None, None, "module", "propagated"]
 
 
+@pytest.mark.parametrize(
+    ("site", "second", "births_of"),
+    [
+        (":in.guidance", 6.0, ["propagated", "input"]),  # the same at each step: no schedule is in it
+        (":in.number", 3.0, ["propagated", "propagated"]),
+        (":in.timestep", 6.0, ["propagated", "propagated"]),
+    ],
+)
+def test_a_number_that_stays_as_it_was_is_none_of_the_schedule(site: str, second: float, births_of: list[str]) -> None:
+    judge, found = Judge(), []
+    for at, value in enumerate((6.0, second)):
+        walk, x = walk_of({"schedule:sigmas": FAR} if at == 0 else {}, at), np.array([value], np.float32)
+        walk.pair(*(tensor("loop:timestep", y, branch="", step=at) for y in (x, 1.1 * x)))
+        walk.pair(*(tensor(site, y, step=at) for y in (x, 1.2 * x)))
+        found.append(births(walk.judge(judge))[site])
+    assert found == births_of
+
+
 def test_an_argument_that_stays_as_it_was_holds_no_latents_whatever_its_shape() -> None:
     judge, image, found = Judge(), noise(2, (1, 4, 2, 6, 8)), []
     for at in range(2):

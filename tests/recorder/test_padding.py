@@ -9,6 +9,7 @@ import torch
 
 pytest.importorskip("diffusers")
 from parity.compare.diff import diff
+from parity.compare.independent import differences
 from parity.golden import Golden
 from tests.support.scripts import drawn, ltx, recorded, referenced
 
@@ -17,9 +18,11 @@ ALL = torch.ones_like(MASK)
 TEXT = drawn(1, 16, 32)
 
 
-def record(where: Path, text: torch.Tensor, mask: torch.Tensor, *, once: bool = False) -> Path:
-    """One call of a transformer, as a loop would make it."""
+def record(where: Path, text: torch.Tensor, mask: torch.Tensor, *, once: bool = False, wrong: bool = False) -> Path:
+    """One call of a transformer, as a loop would make it, perhaps with another activation where it reads its text."""
     transformer = ltx()[0].transformer
+    if wrong:
+        transformer.caption_projection.act_1 = torch.nn.SiLU()
     given = drawn(1, 12, 8, seed=3), text, torch.tensor([500.0]), mask
     call = lambda: transformer(*given, num_frames=3, height=2, width=2)  # noqa: E731
     go = recorded if once else referenced
@@ -52,6 +55,28 @@ def test_read_rows_decide(text: torch.Tensor, mask: torch.Tensor, origin: str, r
     assert ("" if found.origin is None else found.origin.key.site) == origin
     given = next(d for d in found.sites if d.key.site == ":in.encoder_hidden_states")
     assert (given.note == "differs in padded rows alone, which no query reads") == (not origin)
+
+
+@pytest.mark.parametrize("length", [24, 12, 10])
+@pytest.mark.parametrize(
+    ("row", "wrong", "origin"),
+    [
+        (None, False, ""),
+        (9, False, ":in.encoder_hidden_states"),
+        (None, True, "caption_projection.act_1:out"),
+    ],
+)
+def test_text_padded_to_another_length_is_compared_where_it_is_read(
+    length: int, row: int | None, wrong: bool, origin: str, reference: Path, tmp_path: Path
+) -> None:
+    text, mask = (torch.nn.functional.pad(x, (*[0] * (2 * x.ndim - 3), 8)) for x in (TEXT, MASK))
+    text[:, 16:] = 3.0
+    if row is not None:
+        text[:, row] = 5.0
+    found = diff(reference, record(tmp_path / "tpu", text[:, :length], mask[:, :length], once=True, wrong=wrong))
+    assert found.verdict == ("fail" if origin else "pass"), found.reason
+    assert ("" if found.origin is None else found.origin.key.site) == origin
+    assert len(differences(found)) == bool(origin)
 
 
 def test_text_without_padding_has_no_records_of_read_rows(reference: Path, tmp_path: Path) -> None:
