@@ -260,9 +260,9 @@ class _Step:
     def line_up(self, sites: list[SiteDiff]) -> None:
         """Sequences of another length are compared by the rows that a mask lets through, the shorter one padded: where
         the longer one does not end in padding, they can only agree. Of what has no mask all rows are read."""
-        far = [i for i in self.meeting.others if _of_another_length(sites[i])]
-        read = [{r.key: r for r in side if r.key.is_read} if far else {} for side in (self.ours, self.theirs)]
-        for i in far:
+        longer = [i for i in self.meeting.others if _of_another_length(sites[i])]
+        read = [{r.key: r for r in side if r.key.is_read} if longer else {} for side in (self.ours, self.theirs)]
+        for i in longer:
             whole = [side[at[i]] for side, at in zip((self.ours, self.theirs), self.meeting.at, strict=True)]
             rows = [side.get(r.key.read, r) for side, r in zip(read, whole, strict=True)]
             floor = self.floors.get(rows[0].key)

@@ -343,6 +343,7 @@ def stepped(seen: Seen) -> Iterator[Cause]:
     place = seen.pair(f"{LOOP}:step_index")
     if place is not None and not np.array_equal(*place):
         return  # which says it
+    yield from _rounded_step(seen)
     ours, theirs = _moved(seen.ours), _moved(seen.theirs)
     if ours is None or theirs is None:
         return
@@ -352,6 +353,22 @@ def stepped(seen: Seen) -> Iterator[Cause]:
     text = f"the scheduler stepped by {other:.5g} where its schedule says {said:.5g}"
     fix = "reset its step index before the loop (warm-up calls move it), and check the sign and factor of its update"
     yield measured(text, "scheduler.step", said, other, other, fix=fix, at=LATENTS)
+
+
+def _rounded_step(seen: Seen) -> Iterator[Cause]:
+    """A step that rounds the latents to bfloat16, which it is given or makes, where the reference's does not."""
+    pair, dtypes = seen.pair(LATENTS), [settings.get("dtype") for settings in seen.settings]
+    if pair is None or narrow(pair[0]) or dtypes[0] != dtypes[1]:
+        return
+    moved, text = _moved(seen.theirs), ""
+    if narrow(pair[1]):
+        text = "the latents that a step makes are rounded to bfloat16"
+    elif moved is not None:
+        flow, before, after, dt = moved
+        far, rounded = (apart(x, after - dt * flow) for x in (before, bfloat16(before)))
+        text = "a step starts from latents that it rounds to bfloat16" * (rounded < LEAST < far)
+    if text:
+        yield measured(text, "loop.latents", "float32", "bfloat16", at=LATENTS)
 
 
 def _own_step(seen: Seen) -> Made | None:
@@ -447,7 +464,7 @@ def decoded(seen: Seen) -> Iterator[Cause]:
         yield measured(f"what the VAE decodes: {made}{_otherwise(a, b, seen)}", "vae.scaling_factor", at=GIVEN)
     elif made is not None:
         factor = float(np.vdot(a, b) / np.vdot(a, a))
-        text = f"what the VAE decodes: {made}{_of_config(factor, seen) if 'times' in made.words else ''}"
+        text = f"what the VAE decodes: {made}{_of_config(a, b, seen)}"
         yield measured(text, "vae.scaling_factor", 1.0, factor, factor, at=GIVEN)
 
 
@@ -460,23 +477,36 @@ def _own_decoded(seen: Seen) -> Made | None:
     ours, theirs = (next(_scales(x, of, most), None) for x, of in zip(pair, seen.before, strict=True))
     if ours is None:
         return None
-    laid = _laid(pair[1], seen.before[1]) if theirs is None else iter(theirs[2:])
-    x = next((x for x in laid if x.shape[1] == ours[0].shape[1]), None)
-    if x is None:
+    laid = [*_laid(pair[1], seen.before[1])]
+    layout = ours[2] if theirs is None else theirs[2]
+    if layout >= len(laid):
         return None
+    x = laid[layout]
     own, scaled = pair[1].copy(), ours[0] * x + ours[1]
     last_frames(own, scaled)[:] = scaled
     return own, most * float(np.linalg.norm(own))
 
 
-def _of_config(factor: float, seen: Seen) -> str:
-    """Which factor of the VAE's config was left out, or taken twice."""
+def _of_config(a: np.ndarray, b: np.ndarray, seen: Seen) -> str:
+    """What was done otherwise with the factors of the VAE's config: what is decoded is latents / factor + shift."""
+    found, _ = fitted(b, a, np.ones_like(a))
+    settings = {name: value for side in reversed(seen.settings) for name, value in side.items()}
+    shift = number(settings, "vae.shift_factor") or 0.0
     for name in ("scaling_factor", "scaling_factor_image"):
-        scale = next((n for n in (number(side, f"vae.{name}") for side in seen.settings) if n is not None), None)
-        if scale is not None and abs(factor / scale - 1) <= EXACT:
-            return f": the latents are not divided by {name} {scale:.4g}"
-        if scale is not None and abs(factor * scale - 1) <= EXACT:
-            return f": the latents are divided by {name} {scale:.4g} twice"
+        scale = number(settings, f"vae.{name}")
+        if not scale:
+            continue
+        ways = {
+            f"the latents are not divided by {name} {scale:.4g}": (scale, shift - scale * shift),
+            f"the latents are divided by {name} {scale:.4g} twice": (1 / scale, shift - shift / scale),
+            f"the latents are multiplied by {name} {scale:.4g}": (scale**2, shift - scale**2 * shift),
+            f"shift_factor {shift:.4g} is left out": (1.0, -shift),
+            f"shift_factor {shift:.4g} is added before the division": (1.0, shift / scale - shift),
+            f"{name} {scale:.4g} and shift_factor {shift:.4g} are left out": (scale, -scale * shift),
+        }
+        for what, way in ways.items():
+            if np.allclose(found, way, rtol=EXACT, atol=EXACT):
+                return f": {what}"
     return ""
 
 
@@ -508,22 +538,38 @@ def _numbers(text: str) -> np.ndarray:
         return np.zeros(0)
 
 
-def _scales(given: np.ndarray, latents: np.ndarray, most: float) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Scale and offset of each channel, [1, channels, 1...], that make what is given of latents; these, so laid."""
-    for x in _laid(given, latents):
+def _scales(given: np.ndarray, latents: np.ndarray, most: float) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
+    """Scale and offset of each channel, [1, channels, 1...], that make what is given of latents, and which of the
+    ways to lay them out it is that fits."""
+    for i, x in enumerate(_laid(given, latents)):
         z = last_frames(given, x)
         fitted = by_channel(x, z)
         if fitted is not None and apart(z, fitted[0] * x + fitted[1]) <= most:
-            yield *fitted, x
+            yield *fitted, i
 
 
 def _laid(given: np.ndarray, latents: np.ndarray) -> Iterator[np.ndarray]:
-    """Latents as they may lie in what is decoded: as they are, frames first, or channels last."""
-    laid = [latents, latents.swapaxes(1, 2), np.moveaxis(latents, -1, 1)] if latents.ndim >= 4 else []
+    """Latents as they may lie in what is decoded: as they are, frames first, channels last, or as tokens of patches."""
+    laid = [latents, latents.swapaxes(1, 2), np.moveaxis(latents, -1, 1)]
+    laid = laid if latents.ndim >= 4 else [*_unpacked(latents, given.shape)] if latents.ndim == 3 else []
     if latents.ndim == given.ndim + 1:  # frames that are decoded as pictures
         laid = [x.reshape(-1, *x.shape[2:])[: len(given)] for x in laid]
     laid = [last_frames(x, given) for x in laid]  # without those of an image that the model was shown
     yield from (x for x in laid if x.shape == last_frames(given, x).shape and x[:, 0].size >= FEW)
+
+
+def _unpacked(tokens: np.ndarray, shape: tuple[int, ...]) -> Iterator[np.ndarray]:
+    """Tokens [B, N, channels * patch * patch] as latents [B, channels, ..., H, W], of which a token is a square patch,
+    its channels first or last."""
+    for patch in (1, 2):
+        grid = [*shape[2:-2], *(size // patch for size in shape[-2:])]
+        if len(shape) < 4 or tokens.shape[1:] != (math.prod(grid), shape[1] * patch**2):
+            continue
+        n = len(grid)
+        last = tokens.reshape(-1, *grid, patch, patch, shape[1])
+        first = np.moveaxis(tokens.reshape(-1, *grid, shape[1], patch, patch), n + 1, -1)
+        for x in (first, last):  # [B, ..., H, W, patch, patch, channels]
+            yield np.moveaxis(x.swapaxes(n, n + 1), -1, 1).reshape(-1, *shape[1:-2], *(m * patch for m in grid[-2:]))
 
 
 # --- judged on the candidate's own values

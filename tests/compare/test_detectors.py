@@ -142,6 +142,21 @@ def test_a_mistake_around_the_model_is_named(
     assert named(ours, theirs, *settings) == causes
 
 
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        (bfloat16(Y - 0.1 * X), "the latents that a step makes are rounded to bfloat16"),
+        (bfloat16(Y) - 0.1 * X, "a step starts from latents that it rounds to bfloat16"),
+        (Y - 0.1 * bfloat16(X), ""),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_step_in_bfloat16_is_named(after: np.ndarray, said: str, dtype: str) -> None:
+    ours, theirs = (step(guided=X, before=Y, after=x, dt=-0.1) for x in (Y - 0.1 * X, after))
+    causes = found((ours, theirs), settings=({"dtype": "float32"}, {"dtype": dtype}))
+    assert [cause.cause for cause in causes] == [said] * (said != "" and dtype == "float32")
+
+
 @pytest.mark.parametrize(("cond", "uncond"), [(6.0, -4.7), (5.7, -5.0)])
 def test_branches_that_are_weighed_otherwise_have_no_guidance_scale(cond: float, uncond: float) -> None:
     """A factor on the unconditional branch, as of CFG-Zero*, or what is left of a projection, as of APG."""
@@ -206,6 +221,44 @@ def test_what_was_done_with_the_mean_and_deviation_of_latents_is_said(given: np.
     ours, theirs = (step(-1, z=z) for z in rounded)
     known = said != "in each channel"  # a hundredth is little more than several roundings
     assert [cause.setting for cause in found((ours, theirs))] == ["vae.scaling_factor"] * known
+
+
+@pytest.mark.parametrize(
+    ("factor", "offset", "said"),
+    [
+        (0.4, 0.1 - 0.04, "the latents are not divided by scaling_factor 0.4"),
+        (2.5, 0.1 - 0.25, "the latents are divided by scaling_factor 0.4 twice"),
+        (0.16, 0.1 - 0.016, "the latents are multiplied by scaling_factor 0.4"),
+        (1.0, -0.1, "shift_factor 0.1 is left out"),
+        (1.0, 0.25 - 0.1, "shift_factor 0.1 is added before the division"),
+        (0.4, -0.04, "scaling_factor 0.4 and shift_factor 0.1 are left out"),
+        (0.7, 0.0, "times 0.7"),
+    ],
+)
+def test_what_was_done_with_the_factors_of_a_vae_is_said(factor: float, offset: float, said: str) -> None:
+    config = {"vae.scaling_factor": "0.4", "vae.shift_factor": "0.1"}
+    ours, theirs = step(-1, z=LATENTS), step(-1, z=factor * LATENTS + offset)
+    (cause,) = found((ours, theirs), settings=(config, config))
+    assert cause.cause.endswith(said)
+
+
+def packed(latents: np.ndarray, channels_first: bool) -> np.ndarray:
+    """Latents [1, C, T, H, W] as tokens of 2 x 2 patches."""
+    b, c, t, h, w = latents.shape
+    axes = (0, 2, 3, 5, 1, 4, 6) if channels_first else (0, 2, 3, 5, 4, 6, 1)
+    return latents.reshape(b, c, t, h // 2, 2, w // 2, 2).transpose(axes).reshape(b, t * h * w // 4, c * 4)
+
+
+@pytest.mark.parametrize("channels_first", [True, False])
+@pytest.mark.parametrize(("factor", "named"), [(1.0, False), (0.7, True)])
+def test_what_is_decoded_of_packed_latents_is_judged_by_each_sides_own(
+    channels_first: bool, factor: float, named: bool
+) -> None:
+    latents = [*np.random.default_rng(8).normal(size=(2, 1, 4, 2, 12, 16))]
+    loop = [step(after=packed(x, channels_first)) for x in latents]
+    decode = [step(-1, z=x * STD + MEAN) for x in (latents[0], factor * latents[1])]
+    causes = found((loop[0], loop[1]), (decode[0], decode[1]))
+    assert [cause.setting for cause in causes] == ["vae.scaling_factor"] * named
 
 
 @pytest.mark.parametrize(
