@@ -94,7 +94,8 @@ def _of_component(name: str, settings: Mapping[str, str]) -> bool:
 
 
 def _value(name: str, side: Provenance) -> str:
-    return side.settings.get(name) or _default(name, side.backend) or ABSENT
+    """A setting's value; a config leaves out what it has no value for."""
+    return side.settings.get(name) or _default(name, side.backend) or (ABSENT if name in BY_NAME else "none")
 
 
 def _default(name: str, backend: str) -> str | None:

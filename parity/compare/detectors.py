@@ -48,6 +48,7 @@ class Detectors:
     _before: Both | None = None
     _guided: relations.Combined | None = None
     _spans: dict[bool, list[float]] = field(default_factory=dict)
+    _named: set[tuple[str, str]] = field(default_factory=set)
 
     def seen(self, reference: StepRecords, candidate: StepRecords) -> Seen:
         """What both sides hold of the loop's values at a step."""
@@ -89,8 +90,10 @@ class Detectors:
         told = (cause for detector in detectors for cause in detector(seen))
         with np.errstate(all="ignore"):  # what is not finite explains nothing
             for cause in itertools.chain(another, told, truncated(reference, candidate)):
-                if cause.setting not in {c.setting for c in self.found}:
-                    self.found.append(cause)
+                model = called[0] if called[0] != FIRST_MODEL and cause.at == PREDICTED else ""  # which has its own scale
+                if (cause.setting, model) not in self._named:
+                    self._named.add((cause.setting, model))
+                    self.found.append(replace(cause, cause=f"{cause.cause} (of {model})") if model else cause)
 
     def _another_called(self, step: int, ours: str, theirs: str) -> Iterator[Cause]:
         """Of pipelines with two models: at one step each side calls another, and no boundary of the timesteps is why.

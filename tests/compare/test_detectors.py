@@ -188,6 +188,12 @@ def test_another_model_of_two_that_a_step_calls_is_named(
     configs = {"transformer_2.in_channels": "16"}
     sides = calling("transformer_2", 900.0, 6), calling(model, timestep, 5)
     assert named(*sides, configs, configs if held else {}) == causes
+    first = step(**GUIDED), step(**GUIDED | {"guided": UNCOND + 5 * (COND - UNCOND)})  # the first model's scale too
+    both = Detectors((configs, configs))
+    for ours, theirs in (first, (sides[0], calling("transformer_2", 900.0, 5))):
+        both.add(ours, theirs)
+    said = ["the guidance scale is 5, not 6", "the guidance scale is 5, not 6 (of transformer_2)"]
+    assert [cause.cause for cause in both.found] == said
 
 
 @pytest.mark.parametrize("other", [1.01 * LATENTS + 1e-3 * NOISE, 5 * NOISE])
