@@ -163,7 +163,8 @@ def sketch(x: np.ndarray, *, shape: tuple[int, ...] | None = None, start: tuple[
     channel = np.arange(values.shape[1]) + (first[-1] if first else 0)
     for at in range(0, values.shape[0], high):
         counters += _counters(values[at : at + high].astype(np.float64), rows[at : at + high], channel, g)
-    return counters.astype(np.float32)
+    with np.errstate(over="ignore"):
+        return counters.astype(np.float32)
 
 
 def _counters(x: np.ndarray, row: np.ndarray, channel: np.ndarray, g: Geometry) -> np.ndarray:

@@ -90,7 +90,9 @@ class Detectors:
         told = (cause for detector in detectors for cause in detector(seen))
         with np.errstate(all="ignore"):  # what is not finite explains nothing
             for cause in itertools.chain(another, told, truncated(reference, candidate)):
-                model = called[0] if called[0] != FIRST_MODEL and cause.at == PREDICTED else ""  # which has its own scale
+                model = (
+                    called[0] if called[0] != FIRST_MODEL and cause.at == PREDICTED else ""
+                )  # which has its own scale
                 if (cause.setting, model) not in self._named:
                     self._named.add((cause.setting, model))
                     self.found.append(replace(cause, cause=f"{cause.cause} (of {model})") if model else cause)

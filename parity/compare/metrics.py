@@ -219,6 +219,8 @@ def _tensors(a: Record, b: Record, floor: Floor | None, drawn: SiteDiff, *, own:
     if equal or as_many:
         diff = replace(drawn, distance=_EQUAL, cosine=NAN, max_abs=NAN, linf_ratio=NAN, peak=0.0, bins=())
         return diff if equal else _unlike(replace(diff, distance=UNKNOWN, note=MASKS), inside=True)
+    if measured and math.isnan(drawn.distance.rel_l2) and not (a.nonfinite or b.nonfinite):
+        return replace(drawn, note=HUGE)
     if measured or a.key.is_apart:  # what never decides, and was not compared, says nothing about the whole
         return drawn
     if comparable:
@@ -288,6 +290,7 @@ def is_zero(record: Record) -> bool:
     return m is not None and m.l2 == 0.0 and not m.nan and not m.inf
 
 
+HUGE = "numbers too large for their sums"
 MASKS = "masks of other forms that let as many keys through"
 PICTURES = "pictures of 8 bits against floats"
 
@@ -313,7 +316,21 @@ def same_mask(a: Record, b: Record) -> tuple[bool, bool]:
     lines_up = one_shape(a.shape, b.shape) and not a.rows and not b.rows
     if lines_up and Geometry(*a.frame).exact and a.sketch is not None and b.sketch is not None:
         return any(np.array_equal(x, y) for x in _keys(a) for y in _keys(b)), False
-    return False, not (lines_up and a.dtype == b.dtype) and bool(keys_through(a) & keys_through(b))
+    told = lines_up and a.dtype == b.dtype
+    if told and all(_forms(mask)[1] for mask in (a, b)):
+        x, y = (_per_key(mask) for mask in (a, b))
+        if told := bool(np.isfinite(x).all() and np.isfinite(y).all()):
+            return bool(np.abs(x - y).max() <= ALIKE * np.abs(x).max()), False
+    return False, not told and bool(keys_through(a) & keys_through(b))
+
+
+def _per_key(mask: Record) -> np.ndarray:
+    """The sketch of a mask that is added, as of one whose keys that are left out hold 1; not finite where sums of what
+    they hold are not, as of a dtype's least number."""
+    if mask.sketch is None or mask.moments is None:
+        return np.array([NAN])
+    with np.errstate(all="ignore"):
+        return mask.sketch.astype(np.float64) / (mask.moments.min or 1.0)
 
 
 def _forms(record: Record) -> tuple[bool, bool]:

@@ -459,6 +459,15 @@ def decoded(seen: Seen) -> Iterator[Cause]:
             yield measured(one if few == 1 else text, "vae.frames", float(many), float(few), float(few), at=GIVEN)
         return
     a, most = _own_decoded(seen) or (a, SAME * float(np.linalg.norm(a)))
+    if a.ndim == 5 and np.array_equal(a[:, :, 0], b[:, :, 0]):  # an image's, which was put back
+        a, b = a[:, :, 1:], b[:, :, 1:]
+    ours, theirs = _scaled(seen)
+    if ours is not None and theirs is not None and ours[3] != theirs[3]:
+        made_of, put = ("candidate", "reference") if ours[3] else ("reference", "candidate")
+        text = (
+            f"the first frame that the VAE decodes is of the latents on the {made_of}, an image put back on the {put}"
+        )
+        yield measured(text, "vae.first_frame", at=GIVEN)
     made = done(a, b) if np.linalg.norm(b - a) > most else None
     if made is not None and not made.inverse and made.words.startswith("with another scale"):
         yield measured(f"what the VAE decodes: {made}{_otherwise(a, b, seen)}", "vae.scaling_factor", at=GIVEN)
@@ -470,19 +479,16 @@ def decoded(seen: Seen) -> Iterator[Cause]:
 
 def _own_decoded(seen: Seen) -> Made | None:
     """What the reference's scaling makes of the candidate's latents, where it decodes its own by some."""
-    pair = seen.pair(GIVEN)
-    if seen.before is None or pair is None:
+    pair, (ours, theirs) = seen.pair(GIVEN), _scaled(seen)
+    if seen.before is None or pair is None or ours is None:
         return None
     most = max(LEAST, ROUNDINGS * rounding(*pair))
-    ours, theirs = (next(_scales(x, of, most), None) for x, of in zip(pair, seen.before, strict=True))
-    if ours is None:
-        return None
     laid = [*_laid(pair[1], seen.before[1])]
     layout = ours[2] if theirs is None else theirs[2]
     if layout >= len(laid):
         return None
-    x = laid[layout]
-    own, scaled = pair[1].copy(), ours[0] * x + ours[1]
+    own, scaled = pair[1].copy(), ours[0] * laid[layout] + ours[1]
+    scaled = scaled[:, :, ours[3] :]
     last_frames(own, scaled)[:] = scaled
     return own, most * float(np.linalg.norm(own))
 
@@ -538,14 +544,28 @@ def _numbers(text: str) -> np.ndarray:
         return np.zeros(0)
 
 
-def _scales(given: np.ndarray, latents: np.ndarray, most: float) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
-    """Scale and offset of each channel, [1, channels, 1...], that make what is given of latents, and which of the
-    ways to lay them out it is that fits."""
+_Scaled = tuple[np.ndarray, np.ndarray, int, int]
+
+
+def _scaled(seen: Seen) -> list[_Scaled | None]:
+    """How each side scales the latents that it decodes; None where it does otherwise."""
+    pair = seen.pair(GIVEN)
+    if seen.before is None or pair is None:
+        return [None, None]
+    most = max(LEAST, ROUNDINGS * rounding(*pair))
+    return [next(_scales(x, of, most), None) for x, of in zip(pair, seen.before, strict=True)]
+
+
+def _scales(given: np.ndarray, latents: np.ndarray, most: float) -> Iterator[_Scaled]:
+    """Scale and offset of each channel, [1, channels, 1...], that make what is given of latents, which of the ways to
+    lay them out it is that fits, and how many frames come before those of which this holds: an image's is put back."""
     for i, x in enumerate(_laid(given, latents)):
-        z = last_frames(given, x)
-        fitted = by_channel(x, z)
-        if fitted is not None and apart(z, fitted[0] * x + fitted[1]) <= most:
-            yield *fitted, i
+        for first in (0, 1) if x.ndim == 5 and x.shape[2] > 1 else (0,):
+            own = x[:, :, first:] if first else x
+            z = last_frames(given, own)
+            fitted = by_channel(own, z)
+            if fitted is not None and apart(z, fitted[0] * own + fitted[1]) <= most:
+                yield *fitted, i, first
 
 
 def _laid(given: np.ndarray, latents: np.ndarray) -> Iterator[np.ndarray]:

@@ -248,6 +248,28 @@ def test_what_was_done_with_the_factors_of_a_vae_is_said(factor: float, offset: 
     assert cause.cause.endswith(said)
 
 
+@pytest.mark.parametrize(
+    ("frame", "std", "said"),
+    [
+        (9.0, STD, []),
+        (9.0, 1.0, ["latents_std is left out"]),
+        (None, STD, ["an image put back on the reference"]),
+        (None, 1.0, ["an image put back on the reference", "latents_std is left out"]),
+    ],
+)
+def test_a_first_frame_that_is_put_back_is_not_made_of_latents(frame: float | None, std: Any, said: list[str]) -> None:
+    latents = np.random.default_rng(9).normal(size=(2, 1, 4, 5, 8, 8))
+    config = {f"vae.latents_{name}": str(x.ravel().tolist()) for name, x in (("mean", MEAN), ("std", STD))}
+    ours, theirs = latents[0] * STD + MEAN, latents[1] * std + MEAN
+    ours[:, :, 0] = 9.0
+    if frame is not None:
+        theirs[:, :, 0] = frame
+    loop = step(after=latents[0]), step(after=latents[1])  # another fault is before it
+    causes = found(loop, (step(-1, z=ours), step(-1, z=theirs)), settings=(config, config))
+    assert [any(cause.cause.endswith(x) for cause in causes) for x in said] == [True] * len(said)
+    assert len(causes) == len(said)
+
+
 def packed(latents: np.ndarray, channels_first: bool) -> np.ndarray:
     """Latents [1, C, T, H, W] as tokens of 2 x 2 patches."""
     b, c, t, h, w = latents.shape

@@ -26,6 +26,15 @@ def additive(low: float) -> np.ndarray:
 
 
 MANY_KEYS = np.arange(4000) < 100
+LEAST = float(np.finfo(np.float32).min)
+
+
+def filled(out: float, keys: int = 100) -> np.ndarray:
+    """A mask of 100 queries and 400 keys, of which each query reads as many."""
+    at = np.arange(400)
+    return np.where((at + 3 * np.arange(100)[:, None]) % 400 < keys, 0.0, out).astype(np.float32)[None]
+
+
 X5 = noise(3, (1, 4, 2, 6, 8))
 
 
@@ -46,6 +55,13 @@ X5 = noise(3, (1, 4, 2, 6, 8))
         (ADDED, np.repeat(KEYS[None, None], 7, axis=1), "not compared"),  # one row a query
         (MANY_KEYS[None], MANY_KEYS[None, ::-1].astype(np.float32), "not compared"),
         (MANY_KEYS[None], MANY_KEYS[None, ::-1], "fail"),
+        # Too many for a sketch to say which, unless what is left out is one number.
+        (filled(-1e4), filled(-3e4), "pass"),
+        (filled(-1e4), filled(-1e4)[:, ::-1], "fail"),
+        (filled(-1e4), filled(-1.0), "fail"),
+        (filled(LEAST), filled(-1e4), "not compared"),
+        (filled(LEAST), filled(-1e4, 90), "fail"),
+        (filled(-INF), filled(-1e4), "not compared"),
     ],
 )
 def test_masks_are_compared_by_what_they_let_through(ours: np.ndarray, theirs: np.ndarray, verdict: str) -> None:
