@@ -464,9 +464,7 @@ def decoded(seen: Seen) -> Iterator[Cause]:
     ours, theirs = _scaled(seen)
     if ours is not None and theirs is not None and ours[3] != theirs[3]:
         made_of, put = ("candidate", "reference") if ours[3] else ("reference", "candidate")
-        text = (
-            f"the first frame that the VAE decodes is of the latents on the {made_of}, an image put back on the {put}"
-        )
+        text = f"the first frame that is decoded is of the latents on the {made_of}, an image put back on the {put}"
         yield measured(text, "vae.first_frame", at=GIVEN)
     made = done(a, b) if np.linalg.norm(b - a) > most else None
     if made is not None and not made.inverse and made.words.startswith("with another scale"):
