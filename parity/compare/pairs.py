@@ -396,29 +396,46 @@ def _tells(r: Record) -> bool:
     return r.key.site == f"{LOOP}:noise_pred" or (given and r.key.branch != "")
 
 
+def _lone(ours: _Inputs, theirs: _Inputs) -> Mapping[str, str]:
+    """The same where one side runs one branch alone, which is named as if it were cond."""
+    few, many = sorted((ours, theirs), key=len)
+    if len(few) != 1 or len(many) < 2:
+        return {}
+    ((own, given),) = few.items()
+    far = {name: sum(_apart(given[s], x[s]) for s in given.keys() & x.keys()) for name, x in many.items()}
+    near = min(far, key=far.__getitem__)
+    if own not in far or near == own or not (math.isfinite(far[near]) and far[near] <= NEARER * far[own]):
+        return {}
+    return {own: near} if few is theirs else {own: near, near: own}
+
+
 @dataclass
 class Branches:
     """Renames the candidate's branches, as its first step with several shows them.
 
     Attributes:
         names: the candidate's -> the reference's; None until they are known. Empty where they are the same.
+        given: whether somebody gave them.
     """
 
     names: Mapping[str, str] | None
+    given: bool = True
 
     @classmethod
     def of(cls, reference: Provenance, candidate: Provenance) -> Branches:
         """Those of two recordings: a script's have no names of their own."""
-        return cls(None if of_script(reference) or of_script(candidate) else {})
+        counted = of_script(reference) or of_script(candidate)
+        return cls(None if counted else {}, given=not counted)
 
     def step(self, reference: StepRecords, candidate: StepRecords) -> StepRecords:
         """The candidate's step under the reference's names; of one branch alone on each side there is no other."""
         if self.names is None and len(_told(reference)[0]) > 1:
             self.names = crossed(reference, candidate)
-        if self.names == {}:
+        lone = {} if self.given else _lone(_told(reference)[0], _told(candidate)[0])
+        if self.names == {} and not lone:
             return candidate
         ours, theirs = ({r.key.branch for r in named(step.records)} - {""} for step in (reference, candidate))
-        names = dict(zip(theirs, ours, strict=True)) if len(ours) == len(theirs) == 1 else self.names or {}
+        names = dict(zip(theirs, ours, strict=True)) if len(ours) == len(theirs) == 1 else lone or self.names or {}
         if all(own == other for own, other in names.items()):
             return candidate
         return candidate.renamed(lambda key: replace(key, branch=names.get(key.branch, key.branch)))

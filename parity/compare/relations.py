@@ -95,6 +95,11 @@ class Combined:
         """Whether it guides by a scale and nothing else."""
         return not self.is_fitted and any(abs(scale - 1) > EXACT for scale in self.scales.values())
 
+    def told(self, scale: float) -> float:
+        """A scale of cond as a person knows it: nobody guides by less than 0, but a batch may have its cond first, which
+        then has the other's name."""
+        return 1 - scale if self.scale < 0 and len(self.scales) == 1 else scale
+
     def near(self, other: Combined, branch: str = "cond") -> float:
         """How far apart two scales are at most that may be one."""
         return EXACT * max(1.0, abs(self.scales[branch])) + self.unsure[branch] + other.unsure[branch]
@@ -165,7 +170,10 @@ def _is_alone(values: Values) -> bool:
     """Whether a side runs one branch and hands on what that predicts."""
     branches = [x for (name, site), x in values.items() if site == PREDICTED and name]
     guided = values.get(("", PREDICTED))
-    return guided is not None and len(branches) == 1 and np.array_equal(_like(branches[0], guided), guided)
+    if guided is None or len(branches) != 1:
+        return False
+    own = np.ravel(_like(branches[0], guided))
+    return any(np.array_equal(sign * own, guided.ravel()) for sign in (1, -1))
 
 
 def rounding(*values: np.ndarray) -> float:
@@ -265,8 +273,9 @@ def guidance(seen: Seen) -> Iterator[Cause]:
     # Without an uncond branch the candidate predicts what the reference's cond does.
     alone = _is_alone(seen.theirs) or (("uncond", PREDICTED) not in seen.theirs and _far(seen, ("cond", "")) <= EXACT)
     if first is not None and alone and (first.is_fitted or first.is_read):
-        text = f"the guidance scale of {first.scale:.4g} is lost: the candidate runs one branch alone, cond"
-        yield measured(text, "guidance", first.scale, 1.0, at=PREDICTED)
+        scale = first.told(first.scale)
+        text = f"the guidance scale of {scale:.4g} is lost: the candidate runs one branch alone, cond"
+        yield measured(text, "guidance", scale, 1.0, at=PREDICTED)
     elif first is None and second is not None and second.is_read and _is_alone(seen.ours):
         text = f"the candidate guides by {second.scale:.4g} where the reference runs one branch alone, cond"
         yield measured(text, "guidance", 1.0, second.scale, second.scale, at=PREDICTED)
@@ -280,7 +289,8 @@ def guidance(seen: Seen) -> Iterator[Cause]:
 
 
 def _combined_otherwise(first: Combined, second: Combined) -> Iterator[Cause]:
-    scale, other, apart, resized = first.scale, second.scale, first.apart(second), second.resized(first.size)
+    apart, resized = first.apart(second), second.resized(first.size)
+    scale, other = first.told(first.scale), first.told(second.scale)
     text, setting, sides = "", "guidance", (scale, other)
     if first.turned(second) and abs(scale - 0.5) > first.near(second):
         swap = "the branches or the prompts are swapped"

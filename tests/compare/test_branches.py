@@ -76,6 +76,25 @@ def test_a_step_of_one_branch_alone_is_compared_under_any_name() -> None:
     assert {r.key.branch for r in alone.records} == {"", "cond"}
 
 
+@pytest.mark.parametrize(
+    ("own", "given", "renamed"),
+    [
+        ("uncond", False, True),  # one side counts its only call, the other the rows of its batch
+        ("cond", False, False),
+        ("uncond", True, False),  # by a name that somebody gave it
+    ],
+)
+def test_a_branch_alone_is_the_one_whose_inputs_it_has(own: str, given: bool, renamed: bool) -> None:
+    alone, both = side({"cond": own}), side(SAME)
+    for ours, theirs in ((both, alone), (alone, both)):
+        step = Branches({}, given=given).step(ours, theirs)
+        name = {r.sketch.tobytes(): r.key.branch for r in step.records if r.key.is_input and r.sketch is not None}
+        text = theirs.records[0].sketch if theirs is alone else ours.records[0].sketch
+        assert text is not None
+        expected = own if theirs is alone else "cond"
+        assert (name[text.tobytes()] == expected) == (renamed or own == "cond")
+
+
 def test_a_batch_in_another_order_is_not_compared_where_it_was_not_taken_apart() -> None:
     """Frames that are folded into the batch: nobody knows which rows are whose."""
 

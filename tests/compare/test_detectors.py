@@ -165,6 +165,17 @@ def test_branches_that_are_weighed_otherwise_have_no_guidance_scale(cond: float,
     assert "scale" not in cause.cause
 
 
+@pytest.mark.parametrize(("scale", "said"), [(5.0, "is 5, not 6"), (1.0, "is 1, not 6 (none is applied)")])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_batch_that_has_cond_first_is_guided_by_the_same_scale(scale: float, said: str, sign: int) -> None:
+    cond_first = {"uncond": COND, "cond": UNCOND}
+    ours, theirs = (step(**cond_first, guided=sign * (UNCOND + s * (COND - UNCOND))) for s in (6.0, scale))
+    (cause,) = found((ours, theirs))
+    assert cause.cause == f"the guidance scale {said}"
+    (cause,) = found((ours, step(uncond=COND, guided=sign * COND)))
+    assert cause.cause.startswith("the guidance scale of 6 is lost")
+
+
 @pytest.mark.parametrize(
     ("model", "timestep", "held", "causes"),
     [
