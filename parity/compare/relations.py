@@ -96,7 +96,7 @@ class Combined:
         return not self.is_fitted and any(abs(scale - 1) > EXACT for scale in self.scales.values())
 
     def told(self, scale: float) -> float:
-        """A scale of cond as a person knows it: nobody guides by less than 0, but a batch may have its cond first, which
+        """A scale of cond as people know it: nobody guides by less than 0, but a batch may have its cond first, which
         then has the other's name."""
         return 1 - scale if self.scale < 0 and len(self.scales) == 1 else scale
 
