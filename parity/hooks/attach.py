@@ -18,7 +18,7 @@ import functools
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -207,14 +207,14 @@ def attention_call(kernel: str = "") -> Iterator[Callable[[Any, Any, Any, Any], 
 
 
 def _attention_seen(
-    active: _Active, tensors: Iterable[Any], function: Callable[..., Any] | str, mask: Any = None
+    active: _Active, tensors: Sequence[Any], function: Callable[..., Any] | str, mask: Any = None
 ) -> None:
     """Record a call: query, key, value and output, each [B, rows, heads, head dim]; and what computed it."""
     assert active.tap is not None
     path = active.stack[-1][2] if active.stack else ATTENTION
     active.tap.attended(path, mask)
     active.tap.ran.add(path, function)
-    call = active.tap.begin(path)
+    call = active.tap.begin_attention(path, tensors[0])
     if active.tap.plan.wants_module(path):
         for port, x in zip(("in.query", "in.key", "in.value", "out"), tensors, strict=True):
             active.tap.see(path, call, port, x)
@@ -228,7 +228,7 @@ def _by_heads(active: _Active, given: Mapping[str, Any], out: Any, function: Cal
     elif given.keys() >= {"query", "key", "value"}:
         assert active.tap is not None
         batch = len(active.tap.rows or active.tap.branches)
-        tensors = (_rows_first(x, batch) for x in (given["query"], given["key"], given["value"], out))
+        tensors = [_rows_first(x, batch) for x in (given["query"], given["key"], given["value"], out)]
         _attention_seen(active, tensors, function, given.get("attn_mask"))
 
 

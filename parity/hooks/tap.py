@@ -109,6 +109,7 @@ class Tap:
     rows: tuple[str, ...] = ()
     ran: Seen = field(default_factory=Seen)
     _seen: dict[int, _Memo] = field(default_factory=dict)
+    _alone: Counter[str] = field(default_factory=Counter)
     _held: int = 0
 
     def begin(self, module: str) -> int:
@@ -116,6 +117,22 @@ class Tap:
         call = self.calls[module]
         self.calls[module] += 1
         return call
+
+    def begin_attention(self, module: str, query: torch.Tensor) -> int:
+        """The same of an attention call, of one row of the batch where a model cuts each row's padding off."""
+        self._alone[module] += len(set(self.rows or self.branches)) > 1 and query.shape[0] == 1
+        return self.begin(module)
+
+    def settled(self) -> list[Entry]:
+        """The entries of a call that has ended. Attention that was called once for each row of the batch is of its row's
+        branch alone."""
+        rows = self.rows or self.branches
+        many = len(rows)
+        whole = {m for m, count in self._alone.items() if count == self.calls[m] and count % many == 0}
+        apart = whole if len(set(rows)) == many > 1 else set()
+        found = [(e, e.site.partition(":")[0] in apart) for e in self.entries]
+        mine = [(e, own) for e, own in found if not own or e.branch == rows[e.call % many]]
+        return [replace(e, call=e.call // many) if own else e for e, own in mine]
 
     def masked(self, module: str, named: Mapping[str, Any]) -> None:
         """Take note of the masks among a call's arguments, before any of these is seen, under the names that these are

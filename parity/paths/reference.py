@@ -87,7 +87,7 @@ class TorchBackend(Base):
                     expected = frozenset() if lenient else plan.must_fire - silenced(self.reached.settings)
                     require_fired(plan, expected, tap.calls, {e.site for e in tap.entries})
                 self.ran |= tap.ran.ran()
-                records += torch_records(tap.entries, self.family.stage, calls.step)
+                records += torch_records(tap.settled(), self.family.stage, calls.step)
         return predictions, records
 
     def listening(self, listen: Listen) -> contextlib.AbstractContextManager[None]:

@@ -45,7 +45,7 @@ class Kind:
 
     def records(self, tap: Tap, step: int) -> list[Record]:
         """What a tap saw, brought to the host."""
-        return torch_records(tap.entries, LOOP_STAGE, step)
+        return torch_records(tap.settled(), LOOP_STAGE, step)
 
     def host(self, x: torch.Tensor) -> Any:
         """A tensor's values; 16-bit floats as float32."""

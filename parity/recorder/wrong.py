@@ -110,7 +110,7 @@ class Wrong:
             with torch.no_grad(), Faulty(faults, changed.append), attached(model, seen):
                 made = prediction_of(replace(call, function=model)())
             if changed:
-                self.keep(STEP, names, torch_records(seen.entries, "transformer", STEP))
+                self.keep(STEP, names, torch_records(seen.settled(), "transformer", STEP))
                 yield names, made
 
     def decode(self, vae: torch.nn.Module, call: Again) -> Iterator[tuple[Faults, Any, Any]]:

@@ -67,7 +67,7 @@ def make_tap(
 
 def gathered(tap: Tap) -> Seen:
     """The tap's records; a key that comes twice is an error."""
-    records = torch_records(tap.entries, "transformer", 0)
+    records = torch_records(tap.settled(), "transformer", 0)
     order = [(r.key.branch, r.key.site, r.key.call) for r in records]
     assert len(set(order)) == len(order)
     assert isinstance(tap.reducer, CountingReducer)

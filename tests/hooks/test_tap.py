@@ -180,6 +180,45 @@ def test_a_tensor_seen_at_several_sites_is_reduced_once() -> None:
     ]
 
 
+class Attends(torch.nn.Module):
+    """Calls attention for these rows of its batch, one after the other or several at once."""
+
+    def __init__(self, calls: Sequence[slice]) -> None:
+        super().__init__()
+        self.calls = calls
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for each in self.calls:
+            part = x[each, None]
+            torch.nn.functional.scaled_dot_product_attention(part, part, part)
+        return x
+
+
+@pytest.mark.parametrize(
+    ("calls", "rows_of", "expected"),
+    [
+        ([slice(0, 1), slice(1, 2)], ("cond", "uncond"), [("cond", 0), ("uncond", 0)]),
+        ([slice(0, 1), slice(1, 2)] * 2, ("cond", "uncond"), [("cond", 0), ("cond", 1), ("uncond", 0), ("uncond", 1)]),
+        ([slice(0, 2)], ("cond", "uncond"), [("cond", 0), ("uncond", 0)]),
+        ([slice(0, 2)] * 2, ("cond", "uncond"), [("cond", 0), ("cond", 1), ("uncond", 0), ("uncond", 1)]),
+        # What is of one row and not of each is of all.
+        ([slice(0, 1)], ("cond", "uncond"), [("cond", 0), ("uncond", 0)]),
+        ([slice(0, 1), slice(0, 2)], ("cond", "uncond"), [("cond", 0), ("cond", 1), ("uncond", 0), ("uncond", 1)]),
+        ([slice(0, 1), slice(0, 1)], ("cond",), [("cond", 0), ("cond", 1)]),
+    ],
+)
+def test_attention_that_is_called_for_each_row_is_of_its_row(
+    calls: list[slice], rows_of: tuple[str, ...], expected: list[tuple[str, int]]
+) -> None:
+    x = rows(batch=len(rows_of))
+    seen = observe(Attends(calls), x, tap_options={"branches": rows_of})
+    queries = [(branch, call) for branch, site, call in seen.order if site == "attention:in.query"]
+    assert sorted(queries) == expected
+    if len(calls) == 2 and calls[0] != calls[1] and calls[1] != slice(0, 2):
+        own = np.asarray(x[1]).reshape(-1)
+        assert np.array_equal(seen.at("attention:in.query", "uncond").sketch, own)
+
+
 def test_a_table_without_the_batch_axis_is_reduced_once_for_all_branches() -> None:
     seen = observe(Add(), rows(5, 2), torch.ones(5, 4), tap_options=BRANCHES)
     assert seen.reductions == 2 + 1 + 2  # both branches of input and output, and the table

@@ -352,9 +352,10 @@ def array_of(x: Any) -> jax.Array:
 
 def split(tap: Tap, reducer: BatchingReducer) -> tuple[tuple[Entry, ...], Any]:
     """What a tap saw inside a trace: the entries, which stay outside it, and the reductions that it returns."""
-    values = [e.value for e in tap.entries if e.kind == "tensor"]
+    entries = tap.settled()
+    values = [e.value for e in entries if e.kind == "tensor"]
     # What stays of an entry outside the trace is where its reductions will be found.
-    return tuple(replace(e, value=None) for e in tap.entries), (reducer.finish(), values)
+    return tuple(replace(e, value=None) for e in entries), (reducer.finish(), values)
 
 
 def whole(tree: Any) -> Any:
