@@ -124,8 +124,8 @@ class Tap:
         return self.begin(module)
 
     def settled(self) -> list[Entry]:
-        """The entries of a call that has ended. Attention that was called once for each row of the batch is of that row's
-        branch."""
+        """The entries of a call that has ended. Attention that was called once for each row of the batch is of its
+        row's branch alone."""
         rows = self.rows or self.branches
         many = len(rows)
         whole = {m for m, count in self._alone.items() if count == self.calls[m] and count % many == 0}
