@@ -274,7 +274,7 @@ def _prediction(side: Callee, output: Any, rank: int) -> Any:
     first = moved(first, side.port, rank, -1, 1)
     if "float" not in str(first.dtype):
         first = first.float() if isinstance(first, torch.Tensor) else first.astype("float32")
-    return first[None]
+    return first[None] if first.ndim + 1 != rank else first[None, None]  # whose layout is the port's no more
 
 
 def _copied(module: torch.nn.Module, *, plain: bool) -> torch.nn.Module:

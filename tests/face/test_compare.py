@@ -411,6 +411,41 @@ def test_channels_last() -> None:
     assert parity.compare(conv, functools.partial(lambda f, x: f(x), product), x, layout="channels_last").passed
 
 
+class Heads(torch.nn.Module):
+    """A picture [B, C, H, W] whose pixels attend to each other, in two heads; without a projection behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.out = torch.nn.Conv2d(3, 8, 1), torch.nn.LayerNorm(4), torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = self.norm(self.conv(x).flatten(2).mT.unflatten(2, (2, 4)))  # [B, pixels, 2, 4]
+        return self.out(heads.flatten(2))
+
+
+def heads_in_jax(model: Heads, *, wrong: bool) -> Callable[[Any], Any]:
+    w = {name: jnp.asarray(p.detach().numpy()) for name, p in model.named_parameters()}
+
+    def forward(x: Any) -> Any:
+        y = x @ w["conv.weight"][:, :, 0, 0].T + w["conv.bias"]
+        parity.tap("conv", y)
+        y = y.reshape(1, -1, 2, 4)
+        y = (y - y.mean(-1, keepdims=True)) / jnp.sqrt(y.var(-1, keepdims=True) + (0.5 if wrong else 1e-5))
+        parity.tap("norm", y * w["norm.weight"] + w["norm.bias"])
+        return (y * w["norm.weight"] + w["norm.bias"]).reshape(1, -1, 8) @ w["out.weight"].T + w["out.bias"]
+
+    return forward
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_heads_of_an_attention_are_no_pixels_whose_channels_are_last(wrong: bool) -> None:
+    model, x = Heads(), torch.randn(1, 3, 5, 6)
+    found = parity.compare(model, heads_in_jax(model, wrong=wrong), x, layout="channels_last", sites="all")
+    sites = {d.key.site: d for d in found.sites}
+    assert [sites[f"{name}:out"].verdict for name in ("conv", "norm")] == ["pass", "fail" if wrong else "pass"]
+    assert str(found.origin and found.origin.key.site) == ("norm:out" if wrong else "None")
+
+
 def test_the_caller_s_modules_and_torchax_s_switch_stay_as_they_were() -> None:
     import torchax
 

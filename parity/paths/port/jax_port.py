@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -112,6 +112,8 @@ class _Heard:
     def __init__(self, backend: JaxPort, tap: TracedTap, arguments: Mapping[str, Any]) -> None:
         self.backend, self.tap = backend, tap
         self.rank = arguments[LATENT].ndim
+        given = (tuple(x.shape) for x in arguments.values() if getattr(x, "ndim", 0) == self.rank)
+        self.pictures = {shape[2:] for shape in given if max(shape) > 1}  # a function has no latents
         self.calls: Counter[tuple[str, str]] = Counter()
         self.count = 0
 
@@ -155,7 +157,17 @@ class _Heard:
             x = jax.numpy.asarray(x)
         if not isinstance(x, jax.Array) or _is_key(x):
             return x
-        return interop.torch_view(moved(x, self.backend.port, self.rank, -1, 1))
+        if any(_are_pixels(x.shape[1:-1], sizes) for sizes in self.pictures):  # and no heads of an attention
+            x = moved(x, self.backend.port, self.rank, -1, 1)
+        return interop.torch_view(x)
+
+
+def _are_pixels(sizes: Sequence[int], given: Sequence[int]) -> bool:
+    """Whether sizes are those of a picture, in the proportions of one that the model is given, but for rounding."""
+    if len(sizes) != len(given) or len(sizes) < 2:
+        return False
+    (high, wide), (height, width) = sizes[-2:], given[-2:]
+    return abs(high * width - wide * height) < max(height, width)
 
 
 def _channels_first(read: Callable[[], np.ndarray]) -> np.ndarray:
