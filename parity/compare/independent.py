@@ -77,7 +77,7 @@ def differences(result: Result) -> tuple[Difference, ...]:
         of_weights = key.module not in _AROUND and any(within(module, key.module) for module in weighed)
         if of_model or of_weights or of(key.site) in made:
             continue  # a module that has other weights differs by them
-        inside = any(_hands_on(key, d.key, first) for d in found.values())
+        inside = any(_hands_on(key, d.key, first) for d in found.values() if not {key, d.key} <= measured)
         if first and key != first and ((key in explained and key not in measured) or inside):
             continue  # it hands on what begins before it, or inside it
         other = same.get(key)
