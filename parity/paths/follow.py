@@ -143,6 +143,8 @@ class _Operation:
 
 _STEPS_OF = "_parity_made_of"
 """Attribute of a tensor: bits, one for each operation that it was made by since the candidate's values stood there."""
+_LEFT = 1
+"""The bit of what comes of a value that the candidate has otherwise: it is not known to be made of the candidate's."""
 
 
 def _traced(run: _Run) -> contextlib.AbstractContextManager[object]:
@@ -154,10 +156,12 @@ def _traced(run: _Run) -> contextlib.AbstractContextManager[object]:
         # What a cast to its own dtype gives is what it was given: nothing was made.
         same = set() if name.endswith("_") else {id(x) for x in given}
         made = [x for _, x in leaves(out, "") if isinstance(x, torch.Tensor) and id(x) not in same]
-        if made and name not in ("__get__", "__set__"):
+        made = [args[0]] if name == "__setitem__" else made
+        if made and name != "__set__":
             given = [x for x in given if isinstance(x, torch.Tensor)]
             steps = functools.reduce(operator.or_, map(_made_of, given), 0)
-            for x, bit in zip(made, run.operation(len(made)), strict=True):
+            bits = [0] * len(made) if name == "__get__" else [*run.operation(len(made))]  # a view, as `x.T`
+            for x, bit in zip(made, bits, strict=True):
                 setattr(x, _STEPS_OF, steps | bit)
         return out
 
@@ -213,7 +217,7 @@ class _Run:
         constant: another that modules have in it. take: what becomes of rows that stand beside the reference's own.
         constants: of each module, by attribute.
         sites: what is judged. made_of: the operations that made it of the candidate's values, as bits. operations: what
-            each bit is. fates: of each value, by `name_of`. counts: calls of each module.
+            each bit is, `_LEFT` the first. fates: of each value, by `name_of`. counts: calls of each module.
         turned: modules that are given, or give, the reference's values in another order.
         _branches: of the call of the model. _layouts: where rows lie, by branch. _open: calls, innermost last.
     """
@@ -226,7 +230,7 @@ class _Run:
     constants: dict[str, Mapping[str, float | str]] = field(default_factory=dict)
     sites: dict[str, Apart] = field(default_factory=dict)
     made_of: dict[str, int] = field(default_factory=dict)
-    operations: list[_Operation] = field(default_factory=list)
+    operations: list[_Operation] = field(default_factory=lambda: [_Operation("", 0, 0)])
     fates: dict[str, Fate] = field(default_factory=dict)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     turned: set[str] = field(default_factory=set)
@@ -313,7 +317,7 @@ class _Run:
                 if isinstance(x, torch.Tensor):
                     if caller is None:
                         setattr(x, _STEPS_OF, 0)  # the model's arguments are compared: what made them is no operation
-                    judged = caller is not None and caller.known
+                    judged = caller is not None and caller.known and not _made_of(x) & _LEFT
                     fate, new = self._value(f"{path}:{port}", number, x, judged)
                     changed |= {} if new is x else {id(x): new}
                     fates |= {fate}
@@ -339,11 +343,10 @@ class _Run:
         for port, x in leaves(single_output(output), "out"):
             if not isinstance(x, torch.Tensor) or not (x.is_floating_point() or x.is_complex()):
                 continue
-            fate, new = self._value(f"{path}:{port}", call.number, x, call.known)
+            fate, new = self._value(f"{path}:{port}", call.number, x, call.known and not _made_of(x) & _LEFT)
             changed |= {} if new is x else {id(x): new}
-            if self.plan.far and self._open and fate != "followed":
-                caller = self._open[-1]
-                caller.known = caller.known and call.known and fate != "left"
+            if self.plan.far and fate != "followed" and (fate == "left" or not call.known):
+                setattr(x, _STEPS_OF, _made_of(x) | _LEFT)  # whatever is made of it, in the caller's code too
         return _swapped(output, changed) if changed else None
 
     def _value(self, site: str, number: int, x: torch.Tensor, judged: bool) -> tuple[Fate, torch.Tensor]:

@@ -139,6 +139,19 @@ def test_a_difference_that_a_block_s_own_code_makes_is_not_one_at_each_output_th
     assert introduced(ports.compare(*texts, openers=Host())) == ["blocks.0.qkv:out", "blocks.1.qkv:out"]
 
 
+@pytest.mark.parametrize("read", [False, True])
+def test_a_value_that_the_candidate_has_otherwise_counts_where_it_is_read(read: bool, tmp_path: Path) -> None:
+    """A module whose output nobody reads switched following off for the rest of its block."""
+    port = PORT.replace("    qkv = tap(", '    tap(name + ".spare", x[:, :3])\n    qkv = tap(')
+    texts = write(tmp_path, port.replace("return tap(name, x + gate", "return tap(name, 1.01 * x + gate"))
+    model, made = tmp_path / "model.py", "        self.proj = torch.nn.Linear(width, width)\n"
+    text = model.read_text().replace(made, f"{made}        self.spare = torch.nn.Tanh()\n")
+    before = "        q, k, v"
+    text = text.replace(before, f"        spare = self.spare(x)\n{before}")
+    model.write_text(text.replace("return x + gate", "return spare + gate") if read else text)
+    assert introduced(ports.compare(*texts, openers=Host())) == ["blocks.0:out", *([] if read else ["blocks.1:out"])]
+
+
 def test_what_a_port_does_behind_its_last_tap_is_followed_too(tmp_path: Path) -> None:
     end = 'return linear(w, "out", x)'
     texts = write(tmp_path, PORT.replace(PROJ, f"{PROJ} * 1.01").replace(end, f"{end}[:, ::-1]"))
