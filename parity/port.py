@@ -75,7 +75,7 @@ class Port:
             (Flax NNX), or a Flax linen module. None: only what `tap` names.
         weights: arrays in any nest, handed to `call`; else they are constants of the compiled program (JAX only).
         runs: `torch` (eager), `torchax` (compiled by parity from a torch module), `jax` (compiled by parity). Default:
-            torch for a torch module, else jax.
+            torch for a torch module, torchax for one with its tensors or that it compiled, else jax.
         layout: of arrays of the latents' rank: `channels_last` are given and taken that way.
         rename: regular expression over a whole module name -> the reference's name, `\\1` for groups; first match.
             One with a colon is of an argument: `block\\.(\\d+):in\\.img` -> `blocks.\\1:in.hidden_states`.

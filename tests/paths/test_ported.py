@@ -14,7 +14,7 @@ from parity.errors import UsageError
 from parity.models.family import Family
 from parity.models.generic.inputs import LATENT
 from parity.paths.families import reference_case
-from parity.paths.port.load import Entry
+from parity.paths.port.load import Entry, checked
 from parity.paths.port.ported import Ported
 from parity.port import Port
 from parity.settings import parse
@@ -58,3 +58,15 @@ def test_a_reference_port_may_give_inputs_of_jax_in_bfloat16(tmp_path: Path) -> 
     )
     _, family = reference_case(entry, parse("torch"), None)
     assert [x.dtype for x in family.given.values()] == [torch.bfloat16, torch.float64]
+
+
+@pytest.mark.parametrize(("where", "runs"), [("cpu", "torch"), ("jax", "torchax"), ("compiled", "torchax")])
+def test_a_module_that_torchax_has_is_run_by_it(where: str, runs: str) -> None:
+    torchax = pytest.importorskip("torchax")
+    module: Any = torch.nn.Linear(2, 2)
+    if where == "jax":
+        with torchax.default_env():
+            module = module.to("jax")
+    elif where == "compiled":
+        module = torchax.compile(module)
+    assert checked(Port(module=module), "port.py:build").runs == runs

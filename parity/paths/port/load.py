@@ -24,6 +24,7 @@ from typing import Any, get_args
 import torch
 
 from parity.errors import ParityError, PassingError, UsageError, line_of, summary
+from parity.hooks.torchtools import on_jax
 from parity.paths.port.installed import Installations, Modules, importable
 from parity.paths.port.settings import PortInfo
 from parity.paths.port.state import kept
@@ -207,11 +208,17 @@ def checked(made: Any, where: str) -> Port:
             )
         made = Port(**{name: getattr(made, name) for name in names if hasattr(made, name)})
     is_torch = isinstance(made.module, torch.nn.Module)
-    runs = made.runs or ("torch" if is_torch else "jax")
+    runs = made.runs or (_library(made.module) if is_torch else "jax")
     wrong = _fault(made, runs, is_torch)
     if wrong:
         raise UsageError(f"{where} returned a port whose {wrong}")
     return replace(made, runs=runs)
+
+
+def _library(module: torch.nn.Module) -> Runs:
+    """Which library a torch module is for, where nobody says it: torchax, if that compiled it or made its tensors."""
+    own = type(module).__module__.partition(".")[0] == "torchax"
+    return "torchax" if own or on_jax(module) else "torch"
 
 
 def _fault(port: Port, runs: str, is_torch: bool) -> str | None:
