@@ -74,7 +74,9 @@ def differences(result: Result) -> tuple[Difference, ...]:
     made = {of(c.at) for c in result.causes if c.at and c.setting in checked}  # of weights, where they show
     for key in (*([first] if first else []), *(d.key for d in result.introduced)):
         of_model = key.module == "" and not key.is_input and unseen
-        of_weights = key.module not in _AROUND and any(within(module, key.module) for module in weighed)
+        maker = _caller(key.module) if key.is_input else key.module  # an input is of its caller's own parameters
+        held = (maker in weighed) if key.is_input else any(within(module, maker) for module in weighed)
+        of_weights = key.module not in _AROUND and held
         if of_model or of_weights or of(key.site) in made:
             continue  # a module that has other weights differs by them
         inside = any(_hands_on(key, d.key, first) for d in found.values() if not {key, d.key} <= measured)

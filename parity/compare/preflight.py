@@ -189,10 +189,12 @@ def _judged_weights(
     else:
         how = f"have other values, '{worst}' by {apart[worst]:.1%}" + " in a few places" * (worst in few_values)
     detail = f"{len(wrong)} of {len(a)} parameters {how}: {few(wrong)}"
+    if rounded := [n for n in other if n not in wrong and n not in laid_out]:
+        detail += f"; {len(rounded)} more are the reference's rounded to {_rounded_to(other[n] for n in rounded)}"
     # A port may have folded others into these: the sites decide. Zeros hold nothing that was folded.
     if (own and scaled and all(gains.values())) or (otherwise and not mixed_up):
         return Check(WEIGHTS, "explained", detail, at=tuple(wrong))
-    return Check(WEIGHTS, "fail", detail, computed=True, at=tuple(wrong))
+    return Check(WEIGHTS, "fail", detail, computed=True, at=(*wrong, *rounded))
 
 
 ROUNDING = "rounding"

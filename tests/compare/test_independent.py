@@ -201,7 +201,14 @@ def test_what_is_given_the_output_that_the_origin_lies_in_is_no_other_difference
 
 
 @pytest.mark.parametrize(
-    ("site", "listed"), [("blocks.1:out", []), ("blocks.0:out", ["blocks.0"]), ("out:in.x", ["out's input x"])]
+    ("site", "listed"),
+    [
+        ("blocks.1:out", []),
+        ("blocks.0:out", ["blocks.0"]),
+        ("out:in.x", ["out's input x"]),
+        ("blocks.1.ff.net:in.x", []),  # which the parameters of its caller are in
+        ("blocks.1.attn:in.x", ["blocks.1.attn's input x"]),
+    ],
 )
 def test_a_module_beside_one_with_other_weights_is_listed(site: str, listed: list[str]) -> None:
     at = SiteDiff(Key("transformer", 0, "", site), Distance(0.5, 0.0, 1e9), verdict="fail", birth="module")
