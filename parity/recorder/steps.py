@@ -348,12 +348,12 @@ class Branches:
         """The branch of each row, and the names in the order of the step's calls where it is named by its place."""
         batch = next((n for n in map(_batch, (*args, *kwargs.values())) if n), 1)
         name = self._context.removeprefix("pred_")
-        said = bool(self.given) or name == "cond_uncond"
-        if name and not said:
+        said, times = bool(self.given) or name == "cond_uncond", _times(latents, batch)
+        if name and not said and max(times, default=0) == 0:  # else more branches than it says are in the batch
             return (name,), None
         before = [c for c in self.steps.calls if c.of is self]
         self._apart |= any(len(names_of(c.rows)) > 1 and len(c.rows) == batch and c.on(latents) for c in before)
-        guided, times = self.guided(), _times(latents, batch)
+        guided = self.guided()
         begun = sum(len(names_of(c.rows)) for c in before)
         names = self.given[begun:] if self.given else BATCHED
         if names and (said or (guided is not False and not self._apart)):

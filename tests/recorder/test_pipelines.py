@@ -21,7 +21,18 @@ from parity.compare.diff import diff
 from parity.compare.independent import differences
 from parity.golden import Golden
 from parity.models.registry import resolve_model
-from tests.support.scripts import BOTH as BRANCHES, flux, ltx, recorded, split_linear, tame, wan, wan_two
+from tests.support.scripts import (
+    BOTH as BRANCHES,
+    drawn,
+    flux,
+    ltx,
+    recorded,
+    referenced,
+    split_linear,
+    tame,
+    wan,
+    wan_two,
+)
 
 
 def built_in(kind: str, model: str, frames: int) -> Any:
@@ -293,3 +304,29 @@ def test_another_output_type_is_no_divergence(tmp_path: Path, monkeypatch: pytes
         (frames,) = [d for d in found.sites if d.key.site == "decode:frames"]
         assert (output == "pil") == ("pictures of 8 bits against floats" in str([n.text for n in found.notes]))
         assert (frames.distance.rel_l2 == 0) == (output == "pt")
+
+
+@pytest.mark.parametrize("gain", [1.0, 1.01])
+def test_batch_of_both_branches_within_the_context_of_one_is_taken_apart(gain: float, tmp_path: Path) -> None:
+    """A loop made one call of two, where the first of them stood."""
+    pipe, _ = wan()
+    model, scheduler = pipe.transformer.eval(), diffusers.FlowMatchEulerDiscreteScheduler()
+    texts = BRANCHES["prompt_embeds"], BRANCHES["negative_prompt_embeds"]
+
+    def go(*, at_once: bool) -> torch.Tensor:
+        scheduler.set_timesteps(1)
+        x, t = drawn(1, 16, 2, 2, 2, seed=5), scheduler.timesteps[:1]
+        with model.cache_context("cond"):
+            both = (torch.cat([x, x]), torch.cat([t, t]), torch.cat(texts)) if at_once else (x, t, texts[0])
+            cond, *more = model(*both, return_dict=False)[0].split(1)
+        with model.cache_context("uncond"):
+            uncond = more[0] if more else model(x, t, texts[1], return_dict=False)[0]
+        return scheduler.step(uncond + 4 * (cond - uncond), t[0], x, return_dict=False)[0]
+
+    parts = {"transformer": model, "scheduler": scheduler}
+    referenced(tmp_path / "a", lambda: go(at_once=False), **parts)
+    model.blocks[0].register_forward_hook(lambda module, args, out: gain * out)
+    recorded(tmp_path / "b", lambda: go(at_once=True), like=tmp_path / "a", **parts)
+    found = diff(tmp_path / "a", tmp_path / "b")
+    assert found.verdict == ("pass" if gain == 1 else "fail"), found.reason
+    assert (found.origin and found.origin.key.site) == (None if gain == 1 else "blocks.0:out")
