@@ -67,7 +67,8 @@ class Combined:
     Attributes:
         scales: of each branch but uncond. size: a common factor; some pipelines hand on the negated prediction. left:
             the norm of what rounding left over. unsure, size_unsure: how far it may have moved them; a scale is read
-            off where its branch parts from the others.
+            off where its branch parts from the others. normed: the branch whose
+            norm each row is given then; empty for none.
     """
 
     scales: Mapping[str, float]
@@ -75,6 +76,7 @@ class Combined:
     left: float
     unsure: Mapping[str, float]
     size_unsure: float
+    normed: str = ""
 
     @property
     def scale(self) -> float:
@@ -131,6 +133,33 @@ def combined(values: Values) -> Combined | None:
     parts = _branches(values)
     if parts is None:
         return None
+    found, channels = _combined(parts), values["", PREDICTED].shape[-1]
+    for name in ("cond", "uncond"):
+        plain = _not_normed(parts, name, channels) if found is None else None
+        own = None if plain is None else _combined(plain)
+        found = found if own is None else replace(own, normed=name)
+    return found
+
+
+def _not_normed(parts: Mapping[str, np.ndarray], of: str, channels: int) -> dict[str, np.ndarray] | None:
+    """The same before each row of the guided prediction got the norm of a branch's; None where it did not."""
+    if parts.keys() != {"cond", "uncond", ""} or channels < LEAST_CHANNELS:
+        return None
+    cond, uncond, guided = (parts[name].reshape(-1, channels) for name in ("cond", "uncond", ""))
+    norms = [np.linalg.norm(x, axis=-1, keepdims=True) for x in (parts[of].reshape(-1, channels), guided)]
+    if not norms[1].all() or apart(*norms) > max(EXACT, 2 * rounding(guided, cond)):
+        return None
+    along = guided / norms[1]
+    beside = [x - (x * along).sum(-1, keepdims=True) * along for x in (uncond, cond - uncond)]
+    if not beside[1].any():
+        return None
+    scale = -float(np.vdot(*beside) / np.vdot(beside[1], beside[1]))
+    sizes = ((uncond + scale * (cond - uncond)) * along).sum(-1, keepdims=True)
+    return {**parts, "": (np.abs(sizes) * along).ravel()}
+
+
+def _combined(held: Mapping[str, np.ndarray]) -> Combined | None:
+    parts = dict(held)
     guided, uncond = parts.pop(""), parts["uncond"]
     apart = {name: x - uncond for name, x in parts.items() if name != "uncond"}
     every, left = fitted(guided, uncond, *apart.values())
@@ -152,6 +181,10 @@ def combined(values: Values) -> Combined | None:
         unsure = (unsure + abs(weights / size) * size_unsure) / abs(size)
     scales = dict(zip(apart, (float(weight / size) for weight in weights), strict=True))
     return Combined(scales, size, left, dict(zip(apart, unsure.tolist(), strict=True)), size_unsure)
+
+
+LEAST_CHANNELS = 8
+"""Of a row: of fewer numbers many have the direction of a sum by chance."""
 
 
 def _branches(values: Values) -> dict[str, np.ndarray] | None:
@@ -231,6 +264,11 @@ def _own_guided(seen: Seen) -> Made | None:
         near, products = near + EXACT * max(1.0, abs(scale)) * size, products + abs(scale) * size
     rounded = rounding(*parts.values()) * (float(np.linalg.norm(made)) + 2 * products)
     made = first.size * made.reshape(guided.shape)  # predictions may be a list's items
+    if first.normed:
+        alike = second is not None and second.normed == first.normed  # then the norms are right, but for rounding
+        like = guided if alike else parts[first.normed].reshape(made.shape)
+        made *= np.divide(*(np.linalg.norm(x, axis=-1, keepdims=True) for x in (like, made)))
+        near += 0.0 if alike else _most(made, *parts.values())  # of two norms, their ratio and its product
     return made, near + (rounded if second is None or second.is_fitted else second.left)
 
 
@@ -292,7 +330,10 @@ def _combined_otherwise(first: Combined, second: Combined) -> Iterator[Cause]:
     apart, resized = first.apart(second), second.resized(first.size)
     scale, other = first.told(first.scale), first.told(second.scale)
     text, setting, sides = "", "guidance", (scale, other)
-    if first.turned(second) and abs(scale - 0.5) > first.near(second):
+    if bool(first.normed) != bool(second.normed):
+        side, without = ("reference", "candidate") if first.normed else ("candidate", "reference")
+        text = f"each row of the guided prediction is given a branch's norm on the {side}, not on the {without}"
+    elif first.turned(second) and abs(scale - 0.5) > first.near(second):
         swap = "the branches or the prompts are swapped"
         text = f"guidance is applied the wrong way round ({swap}): scale {other:.4g} for {scale:.4g}"
     elif apart and (resized or len({*first.scales, *second.scales}) > 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -163,6 +164,38 @@ def test_branches_that_are_weighed_otherwise_have_no_guidance_scale(cond: float,
     (cause,) = found((step(**GUIDED), step(cond=COND, uncond=UNCOND, guided=cond * COND + uncond * UNCOND)))
     assert f"{cond:g} cond - {-uncond:g} uncond, not 6 cond - 5 uncond" in cause.cause
     assert "scale" not in cause.cause
+
+
+ROWS = np.random.default_rng(10).normal(size=(2, 1, 12, 16))
+
+
+def normed(scale: float, of: int = 0) -> np.ndarray:
+    """The guided prediction whose rows have the norms of a branch's: of cond, or of uncond."""
+    guided = ROWS[1] + scale * (ROWS[0] - ROWS[1])
+    norms = (np.linalg.norm(x, axis=-1, keepdims=True) for x in (ROWS[of], guided))
+    return guided * np.divide(*norms)
+
+
+@pytest.mark.parametrize(
+    ("guided", "said"),
+    [
+        (normed(4.0), ""),
+        (normed(5.0), "the guidance scale is 5, not 4"),
+        (-normed(4.0), "the guided prediction is negated on the candidate"),
+        (normed(-3.0, 1), "guidance is applied the wrong way round"),
+        (ROWS[1] + 4.0 * (ROWS[0] - ROWS[1]), "given a branch's norm on the reference, not on the candidate"),
+        (ROWS[0] + 0.1 * ROWS[1] ** 2, ""),  # no guidance that anybody knows
+    ],
+)
+@pytest.mark.parametrize("narrow", [np.asarray, bfloat16])
+def test_guidance_that_is_normed_row_by_row_is_fitted(guided: np.ndarray, said: str, narrow: Made) -> None:
+    branches = {"cond": narrow(ROWS[0]), "uncond": narrow(ROWS[1])}
+    ours, theirs = (step(**branches, guided=narrow(x)) for x in (normed(4.0), guided))
+    causes = [cause.cause for cause in found((ours, theirs))]
+    if narrow is np.asarray or not said.startswith("the guidance scale"):
+        assert [said in cause for cause in causes] == [True] * (said != "")
+    else:  # as near as 16 bits tell
+        assert re.fullmatch(r"the guidance scale is (5|4\.9\d*|5\.0\d*), not (4|3\.9\d*|4\.0\d*)", causes[0])
 
 
 @pytest.mark.parametrize(("scale", "said"), [(5.0, "is 5, not 6"), (1.0, "is 1, not 6 (none is applied)")])
