@@ -49,7 +49,7 @@ from parity.compare.result import NAN, Distance, SiteDiff
 from parity.compare.values import PREDICTED
 from parity.floors import L2_LIMIT
 from parity.golden.disk.part import FloorTable, Table, tabled
-from parity.records import ATTENTION, LOOP, Key, Record, StepRecords
+from parity.records import ATTENTION, LOOP, LOOP_STAGE, Key, Record, StepRecords
 from parity.sketch import Geometry
 
 BLOCK = 1 << 16
@@ -117,6 +117,7 @@ class Judge:
         sites = step.measured()
         _read(sites, meeting.parts)
         step.line_up(sites)
+        _narrow(sites)
         _tell_apart(sites)
         if self.branches.crossed:
             step.excuse_batches(sites)
@@ -399,6 +400,34 @@ def _read(sites: list[SiteDiff], parts: Mapping[int, int]) -> None:
             note = unread(whole.key) if beyond(whole) else whole.note
             whole = replace(whole, bins=part.bins, note=note)
         sites[i] = replace(whole, **numbers)
+
+
+WIDEST = 0.1 / L2_LIMIT
+"""Relative floor of a module that is given the same on both sides, to the bit: a dtype moves no more by itself."""
+
+
+def _narrow(sites: list[SiteDiff]) -> None:
+    """A floor holds what rounding of a module's inputs makes of it, a phase of 1000 in a time embedding; where these are
+    the same on both sides, nothing of that is in its output."""
+    wide = [i for i, d in enumerate(sites) if _is_wide(d)]
+    if not wide:
+        return
+    given: dict[object, bool] = {}
+    for d in sites:
+        if d.key.is_input and not d.key.is_apart:
+            same = d.distance.rel_l2 == 0.0 and d.verdict == "pass"
+            given[call_of(d.key)] = given.get(call_of(d.key), True) and same
+    for i in wide:
+        d = sites[i]
+        if given.get(call_of(d.key), False):
+            far = Distance(d.distance.rel_l2, WIDEST, d.distance.rel_l2 / WIDEST)
+            sites[i] = replace(d, distance=far)
+
+
+def _is_wide(d: SiteDiff) -> bool:
+    """Whether a module's output, not the model's, is further away than a dtype moves it, within its floor."""
+    inside = d.key.stage == LOOP_STAGE and not d.key.is_input and d.key.module not in ("", LOOP)
+    return inside and d.verdict == "pass" and WIDEST < d.distance.floor < math.inf and d.distance.rel_l2 > 3 * WIDEST
 
 
 def _tell_apart(sites: list[SiteDiff]) -> None:
