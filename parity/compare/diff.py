@@ -38,9 +38,9 @@ from parity.compare.relations import judged_by_own
 from parity.compare.result import Cause, Check, Failed, Origin, Result, measured
 from parity.errors import Say, UsageError
 from parity.golden import Golden
-from parity.golden.disk.part import tabled
+from parity.golden.disk.part import named, tabled
 from parity.golden.rename import NONE, Rename, Renamer
-from parity.records import AFTER, ATTENTION, PORT, Key, Provenance, StepRecords
+from parity.records import AFTER, ATTENTION, FRAMES, OUTSIDE, PORT, Key, Provenance, StepRecords
 from parity.settings import BITS, NEUTRAL
 from parity.settings.chips import NO_CHIP
 
@@ -240,7 +240,7 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     if result.verdict == "pass" and not sides.all_there:
         return result.unjudged("not_comparable", next(f.detail for f in findings if f.check == "steps held"))
     result = replace(result.resting_on((*a.idle, *b.idle)), stages=recorded_stages(result)).noted(
-        *_hidden_by_rounding(result, a, guidance=detectors.scale_read is False)
+        *_hidden_by_rounding(result, a, guidance=detectors.scale_read is False), *_unseen_frames(sides)
     )
     if result.verdict != "fail" or result.origin is None:
         return result
@@ -261,6 +261,15 @@ def _unrecorded_parts(a: Provenance, b: Provenance) -> str:
     names = {name.partition(".")[0] for name in a.settings.keys() & b.settings.keys()} - {"vae"}
     parts = sorted(name for name in names if "vae" in name or "vocoder" in name)
     return f"not recorded, and so not compared: the outputs of {' and '.join(parts)}" if parts else ""
+
+
+def _unseen_frames(sides: Sides) -> Iterator[str]:
+    """A sentence where the candidate makes frames of what it decodes by code of its own, which nobody sees."""
+    if OUTSIDE in sides.steps:
+        made = [{r.key.site for r in named(side.records)} & {FRAMES} for side in sides.read(OUTSIDE)]
+        if made[0] and not made[1]:
+            text = "the reference's frames were not compared: the candidate's are made without its pipeline's processor"
+            yield f'{text}; name them on both sides, parity.tap("video", frames)'
 
 
 def _of_another_length(sides: Sides, origin: Origin) -> Iterator[Cause]:

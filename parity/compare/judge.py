@@ -407,8 +407,8 @@ WIDEST = 0.1 / L2_LIMIT
 
 
 def _narrow(sites: list[SiteDiff]) -> None:
-    """A floor holds what rounding of a module's inputs makes of it, a phase of 1000 in a time embedding; where these are
-    the same on both sides, nothing of that is in its output."""
+    """A floor holds what rounding of a module's inputs makes of it, of a phase of 1000 in a time embedding; where these
+    are the same on both sides, nothing of that is in its output."""
     wide = [i for i, d in enumerate(sites) if _is_wide(d)]
     if not wide:
         return

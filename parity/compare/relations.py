@@ -469,7 +469,9 @@ def _own_latents(seen: Seen) -> Made | None:
     before = seen.ours.get(("", START))
     if seen.before is None or before is None or not np.array_equal(before, seen.before[0]):
         return None
-    return seen.before[1], _most(seen.before[1], seen.theirs.get(("", START), before))
+    alike = len({settings.get("dtype") for settings in seen.settings}) == 1  # a coarser side may cast what it hands on
+    held = before if alike else seen.theirs.get(("", START), before)
+    return seen.before[1], _most(seen.before[1], held)
 
 
 def _most(size: np.ndarray, *values: np.ndarray) -> float:

@@ -241,7 +241,8 @@ def _correlation(x: np.ndarray, period: int) -> tuple[float, int]:
 def _continued(seen: Seen, before: Both, now: Both) -> Iterator[Cause]:
     """Latents that are carried over on one side, and begun anew, changed or rounded between two steps on the other."""
     first, second = (_carried(x, y) for x, y in zip(before, now, strict=True))
-    if first == "float32" != second and second and seen.settings[1].get("dtype") == "float32":
+    dtypes = [settings.get("dtype") for settings in seen.settings]
+    if first == "float32" != second and second and dtypes[0] == dtypes[1] is not None:
         text = f"the latents are rounded to {second} between two steps"
         yield measured(text, "loop.latents", first, second, apart(before[1], now[1]), at=START)
     ours, theirs = bool(first), bool(second)

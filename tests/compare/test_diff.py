@@ -15,7 +15,7 @@ from parity.compare.independent import differences
 from parity.compare.judge import Judge
 from parity.compare.result import Result
 from parity.errors import UsageError
-from parity.records import AFTER, PORT, Floor, Key, Provenance, Record, StepRecords
+from parity.records import AFTER, FRAMES, PORT, Floor, Key, Provenance, Record, StepRecords
 from parity.transforms import bfloat16
 from tests.support.made import (
     CANDIDATE,
@@ -286,6 +286,17 @@ def test_a_loop_that_ended_sooner_is_why_other_latents_are_decoded(tmp_path: Pat
         result = diff(reference, write(tmp_path / f"b{count}", SCRIPT, steps(count, FAR)[1]))
         assert origin(result) == "vae decode:in.z"
         assert any("numbers of steps (1 on the candidate, 2 on" in c.cause for c in result.causes) == said
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_frames_that_the_candidate_makes_unseen_are_said(made: bool, tmp_path: Path) -> None:
+    decoded, frames = (tensor_record(Key(AFTER, -1, "", site), noise(3)) for site in ("decode:out", FRAMES))
+    loop = walk(0).steps()
+    ours = write(tmp_path / "a", SCRIPT, [loop[0], step([decoded, frames], at=-1)])
+    theirs = write(tmp_path / "b", SCRIPT, [loop[1], step([decoded, frames] if made else [decoded], at=-1)])
+    found = diff(ours, theirs)
+    assert found.verdict == "pass", found.reason
+    assert any("frames were not compared" in note.text for note in found.notes) is not made
 
 
 @pytest.mark.parametrize("far", [FAR, 0.0])
