@@ -118,7 +118,8 @@ def tap(name: str, value: T) -> T:
     """Name a value so that it is observed, and return it as it is; nothing happens outside a parity run.
 
     Args:
-        name: of the module whose output it is, `blocks.0`; or with a port, `blocks.0:in.hidden_states`.
+        name: of the module whose output it is, `blocks.0`; or with a port, `blocks.0:in.hidden_states`. Inside a
+            `lax.scan` of JAX `blocks.*`: the layers are counted.
         value: an array, traced or not, or a nest of them.
     """
     listener = _LISTENER.get()

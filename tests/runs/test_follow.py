@@ -152,6 +152,23 @@ def test_a_value_that_the_candidate_has_otherwise_counts_where_it_is_read(read: 
     assert introduced(ports.compare(*texts, openers=Host())) == ["blocks.0:out", *([] if read else ["blocks.1:out"])]
 
 
+def test_layers_of_a_scan_are_counted(tmp_path: Path) -> None:
+    loop = '    for i in range(2):\n        x = block(w, f"layers.{i}", x, temb)\n'
+    scan = """    layers = {
+        f"layers.*.{n}.{p}": jnp.stack([w[f"layers.{i}.{n}.{p}"] for i in range(2)])
+        for n in ("mod", "qkv", "proj") for p in ("weight", "bias")
+    }
+    x, _ = jax.lax.scan(lambda x, layer: (block(layer, "layers.*", x, temb), None), x, layers)
+"""
+    scanned = PORT.replace(loop, scan)
+    assert scanned != PORT
+    result = ports.compare(*write(tmp_path, scanned), openers=Host())
+    assert result.verdict == "pass", result.reason
+    assert {"blocks.0:out", "blocks.1:out", "blocks.1:in.x"} <= {d.key.site for d in result.sites}
+    result = ports.compare(*write(tmp_path, scanned.replace(QKV, f"{QKV} * 1.01")), openers=Host())
+    assert introduced(result) == ["blocks.0.qkv:out", "blocks.1.qkv:out"]
+
+
 def test_what_a_port_does_behind_its_last_tap_is_followed_too(tmp_path: Path) -> None:
     end = 'return linear(w, "out", x)'
     texts = write(tmp_path, PORT.replace(PROJ, f"{PROJ} * 1.01").replace(end, f"{end}[:, ::-1]"))

@@ -106,6 +106,10 @@ class JaxPort(TorchaxBackend):
         return taken
 
 
+LAYER = "*"
+"""In a name that is tapped inside a scan, the number of the layer."""
+
+
 class _Heard:
     """Hands what a port names to a tap; `count` is of all it heard, wanted or not."""
 
@@ -115,9 +119,13 @@ class _Heard:
         given = (tuple(x.shape) for x in arguments.values() if getattr(x, "ndim", 0) == self.rank)
         self.pictures = {shape[2:] for shape in given if max(shape) > 1}  # a function has no latents
         self.calls: Counter[tuple[str, str]] = Counter()
+        self.layers: Counter[str] = Counter()
         self.count = 0
 
     def named(self, name: str, value: Any) -> None:
+        if LAYER in name:
+            self.layers[name] += 1
+            name = name.replace(LAYER, str(self.layers[name] - 1))
         module, _, port = name.partition(":")
         if port.startswith("in."):
             self.given(module, {port.removeprefix("in."): value})
