@@ -380,7 +380,8 @@ def followed_errors(step: StepRecords) -> dict[Key, Local]:
     found: dict[Key, Local] = {}
     for record in step.records:
         if record.kind == "scalar":
-            found[record.key] = replace(found[record.key], note=str(record.value))
+            if record.key in found:  # else it is in doubt
+                found[record.key] = replace(found[record.key], note=str(record.value))
             continue
         floor, moments = step.floors[record.key], record.moments
         apart = np.asarray(record.value, np.float64)

@@ -39,7 +39,7 @@ from parity.hooks.torchtools import Intercept, callable_modules, leaves, mapped,
 from parity.paths.layout import Apart, Layout, is_mask
 from parity.paths.loaded import tensor
 from parity.paths.loop import Around, Loop, Once, denoise
-from parity.paths.plan import Plan, module_of, name_of
+from parity.paths.plan import DOUBT, Plan, module_of, name_of
 from parity.paths.reference import TorchBackend
 from parity.records import LOOP_STAGE, Key, Record, StepRecords, any_block
 
@@ -79,6 +79,7 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
         For each value that is judged, in execution order, a record with the reference's own moments, whose value is
         not the output but the norm of what the candidate's is apart, by row bin; floors likewise. Behind it a text of
         the same key that says what was done to it, where that is known; of modules that are alike of the first alone.
+        Of a value in doubt a text alone, under `@DOUBT`: the modules that it shares with what differs before it.
     """
     held = {name: tensor(x) for name, x in plan.follow.items()}
     own = _Run(plan, held)
@@ -95,8 +96,12 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
         explain = functools.partial(Apart.explain, words=words)
         truth(_Run(plan, own.held, own, constant, explain).listen)
     records, floors, named = [], {}, set[str]()
-    for one in _by_themselves(own):
+    for one, shared in _by_themselves(own):
         record = replace(one.record, key=replace(one.key, stage=stage, step=step))
+        if shared:
+            key = replace(record.key, site=f"{record.key.site}@{DOUBT}")
+            records.append(Record(key, "scalar", dtype="str", value=", ".join(shared)))
+            continue
         records.append(record)
         floors[record.key] = one.floor
         kind = any_block(one.key.site)
@@ -106,10 +111,10 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
     return StepRecords(step, tuple(records), floors)
 
 
-def _by_themselves(own: _Run) -> Iterator[Apart]:
-    """What is judged, without what may be an earlier difference once more: what comes of a value that the candidate
-    does not hand out, of which something else that differs was made, and nothing that agrees. The same site of several
-    blocks is one difference, unless one block makes that value for the next.
+def _by_themselves(own: _Run) -> Iterator[tuple[Apart, list[str]]]:
+    """What is judged, with the modules because of which it may be an earlier difference once more: it comes of a value
+    of theirs that the candidate does not hand out, of which something else that differs was made, and nothing that
+    agrees. The same site of several blocks is one difference, unless one block makes that value for the next.
     """
     right = defaultdict[str, int](int)
     for name, one in own.sites.items():
@@ -125,11 +130,12 @@ def _by_themselves(own: _Run) -> Iterator[Apart]:
             before = doubtful.setdefault(branch, set())
             again = own.of_another_block(one.key, name) if kind in listed else before & alike
             if before and again and not one.key.is_input:  # of one value that several are handed, all say so
+                yield one, sorted({operation.module for operation in before & alike} or {one.key.module})
                 continue
             if kind not in listed or not before:  # the same code in another block puts nothing else in doubt
                 before |= alike
             listed.add(kind)
-        yield one
+        yield one, []
 
 
 @dataclass(frozen=True, slots=True)

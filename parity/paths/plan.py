@@ -53,6 +53,10 @@ def name_of(key: Key) -> str:
     return f"{key.branch} {key.site} {key.call}"
 
 
+DOUBT = "doubt"
+"""Behind a followed site that differs, and may do so by what differs before it."""
+
+
 def module_of(name: str) -> str:
     """The module of a value of that name, whose branch may be empty."""
     return name.rsplit(" ", 2)[1].partition(":")[0]

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -37,9 +37,9 @@ from parity.compare.preflight import factors_at
 from parity.compare.result import Cause, Failed, Result, SiteDiff, measured
 from parity.errors import ParityError
 from parity.hooks.sites import EVERYTHING, OUTPUTS, WHOLE, Held, SitePlan, block_of
-from parity.paths.plan import DEFAULT_KINDS, Array, Plan, Side, State, module_of, name_of, state_of
+from parity.paths.plan import DEFAULT_KINDS, DOUBT, Array, Plan, Side, State, module_of, name_of, state_of
 from parity.paths.worker.process import RemoteError
-from parity.records import LOOP, Key, StepRecords
+from parity.records import LOOP, Key, StepRecords, any_block
 from parity.runs.request import Request
 from parity.runs.sides import Ready, Sink
 from parity.settings import LAYOUT
@@ -89,10 +89,10 @@ class At:
         steps = pair.sides.candidate.observe(plan, start=self.state, steps=(self.step, self.step + 1))
         return without_held(next(steps))[1]
 
-    def followed(self, side: Side, held: Mapping[str, Array], *, far: bool, own_order: bool) -> dict[Key, Local]:
-        """The local errors of a reference that follows these values; see `parity.paths.plan.Plan`."""
+    def followed(self, side: Side, held: Mapping[str, Array], *, far: bool, own_order: bool) -> StepRecords:
+        """A reference that follows these values; see `parity.paths.plan.Plan`."""
         plan = Plan(follow=held, far=far, own_order=own_order, floors=DEFAULT_KINDS)
-        return followed_errors(next(side.observe(plan, start=self.state, steps=(self.step, self.step + 1))))
+        return next(side.observe(plan, start=self.state, steps=(self.step, self.step + 1)))
 
 
 def behind(result: Result, pair: Ready, side: Side, state: State) -> Result:
@@ -110,19 +110,21 @@ def behind(result: Result, pair: Ready, side: Side, state: State) -> Result:
         return result
     pair.say("the reference on the candidate's own values, behind the first divergence")
     own_order = pair.port or any(d.setting in LAYOUT for d in pair.differing)
-    known: dict[Key, Local] = {}
+    found: list[StepRecords] = []
     passes: list[list[str]] = []
     try:
         held = _comparable(pair, _as_paired(at.held(pair, EVERYTHING), of_step))
-        known |= at.followed(side, held, far=True, own_order=own_order)
+        found.append(at.followed(side, held, far=True, own_order=own_order))
         passes = _passes(of_step, held, pair.modules)
         for modules in passes[:PASSES]:
             pair.say(f"the reference on the candidate's own values, {modules[0]} to {modules[-1]}")
             some = Held(EVERYTHING.ports, frozenset(modules), ROOM, ROOM)
             held = _comparable(pair, _as_paired(at.held(pair, some), of_step))
-            known |= at.followed(side, held, far=True, own_order=own_order)
+            found.append(at.followed(side, held, far=True, own_order=own_order))
     except LOST as error:
         result = result.noted(_lost(error))
+    known = {key: local for step in found for key, local in followed_errors(step).items()}
+    result = result.noted(*_in_doubt(found, known))
     rest = [module for modules in passes[PASSES:] for module in modules]
     if rest:
         more = f" and {len(rest) - 1} more" if len(rest) > 1 else ""
@@ -132,6 +134,25 @@ def behind(result: Result, pair: Ready, side: Side, state: State) -> Result:
     result = replace(result, sites=_settled(result.sites, at.step, known, pair))
     return _placed(replace(result, causes=(*result.causes, *_named(result, known))), known)
 
+
+def _in_doubt(found: Iterable[StepRecords], known: Collection[Key]) -> Iterator[str]:
+    """A sentence on what differs and may do so by what differs before it, and what would tell."""
+    places, shared = dict[str, None](), dict[str, None]()
+    listed = {any_block(key.site) for key in known}
+    for r in (r for step in found for r in step.records if r.key.port.endswith(f"@{DOUBT}")):
+        if (site := any_block(r.key.site.partition("@")[0])) not in listed:
+            places[place_of(site)] = None
+            shared |= dict.fromkeys(str(r.value).split(", "))
+    if places:
+        more = f" and {len(places) - MANY} more" if len(places) > MANY else ""
+        outer = [name for name in shared if name and not any(name.startswith(f"{other}.") for other in shared if other)]
+        of = ", ".join(outer[:MANY]) or "the model"
+        also = f"also {', '.join([*places][:MANY])}{more} differ, perhaps by what differs before"
+        yield f"{also}: the candidate does not hand out values of {of} that are in them; naming these (a tap) tells"
+
+
+MANY = 4
+"""Names in a sentence."""
 
 LOST = (ParityError, RemoteError)
 """What a side may raise whose own code is given what it was not written for."""
@@ -285,7 +306,7 @@ class Following:
         return sites
 
     def _look(self, side: Side, at: At, held: Mapping[str, Array], sites: Sequence[SiteDiff]) -> Sequence[SiteDiff]:
-        known = at.followed(side, held, far=False, own_order=False)
+        known = followed_errors(at.followed(side, held, far=False, own_order=False))
         if any(local.beyond for local in known.values()):
             self.failed = at
         return _settled(sites, at.step, known, self.pair)

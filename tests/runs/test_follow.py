@@ -136,7 +136,11 @@ def test_a_difference_that_a_block_s_own_code_makes_is_not_one_at_each_output_th
     texts = write(
         tmp_path, PORT.replace("    shift, scale, gate = jnp", "    x = 1.1 * x + 0.1\n    shift, scale, gate = jnp")
     )
-    assert introduced(ports.compare(*texts, openers=Host())) == ["blocks.0.qkv:out", "blocks.1.qkv:out"]
+    result = ports.compare(*texts, openers=Host())
+    assert introduced(result) == ["blocks.0.qkv:out", "blocks.1.qkv:out"]
+    (said,) = (note.text for note in result.notes if note.text.startswith("also "))
+    assert said.startswith("also blocks.* differ, perhaps by what differs before: ")
+    assert "values of blocks.*" in said
 
 
 @pytest.mark.parametrize("read", [False, True])
