@@ -330,7 +330,7 @@ def _combined_otherwise(first: Combined, second: Combined) -> Iterator[Cause]:
     apart, resized = first.apart(second), second.resized(first.size)
     scale, other = first.told(first.scale), first.told(second.scale)
     text, setting, sides = "", "guidance", (scale, other)
-    if bool(first.normed) != bool(second.normed):
+    if bool(first.normed) != bool(second.normed) and math.isfinite(first.near(second)):  # the branches part
         side, without = ("reference", "candidate") if first.normed else ("candidate", "reference")
         text = f"each row of the guided prediction is given a branch's norm on the {side}, not on the {without}"
     elif first.turned(second) and abs(scale - 0.5) > first.near(second):
