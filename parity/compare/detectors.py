@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.compare import relations
+from parity.compare import guidance, relations
 from parity.compare.births import LATENTS_AS
 from parity.compare.frames import truncated
 from parity.compare.independent import code_of
@@ -22,7 +22,7 @@ from parity.compare.values import LATENTS, PREDICTED, START, Both, Kept, Seen, c
 from parity.golden.disk.part import chosen, named
 from parity.records import LOOP, SCHEDULE, Key, Record, StepRecords
 
-_DETECTORS = (schedule, counters, start, order, relations.guidance, relations.stepped, relations.decoded)
+_DETECTORS = (schedule, counters, start, order, guidance.guidance, relations.stepped, relations.decoded)
 
 TIMESTEP = f"{LOOP}:timestep"
 FIRST_MODEL = "the first model"
@@ -46,16 +46,16 @@ class Detectors:
     notes: list[str] = field(default_factory=list)
     scale_read: bool | None = None
     _before: Both | None = None
-    _guided: relations.Combined | None = None
+    _guided: guidance.Combined | None = None
     _spans: dict[bool, list[float]] = field(default_factory=dict)
     _named: set[tuple[str, str]] = field(default_factory=set)
 
     def seen(self, reference: StepRecords, candidate: StepRecords) -> Seen:
         """What both sides hold of the loop's values at a step."""
         ours, theirs = held(reference), held(candidate)
-        guided = relations.combined(ours)
+        guided = guidance.combined(ours)
         self._guided = self._guided or guided
-        kept: Kept = relations.kept(self._guided, guided) if self._guided and guided else ""
+        kept: Kept = guidance.kept(self._guided, guided) if self._guided and guided else ""
         if ("uncond", PREDICTED) in ours:
             read = kept != "" or (guided is not None and guided.is_read)
             self.scale_read = bool(self.scale_read) or read
@@ -86,7 +86,7 @@ class Detectors:
             return
         seen = replace(seen, given=_given_alike(reference, candidate))
         another = tuple(self._another_called(reference.step, *called))
-        detectors = [d for d in _DETECTORS if not (another and d is relations.guidance)]  # each model has its own scale
+        detectors = [d for d in _DETECTORS if not (another and d is guidance.guidance)]  # each model has its own scale
         told = (cause for detector in detectors for cause in detector(seen))
         with np.errstate(all="ignore"):  # what is not finite explains nothing
             for cause in itertools.chain(another, told, truncated(reference, candidate)):

@@ -35,9 +35,9 @@ from itertools import permutations
 import numpy as np
 
 from parity.compare.comparable import of_script
+from parity.compare.guidance import combined
 from parity.compare.metrics import comparable_shapes, far_apart, sketch_distance
 from parity.compare.preflight import Factors, factors_at
-from parity.compare.relations import combined
 from parity.compare.result import UNKNOWN, SiteDiff
 from parity.compare.values import GIVEN, PREDICTED, START
 from parity.golden import Golden
