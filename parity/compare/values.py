@@ -199,6 +199,8 @@ def _noise(seen: Seen, a: np.ndarray, b: np.ndarray) -> Iterator[Cause]:
         yield measured(text + ", which it works in" * declared, "dtype" if declared else "noise", *sides, at=START)
     elif made is not None:
         yield measured(f"the initial noise: {made}", "noise", at=START)
+    elif seen.step > 0:
+        return  # what a later loop begins from is not noise alone
     elif structure := _structure(a, b):
         yield measured(f"the initial noise has another structure: {structure}", "noise", at=START)
     elif abs(float(np.vdot(a, b))) < 0.2 * float(np.vdot(a, a)):

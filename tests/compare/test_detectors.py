@@ -462,6 +462,8 @@ def test_the_structure_of_noise_is_distinguished_from_another_draw(ours: int, th
         sides = [step(times=np.arange(3.0), before=blocks(*b)) for b in ((ours, seed), (theirs, seed + 100))]
         (cause,) = found((sides[0], sides[1]))
         assert word in cause.cause
+        later = [step(3, times=np.arange(3.0), before=blocks(*b)) for b in ((ours, seed), (theirs, seed + 100))]
+        assert found((later[0], later[1])) == []  # a second loop begins from what the first came to
 
 
 LEVELS = np.random.default_rng(0).normal(128, 1, (1, 3, 9, 32, 32))

@@ -76,7 +76,9 @@ def load_entry(option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> Entr
             f"{option}: '{name}' is a folder; name the port's file in it, as in {name}/my_port.py:{function}"
         )
     if not file.is_file():
-        raise UsageError(f"{option}: '{name}' is no file; `parity init {name}` writes a template")
+        lies = file.with_name(f"{file.name}.py")
+        hint = f"there is '{name}.py'" if lies.is_file() else f"`parity init {name}` writes a template"
+        raise UsageError(f"{option}: '{name}' is no file; {hint}")
     try:
         content = file.read_bytes()  # before any of it runs, which may change it
     except OSError as error:
@@ -234,7 +236,7 @@ def _fault(port: Port, runs: str, is_torch: bool) -> str | None:
     if runs == "jax" and is_torch:
         return "`runs` is 'jax' and `module` a torch.nn.Module; use 'torchax'"
     if runs != "jax" and port.weights is not None:
-        return f"`weights` are given with runs={runs!r}; a torch module holds its own"
+        return f"`weights` are given beside a torch `module` (runs={runs!r}), which holds its own: leave one out"
     if port.layout not in get_args(Layout):
         return f"`layout` is {port.layout!r}; it takes {', '.join(get_args(Layout))}"
     if not isinstance(port.branches, (tuple, list)) or not all(isinstance(b, str) for b in port.branches):
