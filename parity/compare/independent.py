@@ -56,7 +56,8 @@ def differences(result: Result) -> tuple[Difference, ...]:
     """Those that preflight, judged sites and causes show, in execution order; none where the two agree."""
     if result.verdict != "fail":
         return ()
-    weights = [c for c in result.preflight if c.computed]
+    halved = not any(d.setting == "dtype" for d in result.differing_settings)  # by nobody who said so
+    weights = [c for c in result.preflight if c.computed or (halved and c.near in ("bfloat16", "float16"))]
     checked = {c.check: f"the {c.check}" for c in weights}
     found = {checked[c.check]: Difference(checked[c.check], causes=[c.detail]) for c in weights}
     for d in result.sites:

@@ -66,15 +66,19 @@ def padded_sketches(a: Record, b: Record) -> tuple[np.ndarray, np.ndarray, bool]
 
     Returns:
         Both, NaN where these do not tell: of more than 2,048 rows a sketch folds several, as many as the length says.
-        And whether the longer one ends in zeros, as many as the shorter one lacks: then the rows before them line up.
+        And whether the longer one ends in zeros, as many as the shorter one lacks, and both begin in one row: then they
+        line up.
     """
     short, long = sorted((a, b), key=lambda r: r.frame[0])
     g, longer = Geometry(*short.frame), Geometry(*long.frame)
     if short.sketch is None or long.sketch is None or g.rows_per_slot != longer.rows_per_slot:
         return np.array([NAN]), np.array([NAN]), False
     found = {id(short): padded(short.sketch, g, longer), id(long): padded(long.sketch, longer, longer)}
-    behind = bin_norms(long.sketch, longer)[-(-g.rows // longer.rows_per_bin) :]
-    return found[id(a)], found[id(b)], behind.size > 0 and not behind.any()
+    norms = bin_norms(short.sketch, g), bin_norms(long.sketch, longer)
+    begins = [int(np.argmax(each > 0)) * view.rows_per_bin for each, view in zip(norms, (g, longer), strict=True)]
+    behind = norms[1][-(-g.rows // longer.rows_per_bin) :]
+    lines_up = behind.size > 0 and not behind.any() and abs(begins[0] - begins[1]) < longer.rows_per_bin
+    return found[id(a)], found[id(b)], lines_up
 
 
 def far_apart(a: Record | None, b: Record | None) -> float:
@@ -227,6 +231,8 @@ def _tensors(a: Record, b: Record, floor: Floor | None, drawn: SiteDiff, *, own:
         return _unlike(replace(drawn, note="no sketch is held"), inside=True)
     if (far := _of_one_number(a, b, floor)) is not None:
         return replace(drawn, distance=far)
+    if (note := _other_keys(a, b)) and a.key.module == "":
+        return _unlike(replace(drawn, note=note), inside=False)
     note = unlike(a, b)
     inside = (own and not is_contract(a.key)) or _of_other_calls(a, b)
     return _unlike(replace(drawn, note=note), note == PICTURES or inside)
@@ -322,6 +328,14 @@ def same_mask(a: Record, b: Record) -> tuple[bool, bool]:
         if told := bool(np.isfinite(x).all() and np.isfinite(y).all()):
             return bool(np.abs(x - y).max() <= ALIKE * np.abs(x).max()), False
     return False, not told and bool(keys_through(a) & keys_through(b))
+
+
+def _other_keys(a: Record, b: Record) -> str:
+    """A sentence where two masks of other lengths let other numbers of keys through; empty where they need not."""
+    ours, theirs = (keys_through(x) if "mask" in x.key.port else frozenset() for x in (a, b))
+    if a.shape[:-1] != b.shape[:-1] or not ours or not theirs or ours & theirs:
+        return ""
+    return f"it lets {max(theirs)} keys through, the reference's {max(ours)}"
 
 
 def _per_key(mask: Record) -> np.ndarray:

@@ -147,8 +147,10 @@ def _in_doubt(found: Iterable[StepRecords], known: Collection[Key]) -> Iterator[
         more = f" and {len(places) - MANY} more" if len(places) > MANY else ""
         outer = [name for name in shared if name and not any(name.startswith(f"{other}.") for other in shared if other)]
         of = ", ".join(outer[:MANY]) or "the model"
-        also = f"also {', '.join([*places][:MANY])}{more} differ, perhaps by what differs before"
-        yield f"{also}: the candidate does not hand out values of {of} that are in them; naming these (a tap) tells"
+        also = (
+            f"also {', '.join([*places][:MANY])}{more} differ{'s' * (len(places) == 1)}, perhaps by what differs before"
+        )
+        yield f"{also}: of values inside {of} that the candidate does not hand out; naming these (a tap) tells"
 
 
 MANY = 4

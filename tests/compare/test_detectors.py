@@ -283,6 +283,7 @@ def test_what_was_done_with_the_mean_and_deviation_of_latents_is_said(given: np.
         (1.0, 0.25 - 0.1, "shift_factor 0.1 is added before the division"),
         (0.4, -0.04, "scaling_factor 0.4 and shift_factor 0.1 are left out"),
         (0.7, 0.0, "times 0.7"),
+        (1.0 + 5e-4, 0.0, "times 1.0005"),
     ],
 )
 def test_what_was_done_with_the_factors_of_a_vae_is_said(factor: float, offset: float, said: str) -> None:

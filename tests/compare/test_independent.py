@@ -19,7 +19,7 @@ import diffusers
 from parity.compare.diff import diff
 from parity.compare.independent import differences
 from parity.compare.reason import UNKNOWN, Reason
-from parity.compare.result import Birth, Check, Distance, Origin, Result, SiteDiff
+from parity.compare.result import Birth, Check, Distance, Origin, Result, SettingDifference, SiteDiff
 from parity.records import Key
 from tests.support.cli import cli
 from tests.support.scripts import drawn, recorded, referenced, tame
@@ -217,6 +217,16 @@ def test_a_module_beside_one_with_other_weights_is_listed(site: str, listed: lis
     weights = Check("weights", "fail", "3 of 9", computed=True, at=which)
     result = Result("fail", "preflight", Reason(kind="first_divergence"), sites=(at,), preflight=(weights,))
     assert [d.place for d in differences(result)] == ["the weights", *listed]
+
+
+@pytest.mark.parametrize(("setting", "listed"), [("seed", ["the weights"]), ("dtype", ["embed"])])
+def test_weights_that_nobody_said_are_rounded_are_one_difference(setting: str, listed: list[str]) -> None:
+    at = SiteDiff(Key("transformer", 0, "", "embed:out"), Distance(0.5, 0.0, 1e9), verdict="fail", birth="module")
+    weights = Check("weights", "explained", "2 of 2", at=("embed.weight", "out.weight"), near="bfloat16")
+    differing = (SettingDifference(setting, "float32", "bfloat16"),)
+    result = Result("fail", "logic", Reason(kind="first_divergence"), sites=(at,), preflight=(weights,))
+    found = differences(replace(result, differing_settings=differing, origin=Origin(at.key, "module")))
+    assert [d.place for d in found] == listed
 
 
 @pytest.mark.parametrize("looked", [True, False])

@@ -79,6 +79,28 @@ def test_text_padded_to_another_length_is_compared_where_it_is_read(
     assert len(differences(found)) == bool(origin)
 
 
+@pytest.mark.parametrize(
+    ("text", "mask", "origin"),
+    [
+        # As many rows that are read, elsewhere.
+        (TEXT[:, :14].roll(2, 1), MASK[:, :14].roll(2, 1), ""),
+        (torch.nn.functional.pad(TEXT, (0, 0, 8, 0)), torch.nn.functional.pad(MASK, (8, 0)), ""),
+        # All of them.
+        (
+            torch.nn.functional.pad(TEXT, (0, 0, 0, 8)),
+            torch.ones(1, 24, dtype=torch.bool),
+            ":in.encoder_attention_mask",
+        ),
+    ],
+)
+def test_rows_that_are_read_elsewhere_do_not_line_up(
+    text: torch.Tensor, mask: torch.Tensor, origin: str, reference: Path, tmp_path: Path
+) -> None:
+    found = diff(reference, record(tmp_path / "tpu", text, mask, once=True))
+    assert ("" if found.origin is None else found.origin.key.site) == origin
+    assert found.verdict == ("fail" if origin else "pass"), found.reason
+
+
 def test_text_without_padding_has_no_records_of_read_rows(reference: Path, tmp_path: Path) -> None:
     whole = record(tmp_path / "gpu", TEXT, ALL, once=True)
     read = [any(r.key.is_read for r in Golden.open(golden).read_step(0).records) for golden in (reference, whole)]
