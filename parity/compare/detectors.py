@@ -90,9 +90,8 @@ class Detectors:
         told = (cause for detector in detectors for cause in detector(seen))
         with np.errstate(all="ignore"):  # what is not finite explains nothing
             for cause in itertools.chain(another, told, truncated(reference, candidate)):
-                model = (
-                    called[0] if called[0] != FIRST_MODEL and cause.at == PREDICTED else ""
-                )  # which has its own scale
+                guided = cause.setting.startswith("guidance")  # of which each model has its own
+                model = called[0] if guided and called[0] != FIRST_MODEL else ""
                 if (cause.setting, model) not in self._named:
                     self._named.add((cause.setting, model))
                     self.found.append(replace(cause, cause=f"{cause.cause} (of {model})") if model else cause)

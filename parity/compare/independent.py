@@ -68,8 +68,8 @@ def differences(result: Result) -> tuple[Difference, ...]:
     explained = {d.key for d in result.closer if not d.introduced}  # the closer look has seen what comes before them
     measured = {d.key for d in result.introduced if d.local.rel_l2 > 0}  # made of the candidate's own values
     same = {d.key: replace(d.key, site=d.same) for d in result.introduced if d.same and d.key.is_input}
-    names = {name for c in weights for name in c.at}
-    weighed = {name.rpartition(".")[0] for name in names}
+    weighed = {name.rpartition(".")[0] for c in weights for name in c.at}
+    arguments = {d.key.port for d in result.sites if d.key.module == "" and d.key.is_input}
     unseen = weighed - {d.key.module for d in result.sites}
     again, begun = set[str](), dict[tuple[int, str, str], str]()
     of = _codes(result, first)
@@ -78,8 +78,8 @@ def differences(result: Result) -> tuple[Difference, ...]:
         of_model = key.module == "" and not key.is_input and unseen
         maker = _caller(key.module) if key.is_input else key.module  # an input is of its caller's own parameters
         held = any(within(module, maker) for module in weighed)
-        if key.is_input:  # the model's own code makes many
-            held = maker in weighed if maker else key.port.removeprefix("in.") in names
+        if key.is_input:  # what the model is given it hands on as it is
+            held = maker in weighed and not (maker == "" and key.port in arguments)
         of_weights = key.module not in _AROUND and held
         if of_model or of_weights or of(key.site) in made:
             continue  # a module that has other weights differs by them

@@ -166,12 +166,17 @@ def _traced(run: _Run) -> contextlib.AbstractContextManager[object]:
         if made and name != "__set__":
             given = [x for x in given if isinstance(x, torch.Tensor)]
             steps = functools.reduce(operator.or_, map(_made_of, given), 0)
-            bits = [0] * len(made) if name == "__get__" else [*run.operation(len(made))]  # a view, as `x.T`
-            for x, bit in zip(made, bits, strict=True):
-                setattr(x, _STEPS_OF, steps | bit)
+            for x, bit in zip(made, [*run.operation(len(made))], strict=True):
+                setattr(x, _STEPS_OF, steps if _is_same(x, given, name) else steps | bit)
         return out
 
     return Intercept(handle) if run.plan.far else contextlib.nullcontext()
+
+
+def _is_same(x: torch.Tensor, given: Sequence[torch.Tensor], name: str) -> bool:
+    """Whether it is all of a tensor that was given, in another shape: as `x.T` or `x[:, None]`."""
+    of = (y for y in given if y.numel() == x.numel() and not name.endswith("_"))
+    return any(y.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() for y in of)
 
 
 def _made_of(x: torch.Tensor) -> int:

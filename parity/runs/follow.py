@@ -124,7 +124,6 @@ def behind(result: Result, pair: Ready, side: Side, state: State) -> Result:
     except LOST as error:
         result = result.noted(_lost(error))
     known = {key: local for step in found for key, local in followed_errors(step).items()}
-    result = result.noted(*_in_doubt(found, known))
     rest = [module for modules in passes[PASSES:] for module in modules]
     if rest:
         more = f" and {len(rest) - 1} more" if len(rest) > 1 else ""
@@ -132,15 +131,22 @@ def behind(result: Result, pair: Ready, side: Side, state: State) -> Result:
     if not any(local.beyond for local in known.values()):
         return result
     result = replace(result, sites=_settled(result.sites, at.step, known, pair))
+    weighed = {name.rpartition(".")[0] for check in result.preflight for name in check.at}
+    result = result.noted(*_in_doubt(found, [*known, *(d.key for d in result.introduced)], weighed))
     return _placed(replace(result, causes=(*result.causes, *_named(result, known))), known)
 
 
-def _in_doubt(found: Iterable[StepRecords], known: Collection[Key]) -> Iterator[str]:
-    """A sentence on what differs and may do so by what differs before it, and what would tell."""
+def _in_doubt(found: Iterable[StepRecords], known: Iterable[Key], weighed: Collection[str]) -> Iterator[str]:
+    """A sentence on what differs and may do so by what differs before it, and what would tell.
+
+    Args:
+        known: what is judged. weighed: modules whose weights differ, which is why.
+    """
     places, shared = dict[str, None](), dict[str, None]()
     listed = {any_block(key.site) for key in known}
     for r in (r for step in found for r in step.records if r.key.port.endswith(f"@{DOUBT}")):
-        if (site := any_block(r.key.site.partition("@")[0])) not in listed:
+        by_weights = any(within(module, r.key.module) for module in weighed)
+        if (site := any_block(r.key.site.partition("@")[0])) not in listed and not by_weights:
             places[place_of(site)] = None
             shared |= dict.fromkeys(str(r.value).split(", "))
     if places:

@@ -205,7 +205,8 @@ def test_what_is_given_the_output_that_the_origin_lies_in_is_no_other_difference
     [
         ("blocks.1:out", []),
         ("blocks.0:out", ["blocks.0"]),
-        ("out:in.x", ["out's input x"]),
+        ("out:in.x", []),  # the model has a parameter of its own
+        ("out:in.mask", ["out's input mask"]),  # which is an argument
         ("blocks.1.ff.net:in.x", []),  # which the parameters of its caller are in
         ("blocks.1.attn:in.x", ["blocks.1.attn's input x"]),
         ("rope:in.frequencies", []),
@@ -215,7 +216,8 @@ def test_a_module_beside_one_with_other_weights_is_listed(site: str, listed: lis
     at = SiteDiff(Key("transformer", 0, "", site), Distance(0.5, 0.0, 1e9), verdict="fail", birth="module")
     which = ("blocks.1.ff.weight", "blocks.1.ff.bias", "frequencies")
     weights = Check("weights", "fail", "3 of 9", computed=True, at=which)
-    result = Result("fail", "preflight", Reason(kind="first_divergence"), sites=(at,), preflight=(weights,))
+    mask = SiteDiff(Key("transformer", 0, "", ":in.mask"), UNKNOWN)
+    result = Result("fail", "preflight", Reason(kind="first_divergence"), sites=(mask, at), preflight=(weights,))
     assert [d.place for d in differences(result)] == ["the weights", *listed]
 
 

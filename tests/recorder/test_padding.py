@@ -87,7 +87,7 @@ def test_text_padded_to_another_length_is_compared_where_it_is_read(
         (torch.nn.functional.pad(TEXT, (0, 0, 8, 0)), torch.nn.functional.pad(MASK, (8, 0)), ""),
         # All of them.
         (
-            torch.nn.functional.pad(TEXT, (0, 0, 0, 8)),
+            torch.nn.functional.pad(TEXT * MASK[..., None], (0, 0, 0, 8)),
             torch.ones(1, 24, dtype=torch.bool),
             ":in.encoder_attention_mask",
         ),

@@ -35,6 +35,7 @@ from parity.paths.jax.tracing import InsideJitError, TracedTap, to_jax
 from parity.paths.loaded import Inputs, Loaded, StepCalls
 from parity.paths.port.ported import Ported, guarded, moved, wrong_output
 from parity.port import Port, listening
+from parity.records import ATTENTION
 from parity.settings import Reached, Settings
 
 
@@ -142,13 +143,14 @@ class _Heard:
         if not self.tap.is_here():
             raise UsageError(
                 f"{self.backend.family.entry.named}: tap('{module}') is inside a jax transformation (vmap, grad, "
-                "cond, or a checkpoint around the function where it is defined); tap its result outside"
+                "cond, while_loop, or a checkpoint around the function where it is defined); tap its result outside"
             )
         path = self.tap.named(module)
         self.backend.heard.add(path)
         call = self.calls[path, port]
         self.calls[path, port] += 1
-        arrays = mapped(_same, value, self._given)
+        heads = path.rpartition(".")[2] == ATTENTION  # and no pixels
+        arrays = mapped(_same, value, self._as_it_is if heads else self._given)
         with self.backend.env:
             if self.tap.plan.wants_module(path):
                 self.tap.see(path, call, port, arrays)
@@ -161,13 +163,14 @@ class _Heard:
                 self.tap.hold("", 0, "out", interop.torch_view(prediction))
 
     def _given(self, x: Any) -> Any:
-        if isinstance(x, np.ndarray):
-            x = jax.numpy.asarray(x)
-        if not isinstance(x, jax.Array) or _is_key(x):
-            return x
-        if any(_are_pixels(x.shape[1:-1], sizes) for sizes in self.pictures):  # and no heads of an attention
-            x = moved(x, self.backend.port, self.rank, -1, 1)
-        return interop.torch_view(x)
+        array = isinstance(x, np.ndarray) or (isinstance(x, jax.Array) and not _is_key(x))
+        if array and any(_are_pixels(x.shape[1:-1], sizes) for sizes in self.pictures):
+            x = moved(jax.numpy.asarray(x), self.backend.port, self.rank, -1, 1)
+        return self._as_it_is(x)
+
+    def _as_it_is(self, x: Any) -> Any:
+        x = jax.numpy.asarray(x) if isinstance(x, np.ndarray) else x
+        return x if not isinstance(x, jax.Array) or _is_key(x) else interop.torch_view(x)
 
 
 def _are_pixels(sizes: Sequence[int], given: Sequence[int]) -> bool:
