@@ -218,7 +218,7 @@ def checked(made: Any, where: str) -> Port:
 
 
 def _library(module: torch.nn.Module) -> Runs:
-    """Which library a torch module is for, where nobody says it: torchax, if that compiled it or made its tensors."""
+    """Which library a torch module is for, where its port does not say: torchax where that made or compiled it."""
     own = type(module).__module__.partition(".")[0] == "torchax"
     return "torchax" if own or on_jax(module) else "torch"
 
