@@ -175,7 +175,8 @@ def _traced(run: _Run) -> contextlib.AbstractContextManager[object]:
 
 def _is_same(x: torch.Tensor, given: Sequence[torch.Tensor], name: str) -> bool:
     """Whether it is all of a tensor that was given, in another shape: as `x.T` or `x[:, None]`."""
-    of = (y for y in given if y.numel() == x.numel() and not name.endswith("_"))
+    written = name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
+    of = (y for y in given if y.numel() == x.numel() and not written)
     return any(y.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() for y in of)
 
 

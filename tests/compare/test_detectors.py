@@ -198,6 +198,14 @@ def test_guidance_that_is_normed_row_by_row_is_fitted(guided: np.ndarray, said: 
         assert re.fullmatch(r"the guidance scale is (5|4\.9\d*|5\.0\d*), not (4|3\.9\d*|4\.0\d*)", causes[0])
 
 
+def test_a_norm_that_is_left_out_hides_no_scale() -> None:
+    branches = {"cond": ROWS[0], "uncond": ROWS[1]}
+    plain = ROWS[1] + 5.0 * (ROWS[0] - ROWS[1])
+    causes = found((step(**branches, guided=normed(4.0)), step(**branches, guided=plain)))
+    assert [cause.setting for cause in causes] == ["guidance.norm", "guidance"]
+    assert causes[1].cause == "the guidance scale is 5, not 4"
+
+
 @pytest.mark.parametrize(("scale", "said"), [(5.0, "is 5, not 6"), (1.0, "is 1, not 6 (none is applied)")])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_batch_that_has_cond_first_is_guided_by_the_same_scale(scale: float, said: str, sign: int) -> None:

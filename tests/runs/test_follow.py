@@ -155,6 +155,17 @@ def test_a_value_that_the_candidate_has_otherwise_counts_where_it_is_read(read: 
     assert introduced(ports.compare(*texts, openers=Host())) == ["blocks.0:out", *([] if read else ["blocks.1:out"])]
 
 
+def test_a_view_of_a_value_that_is_handed_out_puts_nothing_in_doubt(tmp_path: Path) -> None:
+    """`temb[:, None]` is read in front of the blocks and behind them, and differs at neither."""
+    port = PORT.replace("    for i in range(2):", "    e = temb[:, None]\n    x = x + 1.01 * e\n    for i in range(2):")
+    port = port.replace('linear(w, "out", x)', 'linear(w, "out", 1.2 * (x + e))')
+    texts = write(tmp_path, port)
+    model, loop = tmp_path / "model.py", "        for block in"
+    text = model.read_text().replace(loop, f"        e = temb[:, None]\n        x = x + e\n{loop}")
+    model.write_text(text.replace("self.out(x)", "self.out(x + e)"))
+    assert introduced(ports.compare(*texts, openers=Host())) == ["blocks.0:in.x", ":out"]
+
+
 def test_layers_of_a_scan_are_counted(tmp_path: Path) -> None:
     loop = '    for i in range(2):\n        x = block(w, f"layers.{i}", x, temb)\n'
     scan = """    layers = {
