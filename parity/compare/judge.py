@@ -267,9 +267,10 @@ class _Step:
             whole = [side[at[i]] for side, at in zip((self.ours, self.theirs), self.meeting.at, strict=True)]
             rows = [side.get(r.key.read, r) for side, r in zip(read, whole, strict=True)]
             floor = self.floors.get(rows[0].key)
-            if rows == whole or floor is None:
+            sketches = None if rows == whole or floor is None else padded_sketches(*rows)
+            if sketches is None or floor is None:
                 continue
-            x, y, lines_up = padded_sketches(*rows)
+            x, y, lines_up = sketches
             apart = compare_values(x, y)
             far = distance(*apart[:2], floor.l2)
             agree = far.ratio <= L2_LIMIT

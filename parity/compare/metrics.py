@@ -61,18 +61,18 @@ def sketch_distance(reference: Record, candidate: Record) -> float:
     return far / size if math.isfinite(far) and size > 0.0 else NAN
 
 
-def padded_sketches(a: Record, b: Record) -> tuple[np.ndarray, np.ndarray, bool]:
+def padded_sketches(a: Record, b: Record) -> tuple[np.ndarray, np.ndarray, bool] | None:
     """Two sequences [1, rows, ...] by their sketches, the shorter one padded with zeros.
 
     Returns:
-        Both, NaN where these do not tell: of more than 2,048 rows a sketch folds several, as many as the length says.
-        And whether the longer one ends in zeros, as many as the shorter one lacks, and both begin in one row: then they
-        line up.
+        Both, and whether the longer one ends in zeros, as many as the shorter one lacks, and both begin in one row:
+        then they line up. None where sketches do not tell: of more than 2,048 rows they fold several, as many as the
+        length says.
     """
     short, long = sorted((a, b), key=lambda r: r.frame[0])
     g, longer = Geometry(*short.frame), Geometry(*long.frame)
-    if short.sketch is None or long.sketch is None or g.rows_per_slot != longer.rows_per_slot:
-        return np.array([NAN]), np.array([NAN]), False
+    if short.sketch is None or long.sketch is None or not g.rows or g.rows_per_slot != longer.rows_per_slot:
+        return None
     found = {id(short): padded(short.sketch, g, longer), id(long): padded(long.sketch, longer, longer)}
     norms = bin_norms(short.sketch, g), bin_norms(long.sketch, longer)
     begins = [int(np.argmax(each > 0)) * view.rows_per_bin for each, view in zip(norms, (g, longer), strict=True)]

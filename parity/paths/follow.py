@@ -176,7 +176,8 @@ def _traced(run: _Run) -> contextlib.AbstractContextManager[object]:
 def _is_same(x: torch.Tensor, given: Sequence[torch.Tensor], name: str) -> bool:
     """Whether it is all of a tensor that was given, in another shape: as `x.T` or `x[:, None]`."""
     written = name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
-    of = (y for y in given if y.numel() == x.numel() and not written)
+    plain = torch.Tensor, torch.nn.Parameter  # others need have no storage
+    of = (y for y in given if type(y) in plain and y.numel() == x.numel() and type(x) in plain and not written)
     return any(y.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() for y in of)
 
 
