@@ -25,7 +25,7 @@ from parity.face.functions import Function, JaxFunction
 from parity.hooks.tap import single_output
 from parity.hooks.torchtools import named_tensors, on_jax, parts_of, to_torch, uncompiled
 from parity.models.generic.inputs import LATENT
-from parity.paths.port.load import Entry
+from parity.paths.port.load import Entry, runs_of
 from parity.paths.port.ported import moved
 from parity.port import Case, Port, Runs, tap
 from parity.settings import BITS
@@ -342,7 +342,7 @@ def _reached(function: Any) -> Iterator[tuple[str, Any]]:
 def _runs(port: Port, nest: Nest, tensors: Mapping[str, torch.Tensor], library: Runs) -> Runs:
     """The library whose arrays it takes: of a function the one that its code names, or else that of the caller's."""
     if isinstance(port.module, torch.nn.Module):
-        return "torchax" if on_jax(port.module) else "torch"
+        return runs_of(port.module)
     if port.module is not None or port.weights is not None:
         return "jax"
     function = port.call

@@ -210,14 +210,14 @@ def checked(made: Any, where: str) -> Port:
             )
         made = Port(**{name: getattr(made, name) for name in names if hasattr(made, name)})
     is_torch = isinstance(made.module, torch.nn.Module)
-    runs = made.runs or (_library(made.module) if is_torch else "jax")
+    runs = made.runs or (runs_of(made.module) if is_torch else "jax")
     wrong = _fault(made, runs, is_torch)
     if wrong:
         raise UsageError(f"{where} returned a port whose {wrong}")
     return replace(made, runs=runs)
 
 
-def _library(module: torch.nn.Module) -> Runs:
+def runs_of(module: torch.nn.Module) -> Runs:
     """Which library a torch module is for, where its port does not say: torchax where that made or compiled it."""
     own = type(module).__module__.partition(".")[0] == "torchax"
     return "torchax" if own or on_jax(module) else "torch"
