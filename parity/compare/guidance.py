@@ -135,7 +135,7 @@ def combined(values: Values) -> Combined | None:
     parts = branches_of(values)
     if parts is None:
         return None
-    found, channels = _combined(parts), values["", PREDICTED].shape[-1]
+    found, channels = _combined(parts), math.prod(values["", PREDICTED].shape[-1:])
     for name in ("cond", "uncond"):
         plain = _not_normed(parts, name, channels) if found is None else None
         own = None if plain is None else _combined(plain)

@@ -397,7 +397,8 @@ def _tells(r: Record) -> bool:
 
 
 def _lone(ours: _Inputs, theirs: _Inputs) -> Mapping[str, str]:
-    """The same where one side runs one branch alone, which is named as if it were cond."""
+    """The candidate's branches -> the reference's, where one side runs a branch alone, which then counts as cond,
+    and is given what the other side's branch of another name is; empty elsewhere."""
     few, many = sorted((ours, theirs), key=len)
     if len(few) != 1 or len(many) < 2:
         return {}

@@ -119,7 +119,7 @@ class Tap:
         return call
 
     def begin_attention(self, module: str, query: torch.Tensor) -> int:
-        """The same of an attention call, of one row of the batch where a model cuts each row's padding off."""
+        """Count an attention call, and whether it is of one row of a batch: some models make one for each."""
         self._alone[module] += len(set(self.rows or self.branches)) > 1 and query.shape[0] == 1
         return self.begin(module)
 

@@ -198,6 +198,11 @@ def test_guidance_that_is_normed_row_by_row_is_fitted(guided: np.ndarray, said: 
         assert re.fullmatch(r"the guidance scale is (5|4\.9\d*|5\.0\d*), not (4|3\.9\d*|4\.0\d*)", causes[0])
 
 
+def test_predictions_of_one_number_have_no_rows() -> None:
+    one = step(cond=1.0, uncond=2.0, guided=-3.0)
+    assert found((one, one)) == []
+
+
 def test_a_norm_that_is_left_out_hides_no_scale() -> None:
     branches = {"cond": ROWS[0], "uncond": ROWS[1]}
     plain = ROWS[1] + 5.0 * (ROWS[0] - ROWS[1])
