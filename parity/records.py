@@ -50,6 +50,9 @@ READ = "read"
 what a picture shows of frames. Beside the record of the whole, in whose place it counts where the whole differs and
 this does not."""
 
+SET = "set"
+"""Suffix of a port whose record holds sums over the rows that are read, whatever their number and order."""
+
 
 BLOCK = r"(?<=\.)(\d+|\*)(?=\W|$)"
 """The number of a block in a path, or the star that stands for any."""
@@ -101,6 +104,10 @@ class Key:
         return self.port.endswith("@" + READ)
 
     @property
+    def is_set(self) -> bool:
+        return self.port.endswith("@" + SET)
+
+    @property
     def read(self) -> Key:
         """The key of what is made use of, beside this one of the whole."""
         return replace(self, site=f"{self.site}@{READ}")
@@ -108,7 +115,7 @@ class Key:
     @property
     def is_apart(self) -> bool:
         """Whether the record never decides by itself: padded rows, and what is read of the whole beside it."""
-        return self.is_padding or self.is_read
+        return self.is_padding or self.is_read or self.is_set
 
     @property
     def is_part(self) -> bool:

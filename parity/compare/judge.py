@@ -27,10 +27,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.compare.births import CUT, Argument, Arguments, Births, Excuse, above, beyond, call_of
+from parity.compare.births import CUT, Argument, Arguments, Births, Excuse, above, beyond, call_of, unknown
 from parity.compare.metrics import (
     ALIKE,
     LINF_LIMIT,
+    REORDERED,
     UNREAD,
     between,
     compare_values,
@@ -117,6 +118,7 @@ class Judge:
         sites = step.measured()
         _read(sites, meeting.parts)
         step.line_up(sites)
+        _set_in_order(sites, meeting.sets)
         _narrow(sites)
         _tell_apart(sites)
         if self.branches.crossed:
@@ -283,17 +285,26 @@ class _Step:
         text, or all that there is of it, where a side leaves its padding out and needs no mask, or one of all ones."""
         for i in self.meeting.others:
             d, (a, b) = sites[i], (at[i] for at in self.meeting.at)
-            if a < 0 or b < 0 or not self.meeting.own[i]:
+            if a < 0 or b < 0:
                 continue
             masks = self.ours[a], self.theirs[b]
             if not any(map(is_mask, masks)):
                 continue
             others = [j for j, e in enumerate(sites) if call_of(e.key) == call_of(d.key) and i != j]
-            read = [sites[j] for j in others if sites[j].rows and not sites[j].key.is_apart]
+            of_rows = (sites[j] for j in others if not sites[j].key.is_apart)
+            read = [e for e in of_rows if (e.rows and self.meeting.own[i]) or e.note == REORDERED]
             as_many = bool(keys_through(masks[0]) & keys_through(masks[1])) and "mask" in d.key.port
             if as_many and beyond(d) and read and not any(map(beyond, read)):
                 note = "it lets as many keys through, and the rows that it reads are the reference's"
                 sites[i] = d = replace(d, verdict="not compared", note=note)
+            elif not as_many and d.key.module != "" and beyond(d) and d.verdict == "pass":
+                for j in others:  # the mask is what differs
+                    e = sites[j]
+                    if e.key.is_input and e.shapes[0][1:2] == d.shapes[0][-1:] and "mask" not in e.key.port:
+                        note = "which of its rows are read, a mask says that differs"
+                        sites[j] = replace(e, verdict="not compared", note=note) if beyond(e) else e
+            if not self.meeting.own[i]:
+                continue
             missing = any(mask.kind == "none" for mask in masks)
             for j in others if missing or d.verdict == "not compared" else ():
                 e = sites[j]
@@ -401,6 +412,23 @@ def _read(sites: list[SiteDiff], parts: Mapping[int, int]) -> None:
             note = unread(whole.key) if beyond(whole) else whole.note
             whole = replace(whole, bins=part.bins, note=note)
         sites[i] = replace(whole, **numbers)
+
+
+def _set_in_order(sites: list[SiteDiff], sets: Mapping[int, int]) -> None:
+    """Of rows that are read nothing depends on the order, or on where they stand, but by a position that a module gives
+    them: what it makes of that shows it. Of what the model is given only masks that move with them say so."""
+    for i, j in sets.items():
+        whole, part = sites[i], sites[j]
+        agrees, unlike = not beyond(part), whole.verdict == "not compared" and not unknown(part)
+        if not (unlike or (agrees and beyond(whole))):
+            continue
+        beside = (d for d in sites if call_of(d.key) == call_of(whole.key) and "mask" in d.key.port)
+        if whole.key.module == "" and not any(map(beyond, beside)):
+            continue
+        numbers = {
+            name: getattr(part, name) for name in ("distance", "cosine", "max_abs", "linf_ratio", "peak", "bins")
+        }
+        sites[i] = replace(whole, **numbers, verdict="pass", note=REORDERED if agrees else whole.note)
 
 
 WIDEST = 0.1 / L2_LIMIT

@@ -269,6 +269,8 @@ def _exactly(x: np.ndarray, y: np.ndarray, floor: Floor | None, drawn: SiteDiff)
 
 UNREAD = "differs in padded rows alone, which no query reads"
 """The note of a joint sequence whose figures are those of the rows that are read."""
+REORDERED = "its rows that are read are the same in another order, or stand elsewhere"
+"""The note of a sequence whose figures are those of sums over the rows that are read."""
 UNSEEN = "differs beyond -1 to 1 alone, which no picture shows"
 """The note of frames whose figures are those of what is shown."""
 

@@ -42,7 +42,7 @@ from parity.compare.result import UNKNOWN, SiteDiff
 from parity.compare.values import GIVEN, PREDICTED, START
 from parity.golden import Golden
 from parity.golden.disk.part import Layout, chosen, named
-from parity.records import FRAMES, LOOP, READ, SCHEDULE, Key, Provenance, Record, StepRecords
+from parity.records import FRAMES, LOOP, READ, SCHEDULE, SET, Key, Provenance, Record, StepRecords
 from parity.sketch import Geometry
 
 
@@ -173,7 +173,8 @@ class Meeting:
         at: int64 [pairs] of each side, positions of the records; -1 where there is none. floors: int64 [pairs], of the
             reference's floor; -1 without. groups: how sketches lie -> int64, positions of the pairs that have them.
         others: of pairs that are more than two sketches, or less; their row bins are kept whatever they say.
-        inputs: positions of what modules are given. parts: position of a whole -> that of what is read of it.
+        inputs: positions of what modules are given. parts, sets: position of a whole -> that of what is read of it, and
+            of the sums over that.
         own: whether the module is a port's own, or one that is mapped. modules: of the reference, with a tensor.
         laid_out: position of a site -> factors of the parameters of its module, or of its neighbours.
         alone: tensors that only the reference has, and only the candidate.
@@ -187,6 +188,7 @@ class Meeting:
     others: tuple[int, ...]
     inputs: tuple[int, ...]
     parts: Mapping[int, int]
+    sets: Mapping[int, int]
     own: tuple[bool, ...]
     laid_out: Mapping[int, frozenset[float]]
     modules: frozenset[str]
@@ -227,7 +229,8 @@ def meet(ours: Layout, theirs: Layout, *, port: bool, mapped: Collection[str] | 
         groups={view: np.array(at, np.int64) for view, at in groups.items()},
         others=tuple(np.flatnonzero(~plain).tolist()),
         inputs=tuple(i for i, place in enumerate(places) if place.key.is_input),
-        parts=dict(_parts_of(places)),
+        parts=dict(_parts_of(places, READ)),
+        sets=dict(_parts_of(places, SET)),
         own=tuple(own(p.key.module) for p in pairs),
         laid_out={i: found for i, p in enumerate(places) if (found := factors_at(p.key.module, laid_out))},
         modules=frozenset(r.key.module for r in ours.records if _counts(r) and r.key.module not in ("", LOOP)),
@@ -243,12 +246,13 @@ def _positions(layout: Layout, records: Sequence[Record | None]) -> np.ndarray:
     return np.array([-1 if r is None else at[r.key] for r in records], np.int64)
 
 
-def _parts_of(places: Sequence[SiteDiff]) -> Iterator[tuple[int, int]]:
-    """Each whole of which a part is compared that is read, with that part."""
+def _parts_of(places: Sequence[SiteDiff], part: str) -> Iterator[tuple[int, int]]:
+    """Each whole of which a part is compared, with that part."""
     at = {place.key: i for i, place in enumerate(places)}
     for i, place in enumerate(places):
-        whole = at.get(replace(place.key, site=place.key.site.removesuffix(f"@{READ}")))
-        if place.key.is_read and all(place.dtypes) and whole is not None:
+        site, _, own = place.key.site.rpartition("@")
+        whole = at.get(replace(place.key, site=site)) if own == part else None
+        if all(place.dtypes) and whole is not None:
             yield whole, i
 
 

@@ -112,6 +112,17 @@ def kept(rows: Any, which: Any) -> Any:
     return rows.where(which.reshape(-1, rows.shape[1], *([1] * (rows.ndim - 2))), zero)
 
 
+def unordered(rows: Any) -> Any:
+    """Sums over the rows of [B, R, ..., C], [B, 4, ..., C]: the same in any order of them, and with rows of zeros between.
+
+    As far as rows are apart, so far are such sums at most. Neighbouring channels of one row are taken together, so that
+    rows which exchange some differ.
+    """
+    rows = rows.to(torch.promote_types(rows.dtype, torch.float32))
+    beside = rows.roll(1, -1)
+    return torch.stack([x.sum(1) for x in (rows, rows.abs(), (rows + beside).abs(), (rows - beside).abs())], 1)
+
+
 class Masks:
     """The masks that one call of the model has been given so far.
 

@@ -21,10 +21,10 @@ import torch
 
 from parity.errors import InconclusiveError
 from parity.hooks.implementations import Seen
-from parity.hooks.rows import JOINT, Masks, Part, RowRule, kept, take
+from parity.hooks.rows import JOINT, Masks, Part, RowRule, kept, take, unordered
 from parity.hooks.sites import WHOLE, SitePlan, matches
 from parity.hooks.torchtools import leaves, parts_of, real
-from parity.records import PADDING, Kind, Scalar
+from parity.records import PADDING, READ, SET, Kind, Scalar
 from parity.sketch import geometry
 
 EVERY = slice(None)
@@ -231,7 +231,8 @@ class Tap:
             if part.frame:
                 index, weight = self._frame(entry, part, int(rows.shape[1]))
                 if part.frame == JOINT:  # in its own order
-                    pieces = {JOINT: kept(rows, weight > 0)}
+                    read = kept(rows, weight > 0)
+                    pieces = {JOINT: read, SET: unordered(read)}
                 else:
                     pieces = dict(zip((part.frame, PADDING), take(rows, index, weight), strict=True))
             if done is None and not part.frame:
@@ -246,6 +247,7 @@ class Tap:
             whole = keep and (not padding or entry.site.partition(":")[2].startswith("in."))
             value = self.reducer.value(pieces[frame]) if whole else None
             site, rows_of = (f"{entry.site}@{PADDING}", "") if padding else (entry.site, frame)
+            site = site.replace(f"@{READ}", f"@{SET}") if frame == SET else site
             seen = replace(entry, site=site, rows=rows_of, frame=(g.rows, g.channels), stats=stats, value=value)
             self.entries.append(seen)
 

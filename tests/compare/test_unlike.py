@@ -243,6 +243,32 @@ def test_the_same_rows_under_another_mask_are_the_same(apart: float, verdict: st
     assert walk.judge(Judge(port=True))["cond/:in.text"].verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("mask", "text", "mask_is", "text_is"),
+    [
+        (
+            KEYS[::-1],
+            "pass",
+            "not compared",
+            "its rows that are read are the same in another order, or stand elsewhere",
+        ),
+        (np.ones(64, bool), "not compared", "fail", "which of its rows are read, a mask says that differs"),
+    ],
+)
+def test_text_in_another_order_is_judged_by_the_mask_beside_it(
+    mask: np.ndarray, text: str, mask_is: str, text_is: str
+) -> None:
+    walk, rows = Walk(), noise(4, (1, 64, 8))
+    walk.pair(tensor("b:in.text", rows), tensor("b:in.text", rows[:, ::-1]))
+    for part in ("read", "set"):
+        sides = (np.where(KEYS[None, :, None], rows, 0), np.where(mask[None, :, None], rows[:, ::-1], 0))
+        walk.pair(*(tensor(f"b:in.text@{part}", x if part == "read" else x.sum(1)) for x in sides))
+    walk.pair(tensor("b:in.text_mask", KEYS[None]), tensor("b:in.text_mask", mask[None]))
+    found = walk.judge(Judge(port=True))
+    assert (found["cond/b:in.text"].verdict, found["cond/b:in.text"].note) == (text, text_is)
+    assert found["cond/b:in.text_mask"].verdict == mask_is
+
+
 @pytest.mark.parametrize(("rows", "listed"), [(38, []), (40, ["the argument text"])])
 @pytest.mark.parametrize("mask", [None, np.ones((1, 38), bool)])
 def test_text_without_its_padding_is_no_difference_beside_another(

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from parity.hooks.attach import attached
-from parity.hooks.rows import SEQUENCE, WHOLE, Masks, NoRows, Part, cut, frame_of, paired, take
+from parity.hooks.rows import SEQUENCE, WHOLE, Masks, NoRows, Part, cut, frame_of, paired, take, unordered
 from tests.hooks.seen import Seen, gathered, make_tap
 
 
@@ -113,6 +113,25 @@ def test_rows_are_paired_by_a_mask_that_lets_as_many_through(valid: list[int], r
     weight = (torch.arange(4) < count).float()
     frame = paired(torch.tensor(valid).bool(), torch.arange(4, dtype=torch.int32), weight)
     assert take(tokens(len(valid)), *frame)[0][0, :, 0].tolist() == rows
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.permutations(range(12)), st.integers(0, 5), st.floats(1e-4, 1.0), st.integers(0, 9))
+def test_sums_over_rows_hold_neither_their_order_nor_rows_of_zeros(
+    order: Sequence[int], zeros: int, apart: float, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    rows, noise = (torch.randn(1, 12, 5, generator=generator, dtype=torch.float64) for _ in range(2))
+    other = torch.nn.functional.pad(rows[:, list(order)], (0, 0, zeros, 0))
+    torch.testing.assert_close(unordered(other), unordered(rows))
+    moved = float((unordered(rows + apart * noise) - unordered(rows)).norm())
+    assert 0.0 < moved <= 4 * 12**0.5 * apart * float(noise.norm())
+
+
+def test_rows_that_exchange_channels_have_other_sums() -> None:
+    rows = torch.randn(1, 2, 6, generator=torch.Generator().manual_seed(0))
+    other = torch.cat([rows[:, :, :3], rows[:, :, 3:].flip(1)], -1)
+    assert not torch.allclose(unordered(other), unordered(rows))
 
 
 def test_two_orders_and_lengths_of_the_same_tokens_have_equal_sketches() -> None:

@@ -79,12 +79,35 @@ def test_text_padded_to_another_length_is_compared_where_it_is_read(
     assert len(differences(found)) == bool(origin)
 
 
+ORDERS = {
+    "moved": torch.arange(16).roll(2),
+    "padded on the left": torch.arange(16).roll(6),
+    "backwards": torch.arange(16).flip(0),
+    "shuffled": torch.tensor([10, 3, 0, 12, 9, 11, 1, 13, 2, 8, 7, 15, 14, 4, 6, 5]),
+    "cut": torch.arange(14).roll(2),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("wrong", [False, True])
+def test_order_of_rows_that_are_read_is_no_difference(order: str, wrong: bool, reference: Path, tmp_path: Path) -> None:
+    text, mask = TEXT[:, ORDERS[order]], MASK[:, ORDERS[order]]
+    found = diff(reference, record(tmp_path / "tpu", text, mask, once=True, wrong=wrong))
+    assert found.verdict == ("fail" if wrong else "pass"), found.reason
+    assert ("" if found.origin is None else found.origin.key.site) == "caption_projection.act_1:out" * wrong
+    assert len(differences(found)) == wrong
+    given = next(d for d in found.sites if d.key.site == ":in.encoder_hidden_states")
+    assert given.note == "its rows that are read are the same in another order, or stand elsewhere"
+
+
 @pytest.mark.parametrize(
     ("text", "mask", "origin"),
     [
-        # As many rows that are read, elsewhere.
-        (TEXT[:, :14].roll(2, 1), MASK[:, :14].roll(2, 1), ""),
-        (torch.nn.functional.pad(TEXT, (0, 0, 8, 0)), torch.nn.functional.pad(MASK, (8, 0)), ""),
+        # As many rows that are read, others.
+        (TEXT, MASK.roll(2, 1), ":in.encoder_attention_mask"),
+        (TEXT.roll(2, 1) + 0.01, MASK.roll(2, 1), ":in.encoder_hidden_states"),
+        # The same, but the mask does not say so.
+        (TEXT[:, [1, 0, *range(2, 16)]], MASK, ":in.encoder_hidden_states"),
         # All of them.
         (
             torch.nn.functional.pad(TEXT * MASK[..., None], (0, 0, 0, 8)),
@@ -93,7 +116,7 @@ def test_text_padded_to_another_length_is_compared_where_it_is_read(
         ),
     ],
 )
-def test_rows_that_are_read_elsewhere_do_not_line_up(
+def test_other_rows_that_are_read_are_a_difference(
     text: torch.Tensor, mask: torch.Tensor, origin: str, reference: Path, tmp_path: Path
 ) -> None:
     found = diff(reference, record(tmp_path / "tpu", text, mask, once=True))
