@@ -113,7 +113,7 @@ def kept(rows: Any, which: Any) -> Any:
 
 
 def unordered(rows: Any) -> Any:
-    """Sums over the rows of [B, R, ..., C], [B, 4, ..., C]: the same in any order of them, and with rows of zeros between.
+    """Sums over the rows of [B, R, ..., C], [B, 4, ..., C]: the same in any order of them, and with zeros between.
 
     As far as rows are apart, so far are such sums at most. Neighbouring channels of one row are taken together, so that
     rows which exchange some differ.
