@@ -231,24 +231,25 @@ class Tap:
             if part.frame:
                 index, weight = self._frame(entry, part, int(rows.shape[1]))
                 if part.frame == JOINT:  # in its own order
-                    read = kept(rows, weight > 0)
-                    pieces = {JOINT: read, SET: unordered(read)}
+                    pieces = {JOINT: kept(rows, weight > 0)}
                 else:
                     pieces = dict(zip((part.frame, PADDING), take(rows, index, weight), strict=True))
+                pieces[SET] = unordered(pieces[part.frame])
             if done is None and not part.frame:
                 done = {"": (self.reducer.reduce(x, span, item), tuple(rows.shape))}
             elif done is None:
                 done = {f: (self.reducer.reduce(p), tuple(p.shape)) for f, p in pieces.items()}
             memo[key] = done
         for frame, (stats, shape) in done.items():
-            padding = frame == PADDING
+            apart, padding = frame in (PADDING, SET), frame == PADDING
             g = geometry(shape)
             # Padded rows of an input are kept too: to run the module again, all of what it was given is needed.
             whole = keep and (not padding or entry.site.partition(":")[2].startswith("in."))
             value = self.reducer.value(pieces[frame]) if whole else None
-            site, rows_of = (f"{entry.site}@{PADDING}", "") if padding else (entry.site, frame)
-            site = site.replace(f"@{READ}", f"@{SET}") if frame == SET else site
-            seen = replace(entry, site=site, rows=rows_of, frame=(g.rows, g.channels), stats=stats, value=value)
+            site = f"{entry.site.removesuffix(f'@{READ}')}@{frame}" if apart else entry.site
+            seen = replace(
+                entry, site=site, rows="" if apart else frame, frame=(g.rows, g.channels), stats=stats, value=value
+            )
             self.entries.append(seen)
 
     def _memo(self, x: torch.Tensor) -> dict[Any, Any]:

@@ -108,7 +108,7 @@ class Layout:
         if ours is None or theirs is None or int(ours.sum()) != int(theirs.sum()):
             return None
         new = x.clone()
-        new[:, ours[0]] = other[:, theirs[0]]
+        new[:, ours[0]] = in_order(x[:, ours[0]], other[:, theirs[0]])
         return new
 
     def parts(self, module: str, port: str, x: torch.Tensor) -> tuple[Part, ...]:
@@ -149,9 +149,23 @@ def _stand_there(rows: Sequence[tuple[torch.Tensor, torch.Tensor]], ours: torch.
     several = [(rows[i], rows[j]) for i in range(len(rows)) for j in range(len(rows)) if i != j]
     joined = [*rows, *((torch.cat([a, c], 1), torch.cat([b, d], 1)) for (a, b), (c, d) in several if _join(a, c, b, d))]
     fit = [(a, b) for a, b in joined if a.shape == b.shape and a.shape[1] == len(ours) == len(theirs)]
-    there = [float((a[:, ours] - b[:, theirs]).norm()) for a, b in fit]
+    there = [float((a[:, ours] - in_order(a[:, ours], b[:, theirs])).norm()) for a, b in fit]
     same = [float((a[:, ours] - b[:, ours]).norm()) for a, b in fit]
     return not fit or min(there) < min(same)
+
+
+def in_order(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
+    """The candidate's rows [B, R, ...] in the order of those of the reference's that they are nearest to; as they stand
+    where two are nearest to one: then they are others, or in the reference's order already."""
+    if not 1 < ours.shape[1] <= MOST_ROWS:
+        return theirs
+    a, b = (x[0].flatten(1).to(torch.float32) for x in (ours, theirs))
+    nearest = torch.cdist(a, b).argmin(1)
+    return theirs[:, nearest] if nearest.unique().numel() == len(nearest) else theirs
+
+
+MOST_ROWS = 4096
+"""Rows of text that are looked at in every order: more than a text encoder gives."""
 
 
 def _join(*streams: torch.Tensor) -> bool:
