@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import parity.commands.machine as machine
-from parity.commands.machine import Extra, Findings, Probe, check_extra, probe_all
+from parity.commands.machine import Findings, Probe, probe_all, wrong_with
 from parity.models.registry import DEFAULT_MODEL, tiny_names
 from parity.settings import SETTINGS
 from tests.support.cli import cli
@@ -62,7 +62,7 @@ REQUIRES = {
 }
 COMPLETE = Findings(
     {"torch": "2.13.0+cpu", "libtpu": None},
-    tuple(Extra(name) for name in machine.EXTRAS),
+    dict.fromkeys(machine.EXTRAS, ()),
     {"torch": Probe(True), "jax": Probe(True, ("cpu (cpu)",) * 8), "torchax": Probe(True)},
     2,
 )  # fmt: skip
@@ -80,7 +80,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
         monkeypatch.setattr(importlib.metadata, "version", version)
         monkeypatch.setattr(importlib.metadata, "requires", REQUIRES.get)
-        found = Findings(COMPLETE.versions, tuple(map(check_extra, ("torch", "tpu"))), COMPLETE.probes, 2)
+        extras = {extra: tuple(wrong_with(extra)) for extra in ("torch", "tpu")}
+        found = Findings(COMPLETE.versions, extras, COMPLETE.probes, 2)
         monkeypatch.setattr(machine, "examine", lambda: found)
 
     return install
@@ -92,7 +93,7 @@ def test_it_says_what_an_extra_lacks_and_how_to_add_it(installed: Callable[..., 
     assert "extra torch: incomplete: diffusers is 0.35.0, wanted >=0.36; add it with: pip install " in text
     assert "lacks torchax, libtpu" in text
     assert "jax devices: 8 x cpu (cpu)" in text
-    assert cli("info", "--format", "json", code=0).json["extras"][1]["lacks"] == ["torchax", "libtpu"]
+    assert cli("info", "--format", "json", code=0).json["extras"]["tpu"][0] == "lacks torchax, libtpu"
 
 
 def test_what_is_complete_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
