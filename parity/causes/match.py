@@ -73,7 +73,7 @@ def _error(a: Record, b: Record | None) -> Vector:
     assert a.sketch is not None
     g = Geometry(*a.frame)
     counters = a.sketch.size if g.exact else TOTAL
-    scale = norm_of(a.sketch, g)
+    scale = scale_of(a)
     if b is None or b.sketch is None or not comparable_shapes(a, b) or not math.isfinite(scale) or scale == 0.0:
         return np.zeros(counters)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -81,9 +81,15 @@ def _error(a: Record, b: Record | None) -> Vector:
     return apart if np.isfinite(apart).all() else np.full(counters, BROKEN / math.sqrt(counters))
 
 
+def scale_of(record: Record) -> float:
+    """The norm of a tensor, by its sketch."""
+    assert record.sketch is not None
+    return norm_of(record.sketch, Geometry(*record.frame))
+
+
 def noise_norm(reference: StepRecords, keys: Sequence[Key]) -> float:
     """The norm that rounding alone gives an error vector of these sites: their floors, relative, added in squares."""
-    scales = {r.key: norm_of(r.sketch, Geometry(*r.frame)) for r in reference.records if r.sketch is not None}
+    scales = {r.key: scale_of(r) for r in reference.records if r.sketch is not None}
     relative = [reference.floors[k].l2 / scales[k] for k in keys if k in reference.floors and scales.get(k)]
     return math.sqrt(sum(x * x for x in relative))
 
