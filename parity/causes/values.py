@@ -25,7 +25,7 @@ from parity.compare.reason import Note
 from parity.compare.result import Cause, measured
 from parity.records import LOOP, PORT, Key, Record
 from parity.settings import BITS
-from parity.sketch import TOTAL, Geometry
+from parity.sketch import Geometry, of_the_whole
 from parity.transforms import EXACT, LEFT, WITHIN, Done, done
 
 MOST = 1 << 24
@@ -133,8 +133,7 @@ def _keys(ours: Record, theirs: Record) -> Iterator[Cause]:
 def _gain(ours: Record, theirs: Record) -> Iterator[Cause]:
     if ours.sketch is None or theirs.sketch is None or ours.frame != theirs.frame:
         return
-    counters = ours.sketch.size if Geometry(*ours.frame).exact else TOTAL
-    x, y = (s[:counters].astype(np.float64) for s in (ours.sketch, theirs.sketch))
+    x, y = (of_the_whole(s, Geometry(*ours.frame)) for s in (ours.sketch, theirs.sketch))
     if x.size < 2 or not x.any() or not (np.isfinite(x) & np.isfinite(y)).all() or np.array_equal(x, y):
         return
     square, apart = float(x @ x), y - x
