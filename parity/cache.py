@@ -1,7 +1,7 @@
 """Where parity keeps what it makes once and uses again: tiny checkpoints, compiled programs.
 
-One folder for all of it, so that a user can look at it, move it (`PARITY_CACHE`) or delete it at any time (`parity
-info cache --clear all`): everything in it is made anew when it is missing. Nothing is created here.
+One folder for all of it, so that a user can look at it (`parity info cache`), move it (`PARITY_CACHE`) or delete it at
+any time: everything in it is made anew when it is missing. Nothing is created here.
 """
 
 from __future__ import annotations

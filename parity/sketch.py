@@ -183,10 +183,15 @@ def _counters(x: np.ndarray, row: np.ndarray, channel: np.ndarray, g: Geometry) 
     return np.concatenate([total, np.bincount(counter.reshape(-1), weights=signed, minlength=BINS * PER_BIN)])
 
 
+def of_the_whole(s: np.ndarray, g: Geometry) -> np.ndarray:
+    """What of a sketch (float32 [g.size]) is of the whole tensor: its total counters, or of a small one its values;
+    float64."""
+    return (s if g.exact else s[:TOTAL]).astype(np.float64)
+
+
 def norm(s: np.ndarray, g: Geometry) -> float:
-    """Estimate of the L2 norm of the tensor whose sketch is `s` (float32 [g.size]); exact for small tensors."""
-    part = s if g.exact else s[:TOTAL]
-    return float(np.linalg.norm(part.astype(np.float64)))
+    """Estimate of the L2 norm of the tensor whose sketch is `s`; exact for small tensors."""
+    return float(np.linalg.norm(of_the_whole(s, g)))
 
 
 def bin_norms(s: np.ndarray, g: Geometry) -> np.ndarray:

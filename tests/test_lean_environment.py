@@ -29,7 +29,7 @@ COMMANDS = [
     ("diff --help", 0),
     ("diff reference candidate", 1),
     ("diff reference candidate --format json --junit x.xml --markdown x.md --map auto", 1),
-    ("info reference --verify --step 0", 0),
+    ("info reference --verify", 0),
     ("info parts", 0),
     ("explain reference candidate", 1),
     ("info settings", 0),

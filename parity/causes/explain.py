@@ -27,7 +27,7 @@ from parity.causes.evidence import Evidence, Machine
 from parity.causes.match import UNKNOWN, of_recording, signatures
 from parity.causes.request import FOLDER, ExplainRequest, of_run, outside_of
 from parity.causes.swaps import swap_tests
-from parity.causes.values import arguments_alone, dtype, schedule, values, values_elsewhere, values_reordered
+from parity.causes.values import arguments_alone, dtype, schedule, values, values_elsewhere
 from parity.compare.attention import count_phantoms, mask_causes, phantom_cause
 from parity.compare.comparable import of_script
 from parity.compare.conclude import BEFORE
@@ -250,7 +250,6 @@ WITNESSES: tuple[Callable[[Evidence], Iterable[Cause | Note]], ...] = (
     schedule,
     values,
     values_elsewhere,
-    values_reordered,
 )
 """Each tells causes, and notes of what it could not tell. In the order of what they can prove, so that a later one sees
 what the earlier ones found."""

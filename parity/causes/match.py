@@ -30,7 +30,7 @@ from parity.floors import L2_LIMIT
 from parity.golden.faults import Faults, kept_faults
 from parity.records import AFTER, LOOP, Key, Record, StepRecords
 from parity.settings import BITS, NEUTRAL, remedy, sentence
-from parity.sketch import TOTAL, Geometry, norm as norm_of
+from parity.sketch import Geometry, norm as norm_of, of_the_whole
 
 BROKEN = 1e6
 """The relative error that a value with NaN or Inf counts as: more than any other, and a number."""
@@ -72,18 +72,24 @@ def error_vector(reference: StepRecords, other: StepRecords, keys: Sequence[Key]
 def _error(a: Record, b: Record | None) -> Vector:
     assert a.sketch is not None
     g = Geometry(*a.frame)
-    counters = a.sketch.size if g.exact else TOTAL
-    scale = norm_of(a.sketch, g)
+    own = of_the_whole(a.sketch, g)
+    scale = norm(own)
     if b is None or b.sketch is None or not comparable_shapes(a, b) or not math.isfinite(scale) or scale == 0.0:
-        return np.zeros(counters)
+        return np.zeros(own.size)
     with np.errstate(invalid="ignore", over="ignore"):
-        apart = (b.sketch[:counters].astype(np.float64) - a.sketch[:counters].astype(np.float64)) / scale
-    return apart if np.isfinite(apart).all() else np.full(counters, BROKEN / math.sqrt(counters))
+        apart = (of_the_whole(b.sketch, g) - own) / scale
+    return apart if np.isfinite(apart).all() else np.full(own.size, BROKEN / math.sqrt(own.size))
+
+
+def scale_of(record: Record) -> float:
+    """The norm of a tensor, by its sketch."""
+    assert record.sketch is not None
+    return norm_of(record.sketch, Geometry(*record.frame))
 
 
 def noise_norm(reference: StepRecords, keys: Sequence[Key]) -> float:
     """The norm that rounding alone gives an error vector of these sites: their floors, relative, added in squares."""
-    scales = {r.key: norm_of(r.sketch, Geometry(*r.frame)) for r in reference.records if r.sketch is not None}
+    scales = {r.key: scale_of(r) for r in reference.records if r.sketch is not None}
     relative = [reference.floors[k].l2 / scales[k] for k in keys if k in reference.floors and scales.get(k)]
     return math.sqrt(sum(x * x for x in relative))
 

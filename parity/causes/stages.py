@@ -1,8 +1,8 @@
 """Why two sides differ in a stage outside the loop: the text encoders, the VAE.
 
-How. The stage is compared again by itself. Then the candidate's stage runs with one of its differing settings at a
-time, as in the loop (`parity.causes.swaps`). What only rounds takes no part where the logic check failed. Where
-no setting of the text stage differs, what differs is in its code, as a note says.
+How. The stage is compared again by itself, which measures its floors. Then the candidate's stage runs with one of its
+differing settings at a time, as in the loop (`parity.causes.swaps`). What only rounds takes no part where the logic
+check failed. Where no setting of the text stage differs, what differs is in its code, as a note says.
 
 Where no setting of a VAE differs, or a port decodes, nothing is known of its code. The reference then decodes the same
 latents with one known fault at a time (`vae.attention=by_frame`, `vae.norm=by_frame`, ...;
@@ -17,25 +17,24 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from parity.bisect.settings import plan
 from parity.causes.evidence import decoder_faults
-from parity.causes.match import WITHIN, Known, Vector, as_read, error_vector, matched
+from parity.causes.match import WITHIN, Known, Vector, as_read, error_vector, matched, scale_of
 from parity.causes.swaps import swap_test
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Result
 from parity.errors import ParityError, Say, UsageError
-from parity.floors import Floors
 from parity.golden.faults import NOT_DIVIDED, Faults
 from parity.hooks.sites import SitePlan
 from parity.models.registry import opened
 from parity.models.text import TEXT
-from parity.paths.plan import DEFAULT_KINDS, Given, Openers, Plan, Role, Spec, Start
+from parity.paths.plan import Given, Openers, Plan, Role, Spec, Start
 from parity.records import AFTER, LOOP, OUTSIDE, Floor, Key, Record, StepRecords
 from parity.runs.chain import latents_of
-from parity.runs.checks import coarse_settings
 from parity.runs.compare import run
 from parity.runs.request import Request, RunSpec
 from parity.runs.sides import source_of
@@ -57,13 +56,15 @@ def explain_stage(request: Request, openers: Openers, say: Say) -> Iterator[Caus
         return
     if found.failed == "logic":
         request = request.of("logic")
-    again = _Again(request, openers, say)
+    outputs = (d for d in found.sites if d.key.module == LOOP and not math.isnan(d.distance.floor))
+    again = _Again(request, openers, say, {d.key: d.distance.floor for d in outputs})
     varied = [d for d in differences(request.reference, request.candidate) if BY_NAME[d.setting].is_of((stage,))]
     if stage == AFTER and (request.ports.any or not varied):
         yield from _decoding(again)
         return
     try:
-        searched, ours = plan(request.reference, request.candidate, stages=(stage,)), again.reference()
+        searched = plan(request.reference, request.candidate, stages=(stage,))
+        ours = again.run("reference", request.reference.neutral)
         keys = tuple(r.key for r in ours.records)
         swap = functools.partial(again.run, "candidate")
         yield from swap_test(searched, ours, keys, swap, RunSpec.of(request).at((stage,)))
@@ -87,7 +88,8 @@ def _not_run_again(request: Request, found: Result) -> str:
 def _decoding(again: _Again) -> Iterator[Cause | Note]:
     """Causes for the known faults that have the error of the candidate's frames."""
     request = again.request
-    ours, theirs = again.reference(), again.run("candidate", request.candidate)
+    ours = again.run("reference", request.reference.neutral)
+    theirs = again.run("candidate", request.candidate)
     keys = tuple(r.key for r in ours.records)
     spec = RunSpec.of(request)
     told = request.reference.as_text()
@@ -111,28 +113,18 @@ class _Again:
     """A stage that is run again: all encoders of the text stage, one after the other, or the decoder.
 
     Attributes:
-        request: of the stage. openers, say: see `explain_stage`.
+        request: of the stage. openers, say: see `explain_stage`. floors: of its outputs, relative, as the comparison
+            measured them: they hold what the sides' own dtypes cost the reference.
     """
 
     request: Request
     openers: Openers
     say: Say
+    floors: Mapping[Key, float]
 
-    def reference(self) -> StepRecords:
-        """The float32 truth of the outputs. Its floors hold what the sides' own dtypes cost the reference."""
-        ours, theirs = self.request.reference, self.request.candidate
-        truth = self.run("reference", ours.neutral, DEFAULT_KINDS)
-        floors = Floors(truth.records, truth.floors)
-        coarser = {tuple(s.as_text().items()): s for s in (ours, coarse_settings(ours, theirs))}
-        for settings in coarser.values():
-            if settings.values != ours.neutral.values:
-                floors.add(self.run("reference", settings).records)
-        return replace(truth, floors=floors.done())
-
-    def run(self, role: Role, settings: Settings, floors: tuple[str, ...] = ()) -> StepRecords:
+    def run(self, role: Role, settings: Settings) -> StepRecords:
         """The outputs of the stage on one side."""
         records: list[Record] = []
-        found: dict[Key, Floor] = {}
         for part, own in self._parts:
             self.say(f"{self.request.stage} {part}".rstrip() + f": the {role} with other settings")
             source = source_of(replace(self.request, part=part))
@@ -140,12 +132,11 @@ class _Again:
             port = self.request.ports.candidate
             if port is not None and role == "candidate":
                 spec = replace(spec, port=port.text, option=port.option)
-            plan = Plan(sites=SitePlan("none", (), frozenset()), floors=floors, forced=True)
             with contextlib.closing(self.openers.of(role).open(spec)) as side:
-                first = next(iter(side.observe(plan)))
+                first = next(iter(side.observe(Plan(sites=SitePlan("none", (), frozenset())))))
             records += [r for r in first.records if r.key.module == LOOP and r.sketch is not None]
-            found |= first.floors
-        return as_read(StepRecords(OUTSIDE, tuple(records), found)).where(lambda key: not key.is_apart)
+        floors = {r.key: Floor(self.floors[r.key] * scale_of(r)) for r in records if r.key in self.floors}
+        return as_read(StepRecords(OUTSIDE, tuple(records), floors)).where(lambda key: not key.is_apart)
 
     @functools.cached_property
     def _parts(self) -> tuple[tuple[str, Callable[[Settings], Settings]], ...]:

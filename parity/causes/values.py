@@ -20,12 +20,12 @@ import numpy as np
 
 from parity.causes.evidence import Evidence
 from parity.compare.independent import code_of, differences
-from parity.compare.metrics import keys_through, one_shape, sketch_distance
+from parity.compare.metrics import keys_through, sketch_distance
 from parity.compare.reason import Note
 from parity.compare.result import Cause, measured
 from parity.records import LOOP, PORT, Key, Record
 from parity.settings import BITS
-from parity.sketch import TOTAL, Geometry
+from parity.sketch import Geometry, of_the_whole
 from parity.transforms import EXACT, LEFT, WITHIN, Done, done
 
 MOST = 1 << 24
@@ -133,8 +133,7 @@ def _keys(ours: Record, theirs: Record) -> Iterator[Cause]:
 def _gain(ours: Record, theirs: Record) -> Iterator[Cause]:
     if ours.sketch is None or theirs.sketch is None or ours.frame != theirs.frame:
         return
-    counters = ours.sketch.size if Geometry(*ours.frame).exact else TOTAL
-    x, y = (s[:counters].astype(np.float64) for s in (ours.sketch, theirs.sketch))
+    x, y = (of_the_whole(s, Geometry(*ours.frame)) for s in (ours.sketch, theirs.sketch))
     if x.size < 2 or not x.any() or not (np.isfinite(x) & np.isfinite(y)).all() or np.array_equal(x, y):
         return
     square, apart = float(x @ x), y - x
@@ -174,42 +173,6 @@ def arguments_alone(evidence: Evidence) -> Iterator[Note]:
         shown = {f"{r.key.port.removeprefix('in.')}={r.value!r}": None for r in alone if r.key.port != "in.return_dict"}
         if shown:
             yield Note(f"only the {name}'s call of the model is given {', '.join(shown)}")
-
-
-def values_reordered(evidence: Evidence) -> Iterator[Cause]:
-    """The first site that holds the reference's values in another order."""
-    # A port's own parameters may lie in that order.
-    apart_by_itself = {d.key for d in (*evidence.found.sites, *evidence.found.closer) if d.verdict == "not compared"}
-    theirs = {r.key: r for r in evidence.theirs.records if r.key not in apart_by_itself}
-    pairs = [(r, theirs[r.key]) for r in evidence.ours.records if r.key in theirs and not r.key.is_apart]
-    tensors = [(a, b) for a, b in pairs if a.kind == b.kind == "tensor"]
-    if evidence.declared.backend == PORT:  # heads before tokens inside an attention of its own is no fault
-        tensors = [(a, b) for a, b in tensors if one_shape(a.shape, b.shape)]
-    found = list(_reordered(tensors))
-    # What begins as another order is known already; what follows from it adds nothing.
-    if not found or found[0] == evidence.origin.key:
-        return
-    first = found[0]
-    branches = ", ".join(dict.fromkeys(key.branch for key in found if key.branch)) or "no branch of its own"
-    sites = len({key.site for key in found})
-    sentence = f"{first.site} holds the same values in another order, although the divergence is not introduced there"
-    detail = f"at {sites} sites, branches {branches}, step {first.step}: minimum, maximum, mean and norm agree"
-    yield measured(sentence, value=float(sites), detail=detail, fix="undo the layout or token order before it")
-
-
-def _reordered(pairs: Sequence[tuple[Record, Record]]) -> Iterator[Key]:
-    """The sites that hold the same values in another order, and are farther apart than anything before them.
-
-    What a norm has made of rows that differ has their moments too: query and key of a wrong prompt, of which the other
-    rows decide minimum and maximum. That is no farther apart than what came in; rows in another place are.
-    """
-    before: dict[str, float] = {}
-    for ours, theirs in pairs:
-        far = float(np.nan_to_num(sketch_distance(ours, theirs)))
-        came = max(before.get(ours.key.branch, 0.0), before.get("", 0.0))
-        if reordering(ours, theirs) is not None and far > came:
-            yield ours.key
-        before[ours.key.branch] = max(before.get(ours.key.branch, 0.0), far)
 
 
 # --- the dtype map

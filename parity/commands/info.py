@@ -1,19 +1,17 @@
 """`parity info`: what is here, what can be run, what a golden holds, what is kept.
 
 Cost. Models and settings are known from names: neither torch nor jax is imported. Of a golden `golden.json` alone is
-read, unless a step or `--verify` is asked for.
+read, unless `--verify` is asked for.
 """
 
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, get_args
 
-import numpy as np
 import typer
 from rich.filesize import decimal as size
 
@@ -23,10 +21,8 @@ from parity.errors import UsageError
 from parity.golden import Golden, Problem, fingerprint_bytes, verify
 from parity.golden.fingerprint import WeightPrint
 from parity.models.registry import DEFAULT_MODEL, FAMILIES, tiny_names
-from parity.records import Record, StepRecords
-from parity.report.document import Cells, Document, Facts, Listing, Section, Table, counted, listed
+from parity.report.document import Document, Facts, Listing, Section, Table, counted, listed
 from parity.report.formats.json import named, plain
-from parity.report.output import tell
 from parity.settings import SETTINGS, Backend, render
 
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
@@ -36,7 +32,7 @@ PARTS = {
     "known_faults": "runs of the known faults, for parity explain",
     "runs": "the last run, for parity explain and parity report",
 }
-"""Folder in the cache -> what it holds. Nothing else in the cache is ever deleted."""
+"""Folder in the cache -> what it holds. Any of them may be deleted."""
 
 
 @command
@@ -48,29 +44,21 @@ def info(
     verify: Annotated[
         bool, typer.Option("--verify", help="Check every part of the golden; exit 2 where anything is wrong.")
     ] = False,
-    step: Annotated[
-        int | None, typer.Option("--step", help="List the golden's records of this step (-1: before the loop).")
-    ] = None,
-    clear: Annotated[
-        str | None, typer.Option(metavar="PART", help=f"Delete a part of the cache: {', '.join(PARTS)}, or all.")
-    ] = None,
 ) -> int:
     """Show versions and devices, models, settings, or what a golden holds.
 
     A golden whose name is a topic's is given with its folder: ./models.
     """
-    if clear is not None and topic != "cache":
-        raise UsageError(f"--clear deletes a part of the cache: parity info cache --clear {clear}")
-    code, found = 0, _own(topic, output, clear)
-    if found is not None and (verify or step is not None):
-        raise UsageError("--verify and --step look into a golden: parity info GOLDEN")
+    code, found = 0, _own(topic, output)
+    if found is not None and verify:
+        raise UsageError("--verify looks into a golden: parity info GOLDEN")
     if found is None:
-        found, code = golden_listing(str(topic), step, verify)
+        found, code = golden_listing(str(topic), verify)
     output.show(found)
     return code
 
 
-def _own(topic: str | None, output: Listed, clear: str | None) -> Document | None:
+def _own(topic: str | None, output: Listed) -> Document | None:
     """What a topic shows; None for a golden."""
     if topic is None:
         from parity.commands import machine
@@ -82,7 +70,7 @@ def _own(topic: str | None, output: Listed, clear: str | None) -> Document | Non
     if topic == "settings":
         return listed(Table("Settings", "setting", ("setting", "default", "values", "meaning"), _settings(),
                             folds=("default", "values", "meaning")))  # fmt: skip
-    return _cache(clear) if topic == "cache" else None
+    return _cache() if topic == "cache" else None
 
 
 def _models() -> Document:
@@ -117,38 +105,14 @@ def _by_backend(texts: Mapping[Backend, str]) -> str:
     return " / ".join(f"{backend}: {text}" for backend, text in texts.items())
 
 
-def _cache(clear: str | None) -> Document:
+def _cache() -> Document:
     folder = cache_dir()
-    if clear is not None:
-        if clear not in (*PARTS, "all"):
-            raise UsageError(f"--clear takes {', '.join(PARTS)} or all; found '{clear}'")
-        for name in PARTS if clear == "all" else (clear,):
-            _delete(folder / name)
     found = {name: _bytes(folder / name) for name in PARTS}
     rows = tuple((name, size(count), PARTS[name]) for name, count in found.items())
     document = {"folder": str(folder), "bytes": found}
     return Listing(
         document, (Table("Cache", "part", ("part", "size", "holds"), rows), Facts((("folder", str(folder)),)))
     )
-
-
-def _delete(part: Path) -> None:
-    """A folder of the cache and all in it; a link to a folder elsewhere is taken away, not followed.
-
-    Raises:
-        UsageError: it cannot be deleted.
-    """
-    count = _bytes(part)
-    try:
-        if part.is_symlink():
-            part.unlink()
-        elif part.exists():
-            shutil.rmtree(part)
-        else:
-            return
-    except OSError as error:
-        raise UsageError(f"cannot delete '{part}': {error.strerror}") from None
-    tell(f"deleted {part} ({size(count)})")
 
 
 def _bytes(folder: Path) -> int:
@@ -163,22 +127,11 @@ def _bytes(folder: Path) -> int:
 # --- a golden
 
 
-def golden_listing(where: str, step: int | None, check: bool) -> tuple[Listing, int]:
-    """What is in a golden, and the exit code: 2 where a check finds damage.
-
-    Args:
-        step: whose records are listed; None for no step's. check: every part is read.
-    """
-    opened = Golden.open(where)
+def golden_listing(where: str, check: bool) -> tuple[Listing, int]:
+    """What is in a golden, and the exit code: 2 where a check, which reads every part, finds damage."""
+    golden = Golden.open(where)
     problems = verify(where) if check else None
-    records = None if step is None else opened.read_step(step)
-    shown = tuple(_golden_sections(opened, problems, records))
-    return Listing(golden_document(opened, problems, records), shown), 2 if problems else 0
-
-
-def golden_document(golden: Golden, problems: list[Problem] | None, records: StepRecords | None) -> dict[str, Any]:
-    """As JSON; what was not measured is null."""
-    result: dict[str, Any] = {
+    document = {
         "golden": golden.name,
         "complete": golden.complete,
         "bytes": golden.bytes,
@@ -187,24 +140,10 @@ def golden_document(golden: Golden, problems: list[Problem] | None, records: Ste
         "parts": [named(part, ("step", "file", "bytes", "records", "sha256")) for part in golden.manifest.parts],
         "problems": plain(problems),
     }
-    if records is not None:
-        result["records"] = [_record_document(records, record) for record in records.records]
-    return result
+    return Listing(document, tuple(_golden_sections(golden, problems))), 2 if problems else 0
 
 
-def _record_document(step: StepRecords, record: Record) -> dict[str, Any]:
-    floor, held = step.floors.get(record.key), isinstance(record.value, np.ndarray)
-    return {
-        **asdict(record.key),
-        **named(record, ("kind", "shape", "dtype", "rows", "frame", "moments")),
-        "scalar": None if held else plain(record.value),
-        "sketch": record.sketch is not None,
-        "value": held,
-        "floor": None if floor is None else named(floor, ("l2",)),
-    }
-
-
-def _golden_sections(golden: Golden, problems: list[Problem] | None, records: StepRecords | None) -> Iterator[Section]:
+def _golden_sections(golden: Golden, problems: list[Problem] | None) -> Iterator[Section]:
     provenance, parts = golden.provenance, golden.manifest.parts
     held, (index, count) = sum(part.records for part in parts), provenance.shard
     named = (f"{name}={WeightPrint.parse(text).digits}\n" for name, text in provenance.weights.items())
@@ -228,31 +167,6 @@ def _golden_sections(golden: Golden, problems: list[Problem] | None, records: St
     yield Table("Settings", "setting", ("setting", "value"), tuple(provenance.settings.items()))
     listed = tuple((str(part.step), part.file, str(part.records), size(part.bytes)) for part in parts)
     yield Table("Parts", "part of step", ("step", "file", "records", "size"), listed)
-    if records is not None:
-        cells = tuple(_record_cells(records, record) for record in records.records)
-        yield Table(f"Step {records.step}", "record", _COLUMNS, cells, folds=("site",))
     if problems is not None:
         found = tuple(("problem", problem.message) for problem in problems)
         yield Facts(found or (("verified", "every part is whole"),))
-
-
-_COLUMNS = ("site", "stage", "branch", "call", "dtype", "shape", "min", "max", "l2", "bad", "floor", "holds")
-
-
-def _record_cells(step: StepRecords, record: Record) -> Cells:
-    key, moments, floor = record.key, record.moments, step.floors.get(record.key)
-    numbers = ["-"] * 4
-    if moments is not None:
-        numbers = [*(f"{n:.4g}" for n in (moments.min, moments.max, moments.l2)), str(record.nonfinite)]
-    holds = ["sketch"] * (record.sketch is not None) + ["value"] * isinstance(record.value, np.ndarray)
-    return (
-        key.site,
-        key.stage,
-        key.branch or "-",
-        str(key.call),
-        record.dtype or "-",
-        "x".join(map(str, record.shape)) or "-",
-        *numbers,
-        "-" if floor is None else f"{floor.l2:.3g}",
-        (" ".join(holds) or "-") if record.kind == "tensor" else repr(record.value),
-    )

@@ -20,7 +20,7 @@ import platform
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
@@ -55,25 +55,6 @@ LIMIT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Extra:
-    """The state of one extra.
-
-    Attributes:
-        extra: its name. lacks: packages that are not installed. disagrees: those in another version, `name is 1.0,
-            wanted >=2.0`. command: installs what it lacks; empty where nothing is missing.
-    """
-
-    extra: str
-    lacks: tuple[str, ...] = ()
-    disagrees: tuple[str, ...] = ()
-    command: str = ""
-
-    @property
-    def complete(self) -> bool:
-        return not self.lacks and not self.disagrees
-
-
-@dataclass(frozen=True, slots=True)
 class Probe:
     """The answer of a package in its own process.
 
@@ -91,42 +72,41 @@ class Findings:
     """This machine.
 
     Attributes:
-        versions: by package, None where it is not installed. extras: in the order of `EXTRAS`; none where parity itself
-            is not installed, so that its bounds are unknown. probes: by package. cpus: usable by this process.
+        versions: by package, None where it is not installed. extras: what is wrong with each of `EXTRAS`; none where
+            parity itself is not installed, so that its bounds are unknown. probes: by package. cpus: usable by this
+            process.
     """
 
     versions: Mapping[str, str | None]
-    extras: tuple[Extra, ...]
+    extras: Mapping[str, tuple[str, ...]]
     probes: Mapping[str, Probe]
     cpus: int
 
     @property
     def can_run(self) -> bool:
-        complete = {extra.extra for extra in self.extras if extra.complete}
-        return complete.issuperset(NEEDED_TO_RUN) and all(probe.imports for probe in self.probes.values())
+        complete = all(self.extras.get(extra) == () for extra in NEEDED_TO_RUN)
+        return complete and all(probe.imports for probe in self.probes.values())
 
 
 def examine() -> Findings:
     """Look at this machine."""
     return Findings(
         {package: installed(package) for package in PACKAGES},
-        tuple(check_extra(name) for name in EXTRAS) if installed(DISTRIBUTION) else (),
+        {extra: tuple(wrong_with(extra)) for extra in EXTRAS} if installed(DISTRIBUTION) else {},
         probe_all(PROBES),
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
     )
 
 
-def check_extra(extra: str) -> Extra:
-    """Compare what an extra asks for with what is installed: lower bounds, so that nothing is ever downgraded."""
+def wrong_with(extra: str) -> Iterator[str]:
+    """What an extra asks for and is not there, `lacks jax`, or older, `jax is 0.5, wanted >=0.7`: lower bounds, so that
+    nothing is ever downgraded."""
     versions = [(requirement, installed(requirement.name)) for requirement in needed(extra)]
-    lacks = dict.fromkeys(requirement.name for requirement, version in versions if version is None)
-    disagrees = tuple(
-        f"{requirement.name} is {version}, wanted {requirement.specifier}"
-        for requirement, version in versions
-        if version is not None and not requirement.specifier.contains(version, prereleases=True)
-    )
-    command = f"pip install '{DISTRIBUTION}[{extra}]'" if lacks or disagrees else ""
-    return Extra(extra, tuple(lacks), disagrees, command)
+    if absent := dict.fromkeys(requirement.name for requirement, version in versions if version is None):
+        yield f"lacks {', '.join(absent)}"
+    for requirement, version in versions:
+        if version is not None and not requirement.specifier.contains(version, prereleases=True):
+            yield f"{requirement.name} is {version}, wanted {requirement.specifier}"
 
 
 def needed(extra: str, package: str = DISTRIBUTION) -> Iterator[Requirement]:
@@ -181,7 +161,7 @@ def listing(findings: Findings) -> Listing:
     versions += [(package, version or "not installed") for package, version in findings.versions.items()]
     devices = [("cpu", f"{findings.cpus} usable")]
     devices += [(_SEES[package], _devices(package, probe)) for package, probe in findings.probes.items()]
-    extras = [(f"extra {extra.extra}", _state(extra)) for extra in findings.extras]
+    extras = [(f"extra {extra}", _state(extra, wrong)) for extra, wrong in findings.extras.items()]
     if not extras:
         extras = [("extras", f"unknown: {DISTRIBUTION} is not installed, run `pip install -e .` in its folder")]
     return Listing(document, tuple(Facts(tuple(rows)) for rows in ([("run", run)], versions, devices, extras)))
@@ -199,8 +179,7 @@ def _devices(package: str, probe: Probe) -> str:
     return ", ".join(f"{count} x {device}" for device, count in Counter(probe.devices).items()) or "none"
 
 
-def _state(extra: Extra) -> str:
-    if extra.complete:
+def _state(extra: str, wrong: Sequence[str]) -> str:
+    if not wrong:
         return "complete"
-    wrong = [*([f"lacks {', '.join(extra.lacks)}"] if extra.lacks else []), *extra.disagrees]
-    return f"incomplete: {'; '.join(wrong)}; add it with: {extra.command}"
+    return f"incomplete: {'; '.join(wrong)}; add it with: pip install '{DISTRIBUTION}[{extra}]'"

@@ -103,24 +103,22 @@ def pictures(run: Path, document: dict[str, Any]) -> tuple[list[Picture], str]:
     chain = all(frame["in_chain"] for frame in frames) and (run / "frames" / "candidate_in_chain").is_dir()
     side = "candidate_in_chain" if chain else "candidate"
 
-    def numbers(frame: dict[str, Any]) -> dict[str, Any]:
-        return dict(frame["in_chain"] if chain else frame)
+    numbers = {int(frame["frame"]): dict(frame["in_chain"] if chain else frame) for frame in frames}
 
-    def psnr(frame: dict[str, Any]) -> float:
-        value = float(numbers(frame)["psnr"])
+    def psnr(number: int) -> float:
+        value = float(numbers[number]["psnr"])
         return -math.inf if math.isnan(value) else value  # a frame that holds NaN is the worst
 
     shown: list[Picture] = []
     size = 0
-    for frame in sorted(frames, key=psnr):
-        number = int(frame["frame"])
+    for number in sorted(numbers, key=psnr):
         ours, theirs = (_picture(run, run / "frames" / name / f"{number:04d}.png") for name in ("reference", side))
         if not (ours and theirs) or ours == theirs:
             continue
         size += len(ours) + len(theirs)
         if len(shown) == PICTURES or (shown and size > MOST_PAGE_BYTES):
             break
-        shown.append(Picture(number, ours, theirs, caption=_caption(numbers(frame))))
+        shown.append(Picture(number, ours, theirs, caption=_caption(numbers[number])))
     if not shown:
         return [], f"{len(frames)} frames were compared; no pictures that differ are kept beside the run."
     what = (

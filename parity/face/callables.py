@@ -185,7 +185,7 @@ def callee(
             caller's arrays. runs: that runs it; None to find it out.
 
     Raises:
-        UsageError: it cannot be called, or nobody knows which library's arrays it takes.
+        UsageError: it cannot be called, or not copied, or is no module of the library that runs it.
     """
     if runs not in (None, *get_args(Runs)):
         raise UsageError(f"runs takes {', '.join(get_args(Runs))}, found '{runs}'")
@@ -204,7 +204,6 @@ def callee(
         port, invoke = _of_nnx(given)
     else:
         function: Callable[..., Any] = given
-        _require_names(function, nest, tensors, role)
         port, invoke = Port(call=given), lambda weights, args, kwargs: function(*args, **kwargs)
     own = given.call or given.module if isinstance(given, Port) else given
     while isinstance(own, functools.partial):
@@ -216,26 +215,6 @@ def callee(
 
 
 # --- how it is called
-
-
-def _require_names(function: Callable[..., Any], nest: Nest, tensors: Mapping[str, torch.Tensor], role: str) -> None:
-    """Refuse inputs by names that a function does not have.
-
-    Raises:
-        UsageError: it has others, or takes them by their places alone.
-    """
-    # What jax.jit compiled is called with the arguments of that; what a decorator made, with its own.
-    own = function if inspect.isfunction(function) else getattr(function, "__wrapped__", function)
-    try:
-        signature = inspect.signature(own, follow_wrapped=False)
-    except (TypeError, ValueError):  # nobody knows it
-        return
-    args, kwargs = nest.fill(tensors)
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        by_place = "; a tuple of inputs is passed by place" if kwargs else ""
-        raise UsageError(f"the {role} cannot be called so: {_name(function)}{signature}: {error}{by_place}") from None
 
 
 def _of_port(port: Port) -> Invoke | None:

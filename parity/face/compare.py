@@ -19,7 +19,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 import torch
 
@@ -222,30 +222,26 @@ def _reason(why: Reason) -> Reason:
 # --- in a test
 
 
-def _asserting(compared: Callable[P, Result]) -> Callable[P, Result]:
-    """`compared` with its signature, for a test."""
+def _called_as(compared: Callable[P, Result]) -> Callable[[Callable[..., Result]], Callable[P, Result]]:
+    """Gives a function the arguments of another."""
+    return functools.wraps(compared, assigned=())
 
-    @functools.wraps(compared)
-    def assert_parity(*args: P.args, **kwargs: P.kwargs) -> Result:
-        __tracebackhide__ = True
-        try:
-            result = compared(*args, **kwargs)
-        except InconclusiveError as error:
-            raise AssertionError(f"no parity\nverdict: inconclusive\nreason: {error}") from None
-        if not result.passed:
-            raise AssertionError(f"no parity\n{result.card}")
-        return result
 
-    assert_parity.__name__ = assert_parity.__qualname__ = "assert_parity"
-    assert_parity.__doc__ = """`compare` for a test, with its arguments: returns the result of a pass.
+@_called_as(compare)
+def assert_parity(*args: Any, **options: Any) -> Result:
+    """`compare` for a test, with its arguments: returns the result of a pass.
 
     Raises:
         AssertionError: with the verdict's card, where the two differ or cannot be judged.
     """
-    return assert_parity
-
-
-assert_parity = _asserting(compare)
+    __tracebackhide__ = True
+    try:
+        result = compare(*args, **options)
+    except InconclusiveError as error:
+        raise AssertionError(f"no parity\nverdict: inconclusive\nreason: {error}") from None
+    if not result.passed:
+        raise AssertionError(f"no parity\n{result.card}")
+    return result
 
 
 def _texts(side: Callee, given: Settings | None) -> list[str]:

@@ -123,11 +123,11 @@ def run(
     from parity.commands.options import Generation, Sides
     from parity.runs.compare import run as run_both
 
-    check_extras(torchax=port is None and "device" not in (candidate or {}))
     generation = Generation(
         model=model, steps=steps, seed=seed, prompt=prompt, inputs=None if inputs is None else os.fspath(inputs)
     )
     sides = Sides(reference=texts(reference), candidate=texts(candidate), port=port, reference_port=reference_port)
+    check_extras(torchax=sides.torchax)
     with Workers() as openers:
         named = None if stages is None else ",".join(stages)
         request = generation.request(

@@ -17,6 +17,7 @@ from parity.golden import Golden
 from parity.golden.disk.inputs import FILE, NOISE, put_inputs, read_inputs
 from parity.golden.disk.store import open_store
 from parity.records import Array, Facts, Provenance
+from parity.redact import without_secrets
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +34,18 @@ class Like:
     noise: Array
 
 
-def read_like(where: str) -> Like:
-    """What a golden carries, checked against its fingerprints.
+def carried(where: str) -> Like | None:
+    """What a golden carries, checked against its fingerprints; None for one that carries no inputs.
 
     Raises:
-        UsageError: no golden, one that carries no inputs, or damage.
+        UsageError: no golden, or damage.
     """
     golden = Golden.open(where)
     found = read_inputs(golden)
+    if found is None:
+        return None
     noise = found.pop(NOISE)
     return Like(where, golden.provenance, found, noise)
-
-
-def carried(where: str) -> Like | None:
-    """`read_like`; None for a golden that carries no inputs."""
-    return read_like(where) if FILE in Golden.open(where).store.files() else None
 
 
 def carry(where: str, facts: Facts, provenance: Provenance, *, resumed: bool = False) -> None:
@@ -98,7 +96,12 @@ def read_given(where: str | None) -> Given:
         return Given()
     path = Path(where)
     if "://" in where or path.is_dir():
-        return Given(like=read_like(where))
+        if (like := carried(where)) is None:
+            raise UsageError(
+                f"{without_secrets(where)}: this golden carries no embeddings and noise: it was recorded in a script, "
+                "or with its text stage, or the file was lost; record it again"
+            )
+        return Given(like=like)
     if not path.is_file():
         raise UsageError(f"--inputs: no such file or golden: '{where}'; check the path")
     try:

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from parity.causes.match import error_vector
-from parity.causes.values import dtype, schedule, values, values_elsewhere, values_reordered, working_dtype
-from parity.compare.result import Cause, Distance, SiteDiff, StepDiff
-from parity.records import Key, Record, StepRecords
+from parity.causes.values import dtype, reordering, schedule, values, values_elsewhere, working_dtype
+from parity.compare.result import Distance, SiteDiff, StepDiff
+from parity.records import Record, StepRecords
 from parity.transforms import bfloat16
-from tests.support.made import ORIGIN, evidence, tensor
+from tests.support.made import evidence, tensor
 
 X = np.random.default_rng(0).standard_normal((1, 96, 64))
 NOISE = np.random.default_rng(1).standard_normal(X.shape)
@@ -56,42 +56,11 @@ def test_what_happened_at_another_difference_is_named_once_with_its_place() -> N
     assert list(values_elsewhere(replace(asked, causes=(cause,)))) == []
 
 
-# --- another order away from the origin ------------------------------------------------------------------------
-
-
-def elsewhere(ours: list[Record], theirs: list[Record], origin: Key = ORIGIN) -> list[Cause]:
-    return list(values_reordered(evidence(ours, theirs, origin=origin)))
-
-
-def test_another_order_is_found_away_from_the_origin() -> None:
-    ours = [tensor("m:out", X), tensor("n:out", X[0]), tensor("n:out", X[0], branch="uncond")]
-    theirs = [tensor("m:out", 1.1 * X), tensor("n:out", X[0][::-1]), tensor("n:out", X[0][::-1], branch="uncond")]
-    (cause,) = elsewhere(ours, theirs)
-    assert cause.cause.startswith("n:out holds the same values in another order")
-    assert elsewhere(ours, theirs[:1]) == []
-    assert elsewhere(ours[1:], theirs[1:], ours[1].key) == []  # named at the origin already
-    zeros = [tensor("m:out", np.zeros((1, 96, 64)))]
-    assert elsewhere(zeros, zeros) == []
-
-
 @pytest.mark.parametrize("apart", [2e-3, 1e-2, 0.1, 0.5])
 def test_noise_of_any_size_is_never_taken_for_another_order(apart: float) -> None:
-    rng = np.random.default_rng(7)
+    rng, x = np.random.default_rng(7), tensor("m:out", X)
     noisy = [X + apart * rng.standard_normal(X.shape) for _ in range(50)]
-    assert [c for y in noisy for c in elsewhere([tensor("m:out", X)], [tensor("m:out", y)])] == []
-
-
-def test_what_a_norm_makes_of_rows_that_differ_is_in_no_other_order() -> None:
-    """Unit rows of another prompt with rows that agree: minimum, maximum, mean and norm are as near as rounding."""
-    rng = np.random.default_rng(3)
-    text = rng.standard_normal((1, 8, 64)) * 0.1
-    turned = text + 0.02 * rng.standard_normal(text.shape)
-    centred = [x - x.mean(-1, keepdims=True) for x in (text, turned)]
-    joint = [np.concatenate([6 * x / np.linalg.norm(x, axis=-1, keepdims=True), X], 1) for x in centred]
-    ours = [tensor("m:out", X), tensor("n:in.text", text), tensor("n:in.query", joint[0])]
-    theirs = [tensor("m:out", X), tensor("n:in.text", 1.5 * text), tensor("n:in.query", joint[1])]
-    assert elsewhere(ours[2:], theirs[2:]) != []  # by its moments alone it is in another order
-    assert elsewhere(ours, theirs) == []
+    assert [found for y in noisy if (found := reordering(x, tensor("m:out", y)))] == []
 
 
 # --- dtype -----------------------------------------------------------------------------------------------------

@@ -34,6 +34,8 @@ def test_embeddings_that_a_machine_made_itself_leave_nothing_to_judge_and_inputs
     record(folder, "tpu", "--side", "candidate", "--inputs", "gpu")
     cli("diff", "gpu", "tpu", cwd=folder, code=0)
     ours, theirs = (read_inputs(Golden.open(folder / where)) for where in ("gpu", "tpu"))
+    assert ours is not None
+    assert theirs is not None
     assert np.array_equal(ours["noise"].values, theirs["noise"].values)
     record(folder, "wrong", "--side", "candidate", "--inputs", "gpu", "--candidate", "attention.mask=none")
     cli("diff", "gpu", "wrong", cwd=folder, code=1)

@@ -29,7 +29,6 @@ REFUSED = [
     ("diff a b --map-out x", "--map-out saves what --map auto proposes"),
     ("explain nowhere", "is not a run folder. Create one with `parity run --out DIR`, or name two goldens"),
     ("report nowhere", "is not a run folder. Create one with `parity run --out DIR`, or name a file that `parity diff"),
-    ("info cache --clear ..", "--clear takes models, jax"),
     ("init port.py --torchax --jax", "--torchax and --jax exclude each other"),
     ("record g --floors fp32", "--floors takes none or fp64, rounding"),
     ("record g --side candidate --floors fp64", "measured on the reference"),

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 LIGHT = ("diff", "info", "report", "init", "--version", "nosuch")
 """Commands that start no side; the others' options are checked before they start one (the corpus)."""
 WORDS = st.sampled_from(
-    ["--format", "json", "junit", "html", "--map", "auto", "--map-out", "--junit", "--markdown", "--step", "-1",
+    ["--format", "json", "junit", "html", "--map", "auto", "--map-out", "--junit", "--markdown", "--steps", "-1",
      "1e9",
      "nan", "", "-", "--", "\x00", "\udcff", "x" * 5000, "/dev/null", "/", "zip://", "memory://", "nosuch://a", "a=b",
      "REFERENCE", "CANDIDATE", "ABSENT", "--out", "FILE", "-h", "--overwrite", "\x1b[2J", "%s", "\n"]

@@ -93,7 +93,7 @@ def checked(sides: tuple[str, str], tmp_path: Path, which: int, changes: Sequenc
             return
     both = [str(folder), sides[1]] if which == 0 else [sides[0], str(folder)]
     computed("diff", *both)
-    ends("info", folder, "--verify", "--step", "0")
+    ends("info", folder, "--verify")
 
 
 @st.composite

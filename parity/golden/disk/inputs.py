@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from parity.errors import MalformedError, UsageError
+from parity.errors import MalformedError
 from parity.golden.disk.format import damaged
 from parity.golden.disk.read import Golden
 from parity.golden.disk.store import MissingError, Store
@@ -42,23 +42,12 @@ def put_inputs(store: Store, provenance: Provenance, inputs: Mapping[str, Array]
     store.put(FILE, lambda path: write_tensors(path, arrays, ("dtypes", dtypes)))
 
 
-def read_inputs(golden: Golden) -> dict[str, Array]:
-    """The inputs that a golden carries.
+def read_inputs(golden: Golden) -> dict[str, Array] | None:
+    """The inputs that a golden carries; None where it has no such file.
 
     Raises:
-        UsageError: it carries none; the file is damaged, or is not what golden.json says.
+        UsageError: the file is damaged, or is not what golden.json says.
     """
-    found = carried(golden)
-    if found is None:
-        raise UsageError(
-            f"{golden.name}/{FILE}: this golden carries no embeddings and noise: it was recorded in a script, or with "
-            "its text stage, or the file was lost; record it again"
-        )
-    return found
-
-
-def carried(golden: Golden) -> dict[str, Array] | None:
-    """The same; None where there is no such file."""
     where = f"{golden.name}/{FILE}"
     try:
         with golden.store.mapped(FILE, None, MOST) as (path, buffer):

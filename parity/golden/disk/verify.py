@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from parity.errors import UsageError
 from parity.golden.disk.format import MANIFEST
-from parity.golden.disk.inputs import FILE, carried
+from parity.golden.disk.inputs import FILE, read_inputs
 from parity.golden.disk.read import Golden
 
 
@@ -46,7 +46,7 @@ def verify(where: str | os.PathLike[str]) -> list[Problem]:
         except UsageError as error:
             found.append(Problem(part.file, str(error)))
     try:
-        carried(golden)
+        read_inputs(golden)
     except UsageError as error:
         found.append(Problem(FILE, str(error)))
     return found

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -54,7 +52,7 @@ class GoldenWriter:
         """
         self._store = open_store(where)
         self._store.create()
-        self._manifest = Manifest(provenance=_plain(provenance))
+        self._manifest = Manifest(provenance=provenance)
         self._replaces = overwrite
         if overwrite:
             return  # what is there stays until there is something to put in its place
@@ -151,7 +149,7 @@ class GoldenWriter:
         self._replace()
         done = replace(self._manifest, complete=True)
         if provenance is not None:
-            done = replace(done, provenance=_plain(provenance))
+            done = replace(done, provenance=provenance)
         if done != self._manifest:
             self._manifest = done
             self._write_manifest()
@@ -169,9 +167,3 @@ class GoldenWriter:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.finish()
-
-
-def _plain(provenance: Provenance) -> Provenance:
-    """A provenance with mappings of any type as dicts, so that equal ones compare equal."""
-    values: dict[str, Any] = {field.name: getattr(provenance, field.name) for field in fields(Provenance)}
-    return Provenance(**values | {name: dict(value) for name, value in values.items() if hasattr(value, "keys")})
