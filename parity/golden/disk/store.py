@@ -14,15 +14,19 @@ import hashlib
 import mmap
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TypeVar
 
 from parity.errors import MalformedError, ParityError, UsageError
 from parity.files import opened, replacing
 from parity.golden.disk.format import damaged
 from parity.redact import secrets_of, without_secrets
 
+T = TypeVar("T")
 INSTALL = "install it with: pip install 'tpu-parity[remote]'"
 
 
@@ -163,6 +167,31 @@ def _refusal(error: FileNotFoundError) -> BaseException | None:
     return cause if lost or getattr(cause, "status", 404) not in (404, 410) else None
 
 
+ANSWER = 20.0
+"""Seconds that a service has to say how large a file is; libraries try again for a minute where there is no network."""
+
+
+def within(seconds: float, function: Callable[[], T]) -> T:
+    """What a function returns, where it does in time; else its thread is left to itself, and ends with the process.
+
+    Raises:
+        TimeoutError: it did not. Whatever else it raises.
+    """
+    found: Future[T] = Future()
+
+    def ask() -> None:
+        try:
+            found.set_result(function())
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=ask, daemon=True).start()
+    wait((found,), timeout=seconds)
+    if not found.done():
+        raise TimeoutError(f"no answer within {seconds:.0f} s")
+    return found.result()
+
+
 class RemoteStore(Store):
     """The same behind an fsspec URL."""
 
@@ -175,7 +204,7 @@ class RemoteStore(Store):
         except ImportError:
             raise UsageError(f"{self.name}: {scheme}:// needs fsspec; {INSTALL}") from None
         try:
-            self._fs, path = fsspec.core.url_to_fs(url.rstrip("/"))
+            self._fs, path = within(ANSWER, lambda: fsspec.core.url_to_fs(url.rstrip("/")))
         except ImportError as error:
             raise UsageError(f"{self.name}: {error}; {INSTALL}") from None
         except Exception as error:  # each backend has its own
@@ -223,7 +252,7 @@ class RemoteStore(Store):
 
     def _size(self, file: str) -> int:
         try:
-            return int(self._fs.info(self._path(file))["size"])
+            return int(within(ANSWER, lambda: self._fs.info(self._path(file)))["size"])
         except FileNotFoundError as error:
             refused = _refusal(error)
             if refused is None:
