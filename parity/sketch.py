@@ -217,17 +217,6 @@ def distance(a: np.ndarray, b: np.ndarray, g: Geometry) -> float:
     return norm(a.astype(np.float64) - b.astype(np.float64), g)
 
 
-def padded(s: np.ndarray, g: Geometry, longer: Geometry) -> np.ndarray:
-    """The counters of the whole of a tensor, as they are with rows of zeros behind it: no row moves to another counter.
-
-    Args:
-        s: [g.size]. longer: with as many channels, and as many rows in a slot.
-    """
-    if g.exact and not longer.exact:
-        s = sketch(s.reshape(g.rows, g.channels), shape=(longer.rows, longer.channels))
-    return np.pad(s, (0, longer.size - s.size)) if longer.exact else s[:TOTAL]
-
-
 def moments_of(x: np.ndarray) -> Moments:
     """The moments of an array of any shape and real dtype, computed in float64."""
     flat = x.reshape(-1)

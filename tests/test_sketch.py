@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from parity.sketch import EXACT, TOTAL, bin_norms, distance, geometry, norm, padded, sketch
+from parity.sketch import EXACT, TOTAL, bin_norms, distance, geometry, norm, sketch
 
 seeds = st.integers(0, 2**32 - 1)
 sizes = st.lists(st.integers(1, 40), min_size=1, max_size=4).map(tuple)
@@ -127,13 +127,3 @@ def test_the_definition_is_pinned(shape: tuple[int, ...], head: list[int], bins:
     assert s[:6].tolist() == head
     assert s[TOTAL + 8 : TOTAL + 14].tolist() == bins
     assert int(np.dot(s.astype(np.int64), np.arange(1, s.size + 1))) == checksum
-
-
-@given(rows=st.integers(1, 1500), more=st.integers(0, 500), channels=st.integers(1, 64), seed=seeds)
-@FEW
-def test_a_sketch_is_padded_as_its_tensor_is(rows: int, more: int, channels: int, seed: int) -> None:
-    x = np.random.default_rng(seed).standard_normal((rows, channels)).astype(np.float32)
-    longer = geometry((rows + more, channels))
-    whole = sketch(np.pad(x, ((0, more), (0, 0))))
-    counters = padded(sketch(x), geometry(x.shape), longer)
-    assert np.allclose(counters, whole if longer.exact else whole[:TOTAL], atol=1e-5)

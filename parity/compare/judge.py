@@ -34,13 +34,9 @@ from parity.compare.metrics import (
     REORDERED,
     UNREAD,
     between,
-    compare_values,
     compared,
-    distance,
-    is_contract,
     is_mask,
     keys_through,
-    padded_sketches,
     ratios,
     unread,
 )
@@ -117,7 +113,6 @@ class Judge:
         step = _Step(meeting, ours, theirs, floors)
         sites = step.measured()
         _read(sites, meeting.parts)
-        step.line_up(sites)
         _set_in_order(sites, meeting.sets)
         _narrow(sites)
         _tell_apart(sites)
@@ -260,26 +255,6 @@ class _Step:
             if rows > many > 1 and rows % many == 0 and len({self._sketches(i) for i in at}) == 1:
                 yield at
 
-    def line_up(self, sites: list[SiteDiff]) -> None:
-        """Sequences of another length are compared by the rows that a mask lets through, the shorter one padded: where
-        the longer one does not end in padding, they can only agree. Of what has no mask all rows are read."""
-        longer = [i for i in self.meeting.others if _of_another_length(sites[i])]
-        read = [{r.key: r for r in side if r.key.is_read} if longer else {} for side in (self.ours, self.theirs)]
-        for i in longer:
-            whole = [side[at[i]] for side, at in zip((self.ours, self.theirs), self.meeting.at, strict=True)]
-            rows = [side.get(r.key.read, r) for side, r in zip(read, whole, strict=True)]
-            floor = self.floors.get(rows[0].key)
-            sketches = None if rows == whole or floor is None else padded_sketches(*rows)
-            if sketches is None or floor is None:
-                continue
-            x, y, lines_up = sketches
-            apart = compare_values(x, y)
-            far = distance(*apart[:2], floor.l2)
-            agree = far.ratio <= L2_LIMIT
-            if agree or lines_up:
-                note = UNREAD if agree else ""
-                sites[i] = replace(sites[i], distance=far, cosine=apart[2], verdict="pass", note=note)
-
     def excuse_masks(self, sites: list[SiteDiff]) -> None:
         """A port's masks are not compared where the rows that they let through are the reference's: elsewhere in the
         text, or all that there is of it, where a side leaves its padding out and needs no mask, or one of all ones."""
@@ -308,7 +283,7 @@ class _Step:
             missing = any(mask.kind == "none" for mask in masks)
             for j in others if missing or d.verdict == "not compared" else ():
                 e = sites[j]
-                agrees, unlike = e.note == UNREAD, e.verdict == "not compared" and e.key.is_input
+                agrees, unlike = e.note in (UNREAD, REORDERED), e.verdict == "not compared" and e.key.is_input
                 if (agrees or unlike) and _is_cut(e.shapes, masks) and (agrees or self._may_be_cut(j)):
                     sites[j] = e if agrees else replace(e, note=CUT)
                     if missing:
@@ -383,12 +358,6 @@ def _is_cut(shapes: tuple[tuple[int, ...], tuple[int, ...]], masks: tuple[Record
         for mask, ours, theirs in sides
         for own, other in zip(ours, theirs, strict=False)
     )
-
-
-def _of_another_length(d: SiteDiff) -> bool:
-    """Whether two tensors of one item have another number of rows alone."""
-    a, b = d.shapes
-    return len(a) == len(b) > 2 and a[0] == b[0] == 1 and a[1] != b[1] and a[2:] == b[2:] and not is_contract(d.key)
 
 
 def _gathered(column: np.ndarray, starts: np.ndarray, size: int) -> np.ndarray:

@@ -23,7 +23,7 @@ import numpy as np
 from parity.compare.result import NAN, UNKNOWN, Distance, SiteDiff
 from parity.records import AFTER, FRAMES, LOOP, Floor, Key, Record
 from parity.settings import BITS
-from parity.sketch import TOTAL, Geometry, bin_norms, padded
+from parity.sketch import TOTAL, Geometry, bin_norms
 
 LINF_LIMIT = 5.0
 """Floors of a largest element, or of a row bin, beyond which a site differs."""
@@ -59,26 +59,6 @@ def sketch_distance(reference: Record, candidate: Record) -> float:
         size = float(np.linalg.norm(reference.sketch.astype(np.float64)))
         far = float(np.linalg.norm(np.subtract(candidate.sketch, reference.sketch, dtype=np.float64)))
     return far / size if math.isfinite(far) and size > 0.0 else NAN
-
-
-def padded_sketches(a: Record, b: Record) -> tuple[np.ndarray, np.ndarray, bool] | None:
-    """Two sequences [1, rows, ...] by their sketches, the shorter one padded with zeros.
-
-    Returns:
-        Both, and whether the longer one ends in zeros, as many as the shorter one lacks, and both begin in one row:
-        then they line up. None where sketches do not tell: of more than 2,048 rows they fold several, as many as the
-        length says.
-    """
-    short, long = sorted((a, b), key=lambda r: r.frame[0])
-    g, longer = Geometry(*short.frame), Geometry(*long.frame)
-    if short.sketch is None or long.sketch is None or not g.rows or g.rows_per_slot != longer.rows_per_slot:
-        return None
-    found = {id(short): padded(short.sketch, g, longer), id(long): padded(long.sketch, longer, longer)}
-    norms = bin_norms(short.sketch, g), bin_norms(long.sketch, longer)
-    begins = [int(np.argmax(each > 0)) * view.rows_per_bin for each, view in zip(norms, (g, longer), strict=True)]
-    behind = norms[1][-(-g.rows // longer.rows_per_bin) :]
-    lines_up = behind.size > 0 and not behind.any() and abs(begins[0] - begins[1]) < longer.rows_per_bin
-    return found[id(a)], found[id(b)], lines_up
 
 
 def far_apart(a: Record | None, b: Record | None) -> float:

@@ -201,17 +201,14 @@ def let_through(mask: Any) -> torch.Tensor | None:
     Floats that are all 0 are taken for an additive mask: of ones and zeros, it would let nothing through.
 
     Returns:
-        None for what is no mask, and for one that lets all through, unless only the compiled program will know.
+        None for what is no mask.
     """
     if not isinstance(mask, torch.Tensor) or mask.ndim < 2 or mask.is_complex():
         return None
     valid = valid_rows(mask)
     if mask.is_floating_point():
         valid = valid | (mask == 0).all()
-    try:
-        return None if bool(valid.all()) else valid
-    except TypeError:  # a tracer has no values
-        return valid
+    return valid
 
 
 def _head(module: str) -> str:

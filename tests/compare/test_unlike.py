@@ -213,27 +213,6 @@ def test_text_without_its_padding_has_the_norm_of_what_is_read(factor: float, ve
     assert walk.judge(Judge(port=True))["cond/:in.text_mask"].verdict == verdict
 
 
-@pytest.mark.parametrize(
-    ("rows", "other", "verdict"),
-    [
-        (64, 70, "pass"),
-        (64, 0, "not compared"),
-        (2000, 2040, "pass"),
-        (2000, 5000, "not compared"),  # whose sketch folds several rows
-    ],
-)
-def test_rows_that_are_read_are_compared_as_far_as_sketches_tell(rows: int, other: int, verdict: str) -> None:
-    walk, text = Walk(), noise(4, (1, max(rows, other), 8))
-    read = np.arange(max(rows, other))[None, :, None] < 38
-    sides = [tensor(":in.text", text[:, :n]) for n in (rows, other)]
-    walk.pair(*sides)
-    for side, records in zip(sides, (walk.reference, walk.candidate), strict=True):
-        part = tensor(":in.text@read", np.where(read, text, 0)[:, : side.shape[1]])
-        records.append(dataclasses.replace(part, key=side.key.read, rows="joint"))
-    floors = {r.key: floor_of(r) for r in walk.reference}
-    assert walk.judge(Judge(port=True), floors=floors)["cond/:in.text"].verdict == verdict
-
-
 @pytest.mark.parametrize(("apart", "verdict"), [(0.0, "pass"), (1e-3, "fail")])
 def test_the_same_rows_under_another_mask_are_the_same(apart: float, verdict: str) -> None:
     walk, text = Walk(), noise(4, (1, 64, 8))

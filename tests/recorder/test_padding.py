@@ -124,12 +124,6 @@ def test_other_rows_that_are_read_are_a_difference(
     assert found.verdict == ("fail" if origin else "pass"), found.reason
 
 
-def test_text_without_padding_has_no_records_of_read_rows(reference: Path, tmp_path: Path) -> None:
-    whole = record(tmp_path / "gpu", TEXT, ALL, once=True)
-    read = [any(r.key.is_read for r in Golden.open(golden).read_step(0).records) for golden in (reference, whole)]
-    assert read == [True, False]
-
-
 @pytest.mark.parametrize(("first", "floors"), [(10, True), (9, False)])
 def test_padding_that_is_another_in_each_run_takes_no_floors(first: int, floors: bool, tmp_path: Path) -> None:
     transformer, text = ltx()[0].transformer, TEXT.clone()
