@@ -32,7 +32,7 @@ from parity.golden.faults import NOT_DIVIDED, Faults
 from parity.hooks.sites import SitePlan
 from parity.models.registry import opened
 from parity.models.text import TEXT
-from parity.paths.plan import DEFAULT_KINDS, Given, Openers, Plan, Role, Spec, Start
+from parity.paths.plan import Given, Openers, Plan, Role, Spec, Start
 from parity.records import AFTER, LOOP, OUTSIDE, Floor, Key, Record, StepRecords
 from parity.runs.chain import latents_of
 from parity.runs.checks import coarse_settings
@@ -121,7 +121,7 @@ class _Again:
     def reference(self) -> StepRecords:
         """The float32 truth of the outputs. Its floors hold what the sides' own dtypes cost the reference."""
         ours, theirs = self.request.reference, self.request.candidate
-        truth = self.run("reference", ours.neutral, DEFAULT_KINDS)
+        truth = self.run("reference", ours.neutral, floors=True)
         floors = Floors(truth.records, truth.floors)
         coarser = {tuple(s.as_text().items()): s for s in (ours, coarse_settings(ours, theirs))}
         for settings in coarser.values():
@@ -129,7 +129,7 @@ class _Again:
                 floors.add(self.run("reference", settings).records)
         return replace(truth, floors=floors.done())
 
-    def run(self, role: Role, settings: Settings, floors: tuple[str, ...] = ()) -> StepRecords:
+    def run(self, role: Role, settings: Settings, *, floors: bool = False) -> StepRecords:
         """The outputs of the stage on one side."""
         records: list[Record] = []
         found: dict[Key, Floor] = {}

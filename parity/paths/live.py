@@ -86,7 +86,6 @@ class LiveSide:
 
     def __init__(self, host: Host, spec: Spec) -> None:
         self.host, self.spec = host, spec
-        self._made: dict[tuple[str, ...], list[Variant]] = {}
         self._walked: tuple[Plan, Mapping[str, Loop | Once]] = Plan(), {}
 
     # --- what it runs
@@ -154,7 +153,7 @@ class LiveSide:
         # A loop that is forced from a later step on has walked there too, for what a feature cache holds by then.
         state = (start(first) if first else None) if callable(start) else start
         loop = self._begin(self.loaded, first, state)
-        variants = self._variants(plan.floors)
+        variants = self.variants if plan.floors else []
         walks = [(v, self._begin(v.side, first, state, v.around, plan.forced)) for v in variants]
         self._walked = plan, {"": loop, **{v.name: walk for v, walk in walks}}
         own = denoise(loop, plan.sites, forced, first=first, stop=stop)
@@ -176,7 +175,7 @@ class LiveSide:
         def walk(side: Loaded, around: Around = nullcontext) -> Walk:
             return lambda listen: take(self._begin(side, step, state, around), step, around, listen)
 
-        variants = self._variants(plan.floors)
+        variants = self.variants if plan.floors else []
         truth = next((v.side for v in variants if v.is_truth), self.loaded)
         others = [walk(v.side, v.around) for v in variants if v.side is not truth]
         if truth is not self.loaded:
@@ -203,14 +202,15 @@ class LiveSide:
             loop.continue_from(step, state, around)
         return loop
 
-    def _variants(self, kinds: tuple[str, ...]) -> list[Variant]:
-        if kinds not in self._made:
-            self._made[kinds] = make_variants(self.loaded, kinds) if kinds else []
-        return self._made[kinds]
+    @functools.cached_property
+    def variants(self) -> list[Variant]:
+        """The runs of it that measure floors."""
+        return make_variants(self.loaded)
 
     def close(self) -> None:
         vars(self).pop("loaded", None)
-        self._made, self._walked = {}, (Plan(), {})
+        vars(self).pop("variants", None)
+        self._walked = Plan(), {}
 
 
 class StageSide(LiveSide):
