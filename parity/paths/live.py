@@ -29,7 +29,7 @@ from parity.paths.follow import Walk, follow, stepwise, take
 from parity.paths.loaded import Conditions, Inputs, Loaded, draw_noise, require_fit, require_place, tensor
 from parity.paths.loop import Around, Loop, Once, denoise, prepare
 from parity.paths.plan import BESIDE, Array, Ends, Forced, Plan, Source, Spec, State, split_branches
-from parity.paths.port.load import DEFAULT_TIMEOUT, Entry, load_entry
+from parity.paths.port.load import Entry, load_entry
 from parity.paths.port.ported import Ported
 from parity.paths.port.settings import PortInfo, typed
 from parity.paths.stage import Opaque, Stage, decoder_of, known
@@ -56,19 +56,19 @@ class Host:
         """A side, loaded when it is first asked for something."""
         return (LiveSide if spec.source.stage == LOOP_STAGE else StageSide)(self, spec)
 
-    def port(self, option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> PortInfo:
+    def port(self, option: str, text: str) -> PortInfo:
         """Import a port.
 
         Raises:
             UsageError: see `parity.paths.port.load.load_entry`.
         """
-        return self.entry(option, text, timeout).info
+        return self.entry(option, text).info
 
-    def entry(self, option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> Entry:
+    def entry(self, option: str, text: str) -> Entry:
         """An imported port; it is imported once."""
         key = (option, text)
         if key not in self._ports:
-            self._ports[key] = load_entry(option, text, timeout)
+            self._ports[key] = load_entry(option, text)
         return self._ports[key]
 
     def encoded(self, spec: Spec, family: Family, case: Case, settings: Settings) -> Conditions:

@@ -242,7 +242,7 @@ class Pair(Generic[T]):
 class Opener(Protocol):
     """Who loads sides of one role: a worker, or this process."""
 
-    def port(self, option: str, text: str, timeout: float) -> PortInfo:
+    def port(self, option: str, text: str) -> PortInfo:
         """Import a port."""
         ...
 

@@ -26,12 +26,10 @@ import torch
 from parity.errors import ParityError, PassingError, UsageError, line_of, summary
 from parity.hooks.torchtools import on_jax
 from parity.paths.port.installed import Installations, Modules, importable
-from parity.paths.port.settings import PortInfo
+from parity.paths.port.settings import PortInfo, port_timeout
 from parity.paths.port.state import kept
 from parity.port import Case, Layout, Port, Runs
 from parity.settings import BY_NAME
-
-DEFAULT_TIMEOUT = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +59,7 @@ class Entry(PortInfo):
         return contextlib.nullcontext() if self.modules is None else importable(self.path.parent, self.modules)
 
 
-def load_entry(option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> Entry:
+def load_entry(option: str, text: str) -> Entry:
     """Import a port's file.
 
     Raises:
@@ -85,7 +83,7 @@ def load_entry(option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> Entr
         raise UsageError(f"{option}: cannot read '{name}': {error.strerror}") from None
     said: list[str] = []
     with kept(said):
-        module, modules = _import(option, file, timeout)
+        module, modules = _import(option, file)
     if not hasattr(module, function):
         found = [n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__]
         raise UsageError(f"{option}: '{name}' has no '{function}'; functions in it: {', '.join(found) or 'none'}")
@@ -107,7 +105,7 @@ def load_entry(option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> Entr
     )
 
 
-def _import(option: str, file: Path, timeout: float) -> tuple[ModuleType, Modules]:
+def _import(option: str, file: Path) -> tuple[ModuleType, Modules]:
     name = f"parity_port_{option.strip('-').replace('-', '_')}_{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
@@ -115,7 +113,7 @@ def _import(option: str, file: Path, timeout: float) -> tuple[ModuleType, Module
     module = importlib.util.module_from_spec(spec)
     modules: Modules = {}
     sys.modules[name] = module
-    faulthandler.dump_traceback_later(timeout, exit=True, file=2)  # which its worker passes on
+    faulthandler.dump_traceback_later(port_timeout(), exit=True, file=2)  # which its worker passes on
     try:
         with importable(file.parent, modules), failures(f"{option}: importing '{file.name}'", file):
             spec.loader.exec_module(module)
