@@ -350,12 +350,13 @@ def array_of(x: Any) -> jax.Array:
     return jnp.asarray(x.numpy())
 
 
-def split(tap: Tap, reducer: BatchingReducer) -> tuple[tuple[Entry, ...], Any]:
+def split(tap: Tap) -> tuple[tuple[Entry, ...], Any]:
     """What a tap saw inside a trace: the entries, which stay outside it, and the reductions that it returns."""
+    assert isinstance(tap.reducer, BatchingReducer)
     entries = tap.settled()
     values = [e.value for e in entries if e.kind == "tensor"]
     # What stays of an entry outside the trace is where its reductions will be found.
-    return tuple(replace(e, value=None) for e in entries), (reducer.finish(), values)
+    return tuple(replace(e, value=None) for e in entries), (tap.reducer.finish(), values)
 
 
 def whole(tree: Any) -> Any:
