@@ -2,6 +2,7 @@
 
 Whatever goes wrong is one line that names the user's file and line; `PARITY_DEBUG=1` prints the traceback beside it.
 The limit is kept by faulthandler: it ends the process, native code that never returns included, and says where it was.
+What a port's code changes for its whole process is seen, said, and put back.
 """
 
 from __future__ import annotations
@@ -17,17 +18,19 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
 
 import torch
+from torch import overrides
+from torch.utils import _python_dispatch as dispatch
 
 from parity.errors import ParityError, PassingError, UsageError, line_of, summary
 from parity.hooks.torchtools import on_jax
 from parity.paths.port.installed import Installations, Modules, importable
 from parity.paths.port.settings import PortInfo, port_timeout
-from parity.paths.port.state import kept
 from parity.port import Case, Layout, Port, Runs
 from parity.settings import BY_NAME
 
@@ -252,3 +255,92 @@ def _a(value: Any) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}"
     return "None" if value is None else f"of type {type(value).__name__}"
+
+
+# --- what a port's code may change for the whole process
+
+
+Switch = tuple[Callable[[], Any], Callable[[Any], Any]]
+"""What reads a setting of the process, and what sets it."""
+Pile = tuple[Callable[[], int], Callable[[], object]]
+"""What counts things that are added one after the other, and what takes the last one away."""
+
+
+@contextlib.contextmanager
+def kept(said: list[str]) -> Iterator[None]:
+    """Within it, code of a port runs; on leaving, what it changed is put back and named in `said`."""
+    before = {name: read() for name, (read, _) in _switches().items()}
+    counts, torchax = {name: count() for name, (count, _) in _piles().items()}, _torchax_on()
+    try:
+        yield
+    finally:
+        if _torchax_on() and not torchax:  # before torch's modes, of which it has some
+            said.append("turned torchax on for the process (torchax.enable_globally)")
+            sys.modules["torchax"].disable_globally()
+        for name, (read, write) in _switches().items():
+            now, old = read(), before.get(name, _JAX.get(name))
+            if now != old:
+                said.append(f"changed {name} from {old} to {now}")
+                write(old)
+        for name, (count, drop) in _piles().items():
+            if more := max(count() - counts[name], 0):
+                said.append(f"left {more} of {name}")
+                for _ in range(more):
+                    drop()
+
+
+def _switches() -> dict[str, Switch]:
+    """By name: torch's, and JAX's where it is imported."""
+    if "jax" not in sys.modules:
+        return _SWITCHES
+    config = sys.modules["jax"].config
+    return _SWITCHES | {name: (partial(getattr, config, name), partial(config.update, name)) for name in _JAX}
+
+
+def _piles() -> dict[str, Pile]:
+    """By name: torch's modes, and its hooks on all modules."""
+    hooks = {
+        name: x
+        for name, x in vars(torch.nn.modules.module).items()
+        if name.startswith("_global_") and isinstance(x, dict)
+    }
+    return _MODES | {f"torch's {name}": (x.__len__, x.popitem) for name, x in hooks.items()}
+
+
+def _torchax_on() -> bool:
+    return "torchax" in sys.modules and bool(sys.modules["torchax"].default_env().enabled)
+
+
+_JAX = {
+    "jax_enable_x64": False, "jax_default_matmul_precision": None, "jax_numpy_dtype_promotion": "standard",
+    "jax_disable_jit": False, "jax_debug_nans": False, "jax_default_device": None, "jax_numpy_rank_promotion": "allow",
+}  # fmt: skip
+"""JAX's, and what a new process has, for a port that imports JAX itself."""
+
+_SWITCHES: dict[str, Switch] = {
+    "torch's default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "torch's float32 matmul precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    # None: setting the CPU explicitly would leave a mode on.
+    "torch's default device": (
+        torch.get_default_device,
+        lambda device: torch.set_default_device(None if device.type == "cpu" else device),
+    ),
+    "torch's gradient mode": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "torch's deterministic mode": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+    **{
+        f"torch's autocast on {device}": (
+            partial(torch.is_autocast_enabled, device),
+            partial(torch.set_autocast_enabled, device),
+        )
+        for device in ("cpu", "cuda")
+    },
+    "the working folder": (os.getcwd, os.chdir),
+}
+
+_MODES: dict[str, Pile] = {
+    "torch's function modes": (
+        lambda: len(overrides._get_current_function_mode_stack()),
+        overrides._pop_mode,
+    ),
+    "torch's dispatch modes": (lambda: len(dispatch._get_current_dispatch_mode_stack()), dispatch._pop_mode),
+}
