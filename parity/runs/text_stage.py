@@ -30,9 +30,6 @@ from parity.runs.compare import Encodings, compare_stage, merged
 from parity.runs.request import Choice, Request
 from parity.settings import BITS, Settings
 
-Came = Mapping[str, dict[str, Pair[Ends]]]
-"""An encoder's part -> check -> what both sides came to."""
-
 
 def compare_text(
     request: Request, rounds: tuple[str, ...], choices: Mapping[str, Choice], openers: Openers, say: Say
@@ -122,8 +119,12 @@ def _of_file(encoder: Encoder, said: Settings, held: list[torch.Tensor]) -> tupl
     return said.with_({"dtype": found}), f"the file's {encoder.stream.name} are {found} numbers, and are judged as such"
 
 
-def _encoded(text: TextStage, came: Came, name: str, request: Request) -> Pair[Start]:
-    """Both sides' own embeddings of a check, with its settings; of an encoder without it those of the one it has."""
+def _encoded(text: TextStage, came: Mapping[str, Mapping[str, Pair[Ends]]], name: str, request: Request) -> Pair[Start]:
+    """Both sides' own embeddings of a check, with its settings; of an encoder without it those of the one it has.
+
+    Args:
+        came: an encoder's part -> check -> what both sides came to.
+    """
     at = {part: rounds.get(name) or next(iter(rounds.values())) for part, rounds in came.items()}
     ours = start_of(text, {part: pair.reference for part, pair in at.items()}, request.reference)
     return Pair(ours, start_of(text, {part: pair.candidate for part, pair in at.items()}, request.candidate))

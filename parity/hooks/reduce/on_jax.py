@@ -233,8 +233,6 @@ def signs(index: jax.Array, salt: int) -> jax.Array:
 SMALL = 1 << 18
 """Elements up to which a tensor is stacked with others of its shape: a megabyte in float32."""
 
-GroupKey = tuple[tuple[int, ...], str]
-
 
 @dataclass(frozen=True, slots=True)
 class Slot:
@@ -260,7 +258,7 @@ class BatchingReducer:
     """
 
     large: Large | None = None
-    keys: dict[GroupKey, int] = field(default_factory=dict)
+    keys: dict[tuple[tuple[int, ...], str], int] = field(default_factory=dict)
     members: list[list[jax.Array]] = field(default_factory=list)
     alone: dict[int, Any] = field(default_factory=dict)
     pending: list[int] = field(default_factory=list)

@@ -54,14 +54,12 @@ def too_late(option: str, file: Path, where: str) -> UsageError:
     )
 
 
-Launcher = Callable[[int, int, int], Any]
-"""Starts a worker that reads requests from, answers to, and prints to these descriptors, as `subprocess.Popen` does."""
-
 STARTER = ThreadPoolExecutor(1, "parity-starts")
 """Starts all workers: the kernel ends one with the thread that started it, and this one ends with the process."""
 
-LAUNCHERS: dict[str, Launcher] = {}
-"""Role -> how its workers are started, if not as an interpreter of their own; for tests."""
+LAUNCHERS: dict[str, Callable[[int, int, int], Any]] = {}
+"""Role -> what starts its workers, if not as an interpreter of their own; for tests. A worker reads requests from,
+answers to, and prints to these descriptors, as with `subprocess.Popen`."""
 
 
 class RemoteError(Exception):
