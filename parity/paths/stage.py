@@ -133,15 +133,6 @@ class Opaque(TorchBackend):
         return {branch: self.compute(branch, given) for branch, given in calls.branches.items()}, []
 
 
-def held_dtype(tensors: list[torch.Tensor]) -> str:
-    """The coarsest dtype that holds these values exactly, whatever they are stored as: what they were computed in, or
-    rounded to at the end."""
-    for name, dtype in (("bfloat16", torch.bfloat16), ("float16", torch.float16)):
-        if all(torch.equal(x.to(dtype).to(torch.float32), x.to(torch.float32)) for x in tensors):
-            return name
-    return "float32"
-
-
 _RANK = 5
 """Of latents and frames, [B, C, T, H, W]."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 
 from parity.compare.conclude import stage_diff
@@ -24,11 +25,11 @@ from parity.models.stage_files import read_stage1
 from parity.models.text import TEXT, Encoder, TextStage
 from parity.paths.loaded import array, tensor
 from parity.paths.plan import Ends, Given, Openers, Pair, Start, split_branches
-from parity.paths.stage import held_dtype
 from parity.runs.checks import coarse_settings
 from parity.runs.compare import Encodings, compare_stage, merged
 from parity.runs.request import Choice, Request
 from parity.settings import BITS, Settings
+from parity.transforms import stored_as
 
 
 def compare_text(
@@ -113,7 +114,7 @@ def _coarse(encoder: Encoder, request: Request, theirs: Settings) -> bool:
 
 def _of_file(encoder: Encoder, said: Settings, held: list[torch.Tensor]) -> tuple[Settings, str]:
     """The settings that a file's embeddings are judged with, and what is to be said of them."""
-    found = held_dtype(held)
+    found = stored_as(np.concatenate([array(x).values.ravel() for x in held]))
     if BITS[found] >= said.working_bits:
         return said, ""
     return said.with_({"dtype": found}), f"the file's {encoder.stream.name} are {found} numbers, and are judged as such"
