@@ -27,18 +27,7 @@ from parity.golden import Golden, GoldenWriter
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.models.folder import Case
 from parity.models.registry import opened
-from parity.paths.plan import (
-    VAE_INPUT,
-    Ends,
-    Openers,
-    Plan,
-    Role,
-    Side,
-    Spec,
-    Start,
-    State,
-    state_of,
-)
+from parity.paths.plan import VAE_INPUT, Ends, Openers, Plan, Role, Side, Spec, Start, State, state_of
 from parity.records import AFTER, LOOP, LOOP_STAGE, OUTSIDE, Facts, Floor, Key, Record, StepRecords
 from parity.runs.given import carry
 from parity.runs.request import Choice, Request
