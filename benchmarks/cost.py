@@ -38,7 +38,7 @@ from parity.hooks.sites import SitePlan, plan_sites
 from parity.hooks.tap import Tap
 from parity.hooks.torchtools import module_tree
 from parity.models.folder import Case, GenerationSpec
-from parity.models.hunyuan_video_15.family import HunyuanVideo15
+from parity.models.hunyuan_video_15 import HunyuanVideo15
 from parity.paths.jax.candidate import TorchaxBackend
 from parity.paths.jax.mesh import make_devices, use_compilation_cache
 from parity.paths.loaded import Inputs, StepCalls, batched

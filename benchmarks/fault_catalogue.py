@@ -25,7 +25,7 @@ import torch.nn.functional as F  # noqa: N812
 from diffusers.models.embeddings import apply_rotary_emb
 from torchax import interop
 
-import parity.models.hunyuan_video_15.transformer as hunyuan
+import parity.models.hunyuan_video_15 as hunyuan
 from parity.hooks.attach import attention_call
 from parity.models.attention import SETTLE
 from parity.paths.jax.candidate import to_jax

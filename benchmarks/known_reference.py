@@ -15,7 +15,6 @@ from parity.models.registry import DEFAULT_MODEL
 from parity.paths.live import Host, LiveSide
 from parity.paths.loaded import Loaded
 from parity.paths.plan import Role, Spec
-from parity.paths.port.load import DEFAULT_TIMEOUT
 from parity.paths.port.settings import PortInfo
 from parity.records import Facts
 from parity.runs import compare
@@ -39,8 +38,8 @@ class _Openers:
     def of(self, role: Role) -> _Openers:
         return self
 
-    def port(self, option: str, text: str, timeout: float) -> PortInfo:
-        return self.host.port(option, text, timeout)
+    def port(self, option: str, text: str) -> PortInfo:
+        return self.host.port(option, text)
 
     def open(self, spec: Spec) -> LiveSide:
         own = self.loaded is not None and spec.role == "candidate" and spec.settings == self.loaded.settings.as_text()
@@ -72,7 +71,7 @@ class Known:
         self.openers = Remembering(self._openers)
         candidate, ports = parse("torchax", chosen), NO_PORTS
         if port is not None:
-            own = self._openers.port("--port", port, DEFAULT_TIMEOUT)
+            own = self._openers.port("--port", port)
             candidate, ports = chosen(own, "torchax", []), Ports(candidate=own)
         self.request = Request(
             model,

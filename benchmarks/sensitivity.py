@@ -47,7 +47,7 @@ from parity.hooks.sites import OUTPUTS, SitePlan
 from parity.paths.jax.candidate import to_jax
 from parity.paths.live import LiveSide
 from parity.paths.loaded import Loaded
-from parity.paths.plan import DEFAULT_KINDS, Array, Plan, State, state_of
+from parity.paths.plan import Array, Plan, State, state_of
 from parity.runs.follow import without_held
 from parity.runs.sides import spec_of
 
@@ -110,7 +110,7 @@ class Bench:
     def error(self, module: str, held: dict[str, Array]) -> tuple[float, float]:
         """The largest of a module's outputs against what the reference makes of the values before it: relative L2, and
         in local floors."""
-        plan = Plan(follow=held, far=True, floors=DEFAULT_KINDS)
+        plan = Plan(follow=held, far=True, floors=True)
         found = followed_errors(next(self.reference.observe(plan, start=self.state, steps=(0, 1))))
         own = (local.distance for key, local in found.items() if key.module == module)
         return max(((d.rel_l2, d.ratio) for d in own), key=lambda pair: pair[1], default=(0.0, 0.0))

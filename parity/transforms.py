@@ -32,6 +32,15 @@ def bfloat16(x: np.ndarray) -> np.ndarray:
     return rounded.astype(np.uint32).view(np.float32).astype(np.float64)
 
 
+def stored_as(x: np.ndarray) -> str:
+    """The coarsest dtype that holds these values exactly, whatever they are stored as: what they were computed in, or
+    rounded to at the end."""
+    with np.errstate(over="ignore"):
+        if np.array_equal(x, bfloat16(x)):
+            return "bfloat16"
+        return "float16" if np.array_equal(x, x.astype(np.float16)) else "float32"
+
+
 Made = Callable[[np.ndarray], np.ndarray]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -15,7 +15,9 @@ from parity.paths.plan import Role
 from parity.redact import typed_command
 from parity.report.document import counted
 from parity.report.output import tell
-from parity.runs.record import Recorded, RecordRequest, check_floors, record as record_side
+from parity.runs.record import Recorded, RecordRequest, record as record_side
+
+Floors = Literal["measured", "none"]
 
 
 @command
@@ -32,11 +34,8 @@ def record(
     observed: Observed,
     side: Annotated[Role, typer.Option(help="Which side: reference is torch, candidate torchax.")] = "reference",
     floors: Annotated[
-        str,
-        typer.Option(
-            help="fp64, rounding, dtype, kernel (comma-separated) or none; default: all but kernel, on the reference."
-        ),
-    ] = "default",
+        Floors, typer.Option(help="Whether the reference's floors are measured; a candidate has none.")
+    ] = "measured",
     stages: Annotated[str | None, stages_option("Some of these, the transformer among them.")] = None,
     script: Annotated[
         Path | None,
@@ -61,8 +60,6 @@ def record(
                 "--script runs a script that has its own model, settings and steps: it takes only --inputs, --sites, "
                 "--values, --floors, --causes and --overwrite, and the script's own arguments behind --"
             )
-        if floors not in ("default", "rounding", "none"):
-            raise UsageError(f"--floors of a script are 'rounding' or 'none': it is run again; found '{floors}'")
         from parity.recorder.rerun import RUNS
         from parity.recorder.script import Script, run_script
 
@@ -90,7 +87,7 @@ def recorded(
     observed: Observed,
     *,
     stages: str | None = None,
-    floors: str = "default",
+    floors: Floors = "measured",
     resume: bool = False,
     overwrite: bool = False,
 ) -> Recorded:
@@ -117,7 +114,7 @@ def recorded(
             where=where,
             side=side,
             run=run,
-            floors=check_floors(floors, side),
+            floors=floors == "measured" and side == "reference",
             resume=resume,
             overwrite=overwrite,
             command=command_line(),

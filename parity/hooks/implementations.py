@@ -14,9 +14,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-Ran = Mapping[str, str]
-"""Attention site (`blocks.0.attention`) -> the function that computed it, with its file and line, and how often."""
-
 LIBRARIES = ("torch", "torchax", "jax", "diffusers", "transformers", "parity")
 
 
@@ -79,8 +76,12 @@ class Seen:
         return {site: "; ".join(functions) for site, functions in sites.items()}
 
 
-def sentence(ran: Ran) -> str:
-    """What ran, and at which sites; empty where nothing did."""
+def sentence(ran: Mapping[str, str]) -> str:
+    """What ran, and at which sites; empty where nothing did.
+
+    Args:
+        ran: attention site (`blocks.0.attention`) -> the function that computed it, and how often.
+    """
     groups: dict[str, list[str]] = {}
     for site, function in ran.items():
         groups.setdefault(function, []).append(site.removesuffix(".attention"))

@@ -24,8 +24,6 @@ SDPA: Callable[..., torch.Tensor] = torch._C._nn.scaled_dot_product_attention
 SDPA_NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 """Of its arguments."""
 
-Handler = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
-
 
 class Intercept(TorchFunctionMode):
     """Within it, what torch's functions return is what a handler makes of the function and its arguments.
@@ -34,7 +32,7 @@ class Intercept(TorchFunctionMode):
         handle: takes (function, args, kwargs). Functions that it calls are not handed to it again.
     """
 
-    def __init__(self, handle: Handler) -> None:
+    def __init__(self, handle: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]) -> None:
         super().__init__()
         self.handle = handle
 

@@ -1,6 +1,6 @@
 """Which models there are: families by the class of their transformer, built-in tiny models by name.
 
-To add a family: a folder `parity/models/<name>/`, and an entry in `FAMILIES`. What needs torch is named there as
+To add a family: a module `parity/models/NAME.py`, and an entry in `FAMILIES`. What needs torch is named there as
 `module:name`, so that listing costs nothing.
 """
 
@@ -53,7 +53,7 @@ FAMILIES = (
     Registered(
         title="HunyuanVideo-1.5",
         transformer="HunyuanVideo15Transformer3DModel",
-        family="parity.models.hunyuan_video_15.family:HunyuanVideo15.of",
+        family="parity.models.hunyuan_video_15:HunyuanVideo15.of",
         tiny={DEFAULT_MODEL: "parity.models.tiny.checkpoints:make_hunyuan_video_15"},
     ),
     Registered(

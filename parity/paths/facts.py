@@ -25,7 +25,7 @@ from parity.paths.stage import Stage
 from parity.records import PORT, Facts, Provenance
 from parity.settings import Settings
 from parity.settings.chips import NO_CHIP, chip_of
-from parity.transforms import bfloat16
+from parity.transforms import stored_as
 from parity.versions import versions
 
 SAMPLE = 4096
@@ -48,7 +48,8 @@ def facts_of(loop: Loop, role: Role, *, alone: bool) -> Facts:
 
     def read(name: str, values: Callable[[], np.ndarray]) -> np.ndarray:
         x = values()
-        shapes[name], narrow_ones[name] = x.shape, x.size if _is_narrow(x.reshape(-1)[:SAMPLE]) else 0
+        is_narrow = x.dtype.kind == "f" and stored_as(x.reshape(-1)[:SAMPLE]) != "float32"
+        shapes[name], narrow_ones[name] = x.shape, x.size if is_narrow else 0
         return narrow(x)
 
     each = list(backend.weights())
@@ -96,14 +97,6 @@ def facts_of(loop: Loop, role: Role, *, alone: bool) -> Facts:
         compiled=not isinstance(backend, TorchBackend) and bool(settings["jit"]),
         narrow=sum(narrow_ones.values()) / max(sum(map(math.prod, shapes.values())), 1),
     )
-
-
-def _is_narrow(x: np.ndarray) -> bool:
-    """Whether all values are those of a 16-bit dtype."""
-    if x.dtype.kind != "f":
-        return False
-    with np.errstate(over="ignore"):
-        return np.array_equal(x, bfloat16(x)) or np.array_equal(x, x.astype(np.float16).astype(x.dtype))
 
 
 def _own_checks(side: Loaded, role: Role) -> tuple[tuple[str, str, str], ...]:

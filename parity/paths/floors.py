@@ -3,8 +3,8 @@
 The float32 rule (docs/how-it-works.md): at each site the larger of |float32 - float64| (`fp64`) and the spread under
 Monte Carlo rounding (`rounding`, `parity.hooks.perturb`), never less than what the sketches themselves round. For a
 reference in bfloat16 or float16, or with rounded matrix products, |working dtype - float32| (`dtype`), never below the
-float32 floor, which is then measured around the float32 run, the truth. Optionally the spread over other attention
-kernels (`kernel`). Each in L2, in L2 of each row bin, and, where values are held, in the largest element.
+float32 floor, which is then measured around the float32 run, the truth. Each in L2, in L2 of each row bin, and, where
+values are held, in the largest element.
 
 The variants walk the loop beside the reference, so that the floors of later steps hold what rounding has grown to by
 then; with `--isolate steps` they start each step from the reference's latents, as the candidate does.
@@ -28,11 +28,11 @@ from parity.hooks.sites import SitePlan
 from parity.hooks.torchtools import widest
 from parity.paths.loaded import Loaded
 from parity.paths.loop import Around, Loop, Once, denoise
-from parity.paths.plan import DEFAULT_KINDS, State, state_of
+from parity.paths.plan import State, state_of
 from parity.paths.reference import load_reference
 from parity.paths.stage import Stage
 from parity.records import StepRecords
-from parity.settings import BITS, Settings, kernels
+from parity.settings import BITS, Settings
 
 SEEDS = 3
 """Perturbed runs; the limits of `parity.compare.judge` were measured with three."""
@@ -43,7 +43,7 @@ class Variant:
     """A run of the reference that rounds otherwise.
 
     Attributes:
-        name: `float64`, `rounding <seed>`, `float32`, or a kernel's. side: loaded. around: context of its model calls.
+        name: `float64`, `rounding <seed>` or `float32`. side: loaded. around: context of its model calls.
         is_truth: whether the variants after it are variants of this one, not of the reference.
     """
 
@@ -53,26 +53,21 @@ class Variant:
     is_truth: bool = False
 
 
-def make_variants(side: Loaded, kinds: Sequence[str] = DEFAULT_KINDS, seeds: int = SEEDS) -> list[Variant]:
+def make_variants(side: Loaded, seeds: int = SEEDS) -> list[Variant]:
     """The variants of a loaded reference, the truth (where it is another run) before those that are measured around it.
 
     Args:
-        kinds: of `parity.paths.plan.KINDS`. `dtype` asks for nothing where the reference is the float32 truth itself.
         seeds: perturbed runs.
     """
     variants = []
-    if "kernel" in kinds and not isinstance(side.family, Stage):
-        for kernel in sorted(set(kernels("torch")) - {side.settings.text("attention.kernel")}):
-            other = _load_like(side, side.settings.with_({"attention.kernel": kernel}))
-            variants.append(Variant(kernel, other, contextlib.nullcontext))
-    if "dtype" in kinds and (exact := _exact(side)) != side.settings:
-        side = _load_like(dataclasses.replace(side, inputs=side.inputs.of("float32")), exact)
+    if (exact := _exact(side)) != side.settings:
+        side = load_reference(side.family, side.case, exact, side.inputs.of("float32"))
         variants.append(Variant("float32", side, contextlib.nullcontext, is_truth=True))
-    if "fp64" in kinds:
-        double = _load_like(side, side.settings, torch.float64)
-        variants.append(Variant("float64", double, lambda step: widest()))
+    inputs = side.inputs.of("float64")
+    double = load_reference(side.family, side.case, side.settings, inputs, dtype=torch.float64)
+    variants.append(Variant("float64", double, lambda step: widest()))
     model, chip = side.backend.model, side.settings.text("tpu")
-    for seed in range(seeds if "rounding" in kinds else 0):
+    for seed in range(seeds):
 
         def around(step: int, seed: int = seed) -> contextlib.AbstractContextManager[None]:
             # A stage outside the loop draws as the first step does.
@@ -89,11 +84,6 @@ def _exact(side: Loaded) -> Settings:
     if not isinstance(side.family, Stage):
         return settings if settings.exact else settings.with_({"dtype": "float32", "matmul_precision": "highest"})
     return settings if settings.working_bits == BITS["float32"] else settings.neutral
-
-
-def _load_like(side: Loaded, settings: Settings, dtype: torch.dtype | None = None) -> Loaded:
-    inputs = side.inputs if dtype is None else side.inputs.of("float64")
-    return load_reference(side.family, side.case, settings, inputs, dtype=dtype)
 
 
 def with_floors(

@@ -65,10 +65,6 @@ def take(loop: Loop | Once, step: int, around: Around, listen: Listen) -> None:
         next(denoise(loop, None, first=step, stop=step + 1))
 
 
-_Before = Callable[[torch.nn.Module, Any, Any], tuple[Any, Any] | None]
-_After = Callable[[torch.nn.Module, Any, Any], Any]
-
-
 def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: int) -> StepRecords:
     """One step of a reference that follows the values of a plan, with floors.
 
@@ -290,17 +286,11 @@ class _Run:
         self._branches, self._open = branches, []
         self._layouts = {branch: Layout(side, branch, self.plan.own_order) for branch in branches}
 
-        def before(path: str) -> _Before:
-            def hook(module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-                number = calls[path]
-                calls[path] += 1
-                self.counts.update((branch, path) for branch in branches)
-                return self._given(path, number, args, kwargs, named_arguments(module, args, kwargs))
-
-            return hook
-
-        def after(path: str) -> _After:
-            return lambda module, args, output: self._made(path, output)
+        def before(path: str, module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+            number = calls[path]
+            calls[path] += 1
+            self.counts.update((branch, path) for branch in branches)
+            return self._given(path, number, args, kwargs, named_arguments(module, args, kwargs))
 
         with contextlib.ExitStack() as hooks:
             for path, module in callable_modules(side.model).items():
@@ -308,8 +298,9 @@ class _Run:
                 self.constants[path] = {name: x for name, x in own if isinstance(x, float | str)}
                 if self.constant is not None and self.constant[0] in self.constants[path]:
                     hooks.enter_context(replaced(module, *self.constant))
-                hooks.enter_context(module.register_forward_pre_hook(before(path), with_kwargs=True))
-                hooks.enter_context(module.register_forward_hook(after(path), always_call=True))
+                begin, end = functools.partial(before, path), functools.partial(self._made, path)
+                hooks.enter_context(module.register_forward_pre_hook(begin, with_kwargs=True))
+                hooks.enter_context(module.register_forward_hook(end, always_call=True))
             yield
 
     def _given(
@@ -349,8 +340,8 @@ class _Run:
         """The candidate's value."""
         return self.held.get(name_of(Key(LOOP_STAGE, 0, branch, site, number)))
 
-    def _made(self, path: str, output: Any) -> Any:
-        """A call has ended: its output, as far as it gives way; None to keep it."""
+    def _made(self, path: str, module: torch.nn.Module, args: Any, output: Any) -> Any:
+        """Hook of a module whose call has ended: its output, as far as it gives way; None to keep it."""
         call = self._open.pop()
         changed: dict[int, torch.Tensor] = {}
         for port, x in leaves(single_output(output), "out"):

@@ -1,7 +1,8 @@
 """A side whose model is loaded in this process; see `parity.paths.plan.Side`.
 
 `Host` loads sides from their specs and keeps what several of them share: imported ports, the prompt's embeddings. A
-side is loaded when it is first asked for something, and lets go of its weights when it is closed.
+side is loaded when it is first asked for something, and lets go of its weights when it is closed. A reference port that
+no checkpoint stands behind has a family of its own: its own inputs, one branch, Euler steps.
 """
 
 from __future__ import annotations
@@ -12,29 +13,33 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
 
 from parity.errors import ParityError, UsageError, summary
 from parity.golden.fingerprint import weight_prints
+from parity.hooks.torchtools import nearest, to_torch
 from parity.models.family import Family
-from parity.models.folder import Case
+from parity.models.folder import Case, GenerationSpec
+from parity.models.generic.family import Generic
+from parity.models.generic.inputs import LATENT, TIMESTEP, Made, Signature, read_inputs
 from parity.models.patches import device_named
 from parity.models.registry import opened, tiny_names
 from parity.paths.facts import facts_of, leave_files, stage_facts
-from parity.paths.families import from_tensors, load, reference_case, with_names
 from parity.paths.floors import Variant, make_variants, with_floors
 from parity.paths.follow import Walk, follow, stepwise, take
 from parity.paths.loaded import Conditions, Inputs, Loaded, draw_noise, require_fit, require_place, tensor
-from parity.paths.loop import Around, Loop, Once, denoise, prepare
+from parity.paths.loop import Around, Loop, Once, denoise, prepare, step_calls
 from parity.paths.plan import BESIDE, Array, Ends, Forced, Plan, Source, Spec, State, split_branches
-from parity.paths.port.load import DEFAULT_TIMEOUT, Entry, load_entry
-from parity.paths.port.ported import Ported
+from parity.paths.port.load import Entry, load_entry
+from parity.paths.port.ported import Ported, built
 from parity.paths.port.settings import PortInfo, typed
+from parity.paths.reference import load_reference
 from parity.paths.stage import Opaque, Stage, decoder_of, known
+from parity.paths.worker.extras import check_extras
 from parity.records import AFTER, LOOP_STAGE, OUTSIDE, Facts, StepRecords
-from parity.settings import Backend as PathName, Settings
+from parity.settings import Backend as PathName, Capability, Settings
 
 PATHS: Mapping[str, PathName] = {"reference": "torch", "candidate": "torchax"}
 
@@ -56,19 +61,19 @@ class Host:
         """A side, loaded when it is first asked for something."""
         return (LiveSide if spec.source.stage == LOOP_STAGE else StageSide)(self, spec)
 
-    def port(self, option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> PortInfo:
+    def port(self, option: str, text: str) -> PortInfo:
         """Import a port.
 
         Raises:
             UsageError: see `parity.paths.port.load.load_entry`.
         """
-        return self.entry(option, text, timeout).info
+        return self.entry(option, text).info
 
-    def entry(self, option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> Entry:
+    def entry(self, option: str, text: str) -> Entry:
         """An imported port; it is imported once."""
         key = (option, text)
         if key not in self._ports:
-            self._ports[key] = load_entry(option, text, timeout)
+            self._ports[key] = load_entry(option, text)
         return self._ports[key]
 
     def encoded(self, spec: Spec, family: Family, case: Case, settings: Settings) -> Conditions:
@@ -86,7 +91,6 @@ class LiveSide:
 
     def __init__(self, host: Host, spec: Spec) -> None:
         self.host, self.spec = host, spec
-        self._made: dict[tuple[str, ...], list[Variant]] = {}
         self._walked: tuple[Plan, Mapping[str, Loop | Once]] = Plan(), {}
 
     # --- what it runs
@@ -154,7 +158,7 @@ class LiveSide:
         # A loop that is forced from a later step on has walked there too, for what a feature cache holds by then.
         state = (start(first) if first else None) if callable(start) else start
         loop = self._begin(self.loaded, first, state)
-        variants = self._variants(plan.floors)
+        variants = self.variants if plan.floors else []
         walks = [(v, self._begin(v.side, first, state, v.around, plan.forced)) for v in variants]
         self._walked = plan, {"": loop, **{v.name: walk for v, walk in walks}}
         own = denoise(loop, plan.sites, forced, first=first, stop=stop)
@@ -176,7 +180,7 @@ class LiveSide:
         def walk(side: Loaded, around: Around = nullcontext) -> Walk:
             return lambda listen: take(self._begin(side, step, state, around), step, around, listen)
 
-        variants = self._variants(plan.floors)
+        variants = self.variants if plan.floors else []
         truth = next((v.side for v in variants if v.is_truth), self.loaded)
         others = [walk(v.side, v.around) for v in variants if v.side is not truth]
         if truth is not self.loaded:
@@ -203,14 +207,15 @@ class LiveSide:
             loop.continue_from(step, state, around)
         return loop
 
-    def _variants(self, kinds: tuple[str, ...]) -> list[Variant]:
-        if kinds not in self._made:
-            self._made[kinds] = make_variants(self.loaded, kinds) if kinds else []
-        return self._made[kinds]
+    @functools.cached_property
+    def variants(self) -> list[Variant]:
+        """The runs of it that measure floors."""
+        return make_variants(self.loaded)
 
     def close(self) -> None:
         vars(self).pop("loaded", None)
-        self._made, self._walked = {}, (Plan(), {})
+        vars(self).pop("variants", None)
+        self._walked = Plan(), {}
 
 
 class StageSide(LiveSide):
@@ -317,3 +322,114 @@ def checkpoint(source: Source) -> Iterator[None]:
             f"'{source.model}' cannot be run: {summary(error)} ({Path(last.filename).name}:{last.lineno}); is the "
             "checkpoint whole, and one of the pinned diffusers'?"
         ) from error
+
+
+# --- the loaded path, and the family of a port with inputs of its own
+
+
+def load(family: Family, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
+    """Load a path: a candidate's own port as its `runs` says, parity's own candidate in torchax, or in torch on a
+    device that is named, as a reference is."""
+    if isinstance(family, Ported) and family.runs_as_it_is:
+        return _load_port(family, case, settings, inputs)
+    return (load_reference if settings.backend == "torch" else _load_compiled)(family, case, settings, inputs)
+
+
+def _load_compiled(family: Family, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
+    try:
+        # jax and torchax, only from here on
+        from parity.paths.jax.candidate import TorchaxBackend, TorchaxStage, load_candidate
+    except RuntimeError as error:
+        raise UsageError(
+            f"torchax cannot be imported here: {error}; `-c device=NAME` runs the candidate in torch, "
+            "TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps torch from loading another backend"
+        ) from None
+
+    kind = TorchaxStage if isinstance(family, Stage) else TorchaxBackend
+    return load_candidate(family, case, settings, inputs, kind)
+
+
+def _load_port(family: Ported, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
+    port = family.build(case, settings)
+    if port.runs != "torch":
+        check_extras()
+    if port.runs == "jax":
+        from parity.paths.port.jax_port import load_jax_port
+
+        return load_jax_port(family, case, settings, inputs, port)
+    family.prepared = port
+    side = (load_reference if port.runs == "torch" else _load_compiled)(family, case, settings, inputs)
+    modules = {family.named(m): family.named(above) if above else "" for m, above in side.modules.items()}
+    return replace(side, modules=modules)
+
+
+def with_names(loop: Loop) -> Loop:
+    """A loop whose side knows the names that it will be observed under; those that a JAX port taps show in a trace."""
+    side, backend = loop.side, loop.side.backend
+    if backend.heard is None:
+        return loop
+    with backend.scope():
+        backend.hear(step_calls(loop, 0))
+    paths = dict.fromkeys([*side.modules, *sorted(backend.heard)], "")
+    return replace(loop, side=replace(side, modules={p: nearest(p, paths) for p in paths if p}))
+
+
+class PortInputs(Generic):
+    """See `parity.models.family.Family`; made by `from_tensors`."""
+
+    title = "a port with inputs of its own"
+
+    def lacks(self, config: Mapping[str, Any]) -> Mapping[Capability, str]:
+        return {}
+
+    def model_arguments(
+        self, case: Case, settings: Settings, latents: torch.Tensor, timestep: torch.Tensor, dtype: torch.dtype
+    ) -> dict[str, Any]:
+        if TIMESTEP not in self.given:
+            return {LATENT: latents.to(dtype)}
+        if not settings.changed("timestep_dtype"):
+            timestep = timestep.to(dtype)  # with all other inputs; a plain module has nothing that would cast it
+        return {LATENT: latents.to(dtype), TIMESTEP: timestep}
+
+
+def reference_case(entry: Entry, settings: Settings, file: Path | None) -> tuple[Case, PortInputs]:
+    """Case and family of a reference port without a model: it is built once to be asked for its inputs.
+
+    Args:
+        file: of the user's (`--inputs`), whose tensors take precedence.
+
+    Raises:
+        UsageError: no latents among the inputs, or something that is no array.
+    """
+    nothing = Case(entry.text, entry.path.parent, {}, GenerationSpec(), ())
+    port, _ = built(entry, "reference", nothing, settings, {})
+    for name, x in port.inputs.items():
+        if not hasattr(x, "__array__"):
+            raise UsageError(f"{entry.named}: the input '{name}' is of type {type(x).__name__}, not an array")
+    given = {name: to_torch(x).cpu() for name, x in port.inputs.items()}
+    names = tuple(given)
+    if file is not None:
+        given |= read_inputs(file, None)
+    if LATENT not in given:
+        raise UsageError(
+            f"{entry.named}: without --model a reference needs inputs: its port's `inputs` must hold '{LATENT}' (the "
+            f"latents), found {', '.join(names) or 'none'}; or give them with --inputs FILE.safetensors"
+        )
+    if given[LATENT].ndim < 3 or given[LATENT].shape[0] != 1:
+        raise UsageError(f"{entry.named}: '{LATENT}' must be [1, ...], found {list(given[LATENT].shape)}")
+    timesteps = given.get(TIMESTEP)
+    if timesteps is not None and timesteps.ndim == 0:
+        given[TIMESTEP] = timesteps[None]
+    return from_tensors(entry.text, entry.path, given)
+
+
+def from_tensors(text: str, file: Path, given: Mapping[str, torch.Tensor]) -> tuple[Case, PortInputs]:
+    """Case and family of a reference port, wherever it runs, from its inputs.
+
+    Args:
+        text: the port, `FILE:FUNCTION`.
+    """
+    timesteps, spec = given.get(TIMESTEP), GenerationSpec()
+    scale = float(timesteps[0]) if timesteps is not None and timesteps.ndim == 1 and timesteps[0] > 0 else 1000.0
+    family = PortInputs(Signature(file.name, {}, (), tuple(given), scale), given, Made(given, {}))
+    return Case(text, file.resolve().parent, {}, spec, family.latent_shape(file, spec)), family

@@ -143,7 +143,7 @@ class Plan:
 
     Attributes:
         sites: of the transformer; None for the loop's own values alone.
-        floors: kinds of floors that are measured beside (a reference alone); empty for none.
+        floors: whether floors are measured beside (of a reference alone).
         forced: whether the runs that measure floors start each step from this side's own latents.
         follow: values of the other side by `name_of` their keys: those of this side, a reference, give way to the
             other's, in its step and in those that measure its floors, and what is handed out is how far each was from
@@ -153,17 +153,12 @@ class Plan:
     """
 
     sites: SitePlan | None = None
-    floors: tuple[str, ...] = ()
+    floors: bool = False
     forced: bool = False
     follow: Given = field(default_factory=dict)
     far: bool = False
     own_order: bool = False
 
-
-KINDS = ("fp64", "rounding", "dtype", "kernel")
-"""What floors are measured from; docs/how-it-works.md has the rule."""
-
-DEFAULT_KINDS = ("fp64", "rounding", "dtype")
 
 BESIDE = "beside "
 """Before the name of a run: what a stage outside the loop makes of that run's inputs (`Start.beside`)."""
@@ -247,7 +242,7 @@ class Pair(Generic[T]):
 class Opener(Protocol):
     """Who loads sides of one role: a worker, or this process."""
 
-    def port(self, option: str, text: str, timeout: float) -> PortInfo:
+    def port(self, option: str, text: str) -> PortInfo:
         """Import a port."""
         ...
 

@@ -50,9 +50,6 @@ from parity.sketch import shown_record, value_record
 Compute = Callable[[str, Arguments], torch.Tensor]
 """Branch and inputs -> a stage's output."""
 
-Divided = Mapping[str, tuple[np.ndarray, str]]
-"""Suffix of an output's port (`""`, `@padding`) -> (its rows, the name of their frame)."""
-
 
 @dataclass(kw_only=True)
 class Stage(Family):
@@ -65,7 +62,8 @@ class Stage(Family):
             output, and applies settings by its `adapt`.
         inputs: by guidance branch (`""` where there is none).
         rule: which tensors' rows are observed, and how. frames_of: the row frames that it names, of a branch's inputs.
-        divide: an output's rows, of a branch. place: where its settings apply (`parity.settings.Reached.stage`).
+        divide: an output of a branch -> suffix of its port (`""`, `@padding`) -> (its rows, the name of their frame).
+        place: where its settings apply (`parity.settings.Reached.stage`).
         pictures: whether its output is frames.
         replaced: what a port's file, or its decoder, gives in the candidate's place; None where the stage is run.
         is_own: whether that is the port's own code.
@@ -81,7 +79,7 @@ class Stage(Family):
     place: str
     rule: RowRule = field(default_factory=NoRows)
     frames_of: Callable[[Condition], dict[str, RowFrame]] = lambda inputs: {}
-    divide: Callable[[str, np.ndarray], Divided] = lambda branch, x: {"": (x, "")}
+    divide: Callable[[str, np.ndarray], Mapping[str, tuple[np.ndarray, str]]] = lambda branch, x: {"": (x, "")}
     pictures: bool = False
     replaced: Compute | None = None
     is_own: bool = False
@@ -133,15 +131,6 @@ class Opaque(TorchBackend):
 
     def call(self, calls: StepCalls, plan: SitePlan | None) -> Predicted:
         return {branch: self.compute(branch, given) for branch, given in calls.branches.items()}, []
-
-
-def held_dtype(tensors: list[torch.Tensor]) -> str:
-    """The coarsest dtype that holds these values exactly, whatever they are stored as: what they were computed in, or
-    rounded to at the end."""
-    for name, dtype in (("bfloat16", torch.bfloat16), ("float16", torch.float16)):
-        if all(torch.equal(x.to(dtype).to(torch.float32), x.to(torch.float32)) for x in tensors):
-            return name
-    return "float32"
 
 
 _RANK = 5

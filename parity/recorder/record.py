@@ -231,12 +231,9 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
         asked = self._asked
         if asked.stop_after is not None:
             raise UsageError("parity.record: stop_after leaves a block early, which a `for` cannot; use `with`")
-        if asked.causes and not self._runs_again():
+        again = self._runs_again()
+        if asked.causes and not again:
             raise UsageError(CAUSES)
-        return self._body()
-
-    def _body(self) -> Iterator[Recording]:
-        asked, again = self._asked, self._runs_again()
         begin = Memory.of(modules_of(asked.parts) if again else ())
         with _recording(self._where, asked) as recording:
             yield recording

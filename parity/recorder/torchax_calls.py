@@ -37,9 +37,7 @@ class InTorchax(Kind):
         return BatchingReducer()
 
     def records(self, tap: Tap, step: int) -> list[Record]:
-        assert isinstance(tap.reducer, BatchingReducer)
-        static, reduced = split(tap, tap.reducer)
-        return jax_records(static, reduced, step, LOOP_STAGE)
+        return jax_records(*split(tap), step, LOOP_STAGE)
 
     def host(self, x: torch.Tensor) -> Any:
         return on_host(whole(array_of(x)))
@@ -105,8 +103,7 @@ class CompiledCalls(Calls):
                     out = self.compiled.functional_call("forward", params, buffers, *given, **named)
                     if top:
                         tap.see("", 0, "out", prediction_of(out))
-                    assert isinstance(tap.reducer, BatchingReducer)
-                    static, reduced = split(tap, tap.reducer)
+                    static, reduced = split(tap)
                 traced[:] = [static]
                 return out, interop.torch_view(reduced)
 

@@ -21,7 +21,7 @@ from parity.compare.judge import Judge
 from parity.compare.result import Check, Failed, Result, SiteDiff
 from parity.floors import Floors
 from parity.hooks.implementations import sentence
-from parity.paths.plan import DEFAULT_KINDS, Ends, Pair, Plan, Side, State, state_of
+from parity.paths.plan import Ends, Pair, Plan, Side, State, state_of
 from parity.records import LOOP, StepRecords
 from parity.runs.follow import Following, behind, descend, holding, unobserved, without_held
 from parity.runs.sides import Ready, Sink, counted
@@ -49,7 +49,7 @@ def logic(pair: Ready, sink: Sink) -> tuple[Result, Truth]:
     say("preparing the floors")
     truth = Truth()
     forced = request.isolate == "steps"
-    plan = Plan(sites=judged.plan, floors=DEFAULT_KINDS, forced=forced or request.by_itself)
+    plan = Plan(sites=judged.plan, floors=True, forced=forced or request.by_itself)
     first = pair.sides.reference.observe(plan)
     theirs = Plan(sites=holding(judged.plan, request))
     second = pair.sides.candidate.observe(theirs, start=judged.states.get if forced else None)
@@ -227,7 +227,7 @@ def truth_alone(pair: Ready) -> Truth:
     request, say = pair.request, pair.say
     say("loading the float32 truth")
     side = pair.reference(pair.settings.reference.neutral, pair.facts.reference, "float32")
-    plan = Plan(sites=pair.plan(), floors=DEFAULT_KINDS, forced=request.by_itself)
+    plan = Plan(sites=pair.plan(), floors=True, forced=request.by_itself)
     truth = Truth(list(counted(side.observe(plan), "truth and its floors", request.steps, say)), side.ends())
     side.close()
     return truth

@@ -37,7 +37,7 @@ from parity.compare.preflight import factors_at
 from parity.compare.result import Cause, Failed, Result, SiteDiff, measured
 from parity.errors import ParityError
 from parity.hooks.sites import EVERYTHING, OUTPUTS, WHOLE, Held, SitePlan, block_of
-from parity.paths.plan import DEFAULT_KINDS, DOUBT, Array, Plan, Side, State, module_of, name_of, state_of
+from parity.paths.plan import DOUBT, Array, Plan, Side, State, module_of, name_of, state_of
 from parity.paths.worker.process import RemoteError
 from parity.records import LOOP, Key, StepRecords, any_block
 from parity.runs.request import Request
@@ -91,7 +91,7 @@ class At:
 
     def followed(self, side: Side, held: Mapping[str, Array], *, far: bool, own_order: bool) -> StepRecords:
         """A reference that follows these values; see `parity.paths.plan.Plan`."""
-        plan = Plan(follow=held, far=far, own_order=own_order, floors=DEFAULT_KINDS)
+        plan = Plan(follow=held, far=far, own_order=own_order, floors=True)
         return next(side.observe(plan, start=self.state, steps=(self.step, self.step + 1)))
 
 
@@ -334,7 +334,7 @@ def descend(result: Result, pair: Ready, state: State, sink: Sink, unseen: Colle
     step = result.origin.key.step
     pair.say(f"verdict: {result.verdict} ({result.failed}), in {block or 'the model'} at step {step}; looking closer")
     steps = (step, step + 1)
-    first = pair.sides.reference.observe(Plan(sites=plan, floors=DEFAULT_KINDS, forced=True), start=state, steps=steps)
+    first = pair.sides.reference.observe(Plan(sites=plan, floors=True, forced=True), start=state, steps=steps)
     second = pair.sides.candidate.observe(Plan(sites=plan), start=state, steps=steps)
     ours, theirs = next(first), next(second)
     sink.closer(ours, theirs)

@@ -62,8 +62,8 @@ class Remembering:
         opener = self.inner.of(role)
         return self if role == "reference" else opener
 
-    def port(self, option: str, text: str, timeout: float) -> PortInfo:
-        return self.inner.of("reference").port(option, text, timeout)
+    def port(self, option: str, text: str) -> PortInfo:
+        return self.inner.of("reference").port(option, text)
 
     def open(self, spec: Spec) -> Side:
         """A side of a spec, the one that was opened before where there is one."""

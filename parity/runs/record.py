@@ -27,20 +27,7 @@ from parity.golden import Golden, GoldenWriter
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.models.folder import Case
 from parity.models.registry import opened
-from parity.paths.plan import (
-    DEFAULT_KINDS,
-    KINDS,
-    VAE_INPUT,
-    Ends,
-    Openers,
-    Plan,
-    Role,
-    Side,
-    Spec,
-    Start,
-    State,
-    state_of,
-)
+from parity.paths.plan import VAE_INPUT, Ends, Openers, Plan, Role, Side, Spec, Start, State, state_of
 from parity.records import AFTER, LOOP, LOOP_STAGE, OUTSIDE, Facts, Floor, Key, Record, StepRecords
 from parity.runs.given import carry
 from parity.runs.request import Choice, Request
@@ -58,13 +45,13 @@ class RecordRequest:
     Attributes:
         where: folder or URL of the golden. side: which path. run: what both sides of a run of it would be; of
             `stages`, the transformer is among them.
-        floors: of `KINDS`; empty for none. resume: go on with an unfinished golden. command: for the provenance.
+        floors: whether they are measured. resume: go on with an unfinished golden. command: for the provenance.
     """
 
     where: str
     side: Role
     run: Request
-    floors: tuple[str, ...] = DEFAULT_KINDS
+    floors: bool = True
     resume: bool = False
     overwrite: bool = False
     command: str = ""
@@ -197,23 +184,6 @@ def _state_after(where: str, step: int) -> State:
     if "latents" not in state:
         raise InconclusiveError(f"'{where}' holds no latents of step {step}: record it anew")
     return state
-
-
-def check_floors(text: str, side: str) -> tuple[str, ...]:
-    """The floors a comma-separated option names; `none` for none, `default` for those of the side.
-
-    Raises:
-        UsageError: an unknown name, or floors for the candidate.
-    """
-    if text == "default":
-        return DEFAULT_KINDS if side == "reference" else ()
-    names = tuple(n for n in text.split(",") if n and n != "none")
-    unknown = [n for n in names if n not in KINDS]
-    if unknown:
-        raise UsageError(f"--floors takes none or {', '.join(KINDS)} (comma-separated), found '{unknown[0]}'")
-    if names and side == "candidate":
-        raise UsageError("--floors are measured on the reference: a candidate is judged against its floors")
-    return names
 
 
 # --- the stages outside the loop

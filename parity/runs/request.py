@@ -23,7 +23,7 @@ from parity.files import read_bytes
 from parity.hooks.sites import split_sites
 from parity.models.registry import DEFAULT_MODEL, opened
 from parity.paths.plan import Openers, Role
-from parity.paths.port.settings import PortInfo, chosen, port_timeout
+from parity.paths.port.settings import PortInfo, chosen
 from parity.paths.worker.process import Workers
 from parity.records import LOOP_STAGE
 from parity.redact import typed_command, without_secrets
@@ -313,15 +313,15 @@ def load_ports(
     """
     if reference_port is None and port is None:
         return NO_PORTS
-    openers, timeout = openers or Workers(), port_timeout()
+    openers = openers or Workers()
     reference = candidate = None
     if reference_port is not None:
         option = "--reference-port"
-        reference = openers.of("reference").port(option, reference_port, timeout)
+        reference = openers.of("reference").port(option, reference_port)
         if port is None:  # torchax runs the reference's own module
-            openers.of("candidate").port(option, reference_port, timeout)
+            openers.of("candidate").port(option, reference_port)
     if port is not None:
-        candidate = openers.of("candidate").port("--port", port, timeout)
+        candidate = openers.of("candidate").port("--port", port)
     return Ports(reference, candidate, reference is not None and model is None, openers)
 
 

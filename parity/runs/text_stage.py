@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 
 from parity.compare.conclude import stage_diff
@@ -24,14 +25,11 @@ from parity.models.stage_files import read_stage1
 from parity.models.text import TEXT, Encoder, TextStage
 from parity.paths.loaded import array, tensor
 from parity.paths.plan import Ends, Given, Openers, Pair, Start, split_branches
-from parity.paths.stage import held_dtype
 from parity.runs.checks import coarse_settings
 from parity.runs.compare import Encodings, compare_stage, merged
 from parity.runs.request import Choice, Request
 from parity.settings import BITS, Settings
-
-Came = Mapping[str, dict[str, Pair[Ends]]]
-"""An encoder's part -> check -> what both sides came to."""
+from parity.transforms import stored_as
 
 
 def compare_text(
@@ -116,14 +114,18 @@ def _coarse(encoder: Encoder, request: Request, theirs: Settings) -> bool:
 
 def _of_file(encoder: Encoder, said: Settings, held: list[torch.Tensor]) -> tuple[Settings, str]:
     """The settings that a file's embeddings are judged with, and what is to be said of them."""
-    found = held_dtype(held)
+    found = stored_as(np.concatenate([array(x).values.ravel() for x in held]))
     if BITS[found] >= said.working_bits:
         return said, ""
     return said.with_({"dtype": found}), f"the file's {encoder.stream.name} are {found} numbers, and are judged as such"
 
 
-def _encoded(text: TextStage, came: Came, name: str, request: Request) -> Pair[Start]:
-    """Both sides' own embeddings of a check, with its settings; of an encoder without it those of the one it has."""
+def _encoded(text: TextStage, came: Mapping[str, Mapping[str, Pair[Ends]]], name: str, request: Request) -> Pair[Start]:
+    """Both sides' own embeddings of a check, with its settings; of an encoder without it those of the one it has.
+
+    Args:
+        came: an encoder's part -> check -> what both sides came to.
+    """
     at = {part: rounds.get(name) or next(iter(rounds.values())) for part, rounds in came.items()}
     ours = start_of(text, {part: pair.reference for part, pair in at.items()}, request.reference)
     return Pair(ours, start_of(text, {part: pair.candidate for part, pair in at.items()}, request.candidate))

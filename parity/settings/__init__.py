@@ -160,11 +160,6 @@ class Difference:
     candidate: str
 
 
-def kernels(backend: Backend) -> tuple[str, ...]:
-    """The attention kernels that a backend can take today."""
-    return BY_NAME["attention.kernel"].takes[backend]
-
-
 def differences(reference: Settings, candidate: Settings) -> tuple[Difference, ...]:
     """The settings in which two sides differ; where both keep the default of their own backend they do not."""
     return tuple(

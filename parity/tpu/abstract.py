@@ -38,10 +38,10 @@ from parity.hooks.torchtools import callable_modules
 from parity.models.family import Family, require_meaning
 from parity.models.folder import Case, skeleton
 from parity.models.patches import DTYPES, as_loaded, setting_dtype
-from parity.paths.families import load, with_names
 from parity.paths.jax.candidate import TorchaxBackend, adapt
 from parity.paths.jax.mesh import Devices
 from parity.paths.jax.tracing import scoped, to_jax
+from parity.paths.live import load, with_names
 from parity.paths.loaded import Inputs, Loaded, batched
 from parity.paths.loop import latents_dtype, prepare, shared_arguments
 from parity.paths.port.load import Entry

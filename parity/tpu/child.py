@@ -17,7 +17,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from parity.errors import ParityError, UsageError, summary
-from parity.paths.port.settings import chosen, port_timeout
+from parity.paths.port.settings import chosen
 from parity.paths.worker.extras import end_with_parent, quieten
 from parity.tpu.compiler import Answer, Request
 from parity.versions import installed
@@ -48,7 +48,7 @@ def _answered(request: Request) -> Answer:
     from parity.models.registry import opened
     from parity.paths.port.load import load_entry
 
-    entry = None if request.port is None else load_entry("--port", request.port, port_timeout())
+    entry = None if request.port is None else load_entry("--port", request.port)
     settings = chosen(entry, "torchax", request.candidate)
     devices = _devices(request, settings.text("mesh"), settings.mesh_shape)
     family, case = opened(request.model, height=request.height, width=request.width, num_frames=request.frames)

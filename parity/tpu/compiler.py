@@ -16,7 +16,6 @@ from pathlib import Path
 
 import parity
 from parity.errors import InconclusiveError, UsageError, line_in
-from parity.paths.port.settings import port_timeout
 from parity.paths.worker.process import LATE, too_late
 
 _PROGRAM = "import sys; sys.path.append({!r}); from parity.tpu.child import main; main()"
@@ -153,7 +152,7 @@ def compile_candidate(request: Request, limit: float) -> Answer:
         ) from None
     if request.port is not None and LATE in done.stderr:
         file = Path(request.port.rpartition(":")[0])
-        raise too_late("--port", file, port_timeout(), line_in(file, done.stderr))
+        raise too_late("--port", file, line_in(file, done.stderr))
     if done.returncode or not done.stdout:
         words = done.stderr.strip().splitlines() or ["it said nothing"]
         raise InconclusiveError(f"the compiling process ended with exit code {done.returncode}: {words[-1][:300]}")

@@ -117,7 +117,7 @@ def test_what_is_finished_is_neither_computed_nor_written_again(two: Path, no_st
         ("--seed 1", "seed: 0 and 1"),
         ("--prompt another", "inputs[cond."),
         ("--sites transformer_blocks.1", ""),
-        ("--floors rounding", ""),
+        ("--floors measured", ""),
     ],
 )
 def test_another_run_is_not_resumed(two: Path, tmp_path: Path, words: str, said: str) -> None:

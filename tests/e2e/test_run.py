@@ -14,7 +14,7 @@ import pytest
 from safetensors import safe_open
 
 from parity.golden import Golden, verify
-from parity.models.hunyuan_video_15.family import HunyuanVideo15
+from parity.models.hunyuan_video_15 import HunyuanVideo15
 from parity.models.stage_files import read_stage2
 from tests.paths.sides import inputs, tiny
 from tests.support.cli import Ran, cli

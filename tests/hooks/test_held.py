@@ -23,7 +23,7 @@ def held(whole: Held, step: int) -> dict[str, Record]:
         tap.hold("block", 0, "in.x", given)
         tap.hold("block", 0, "in.mask", None)
         tap.hold("block", 0, "out", (made, given))
-        records = jax_records(*split(tap, reducer), step)
+        records = jax_records(*split(tap), step)
     return {r.key.port: r for r in records}
 
 

@@ -13,7 +13,7 @@ from parity.errors import UsageError
 from parity.models.cogvideox import CogVideoX, CogVideoXSampler
 from parity.models.folder import Case
 from parity.paths.port.load import Entry
-from parity.paths.port.schedule import OwnSampler
+from parity.paths.port.ported import OwnSampler
 from parity.settings import parse
 from tests.paths.sides import tiny
 

@@ -32,7 +32,7 @@ def test_without_a_file_the_full_size_pipelines_numbers_hold(tmp_path: pathlib.P
 def test_size_defaults_to_the_pipelines_own(tmp_path: pathlib.Path, target_size: int) -> None:
     from diffusers.pipelines.hunyuan_video1_5.image_processor import HunyuanVideo15ImageProcessor
 
-    from parity.models.hunyuan_video_15.family import HunyuanVideo15
+    from parity.models.hunyuan_video_15 import HunyuanVideo15
 
     write_config(tmp_path, "transformer", {"target_size": target_size})
     write_config(tmp_path, "vae", {})

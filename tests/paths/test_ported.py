@@ -13,7 +13,7 @@ import torch
 from parity.errors import UsageError
 from parity.models.family import Family
 from parity.models.generic.inputs import LATENT
-from parity.paths.families import reference_case
+from parity.paths.live import reference_case
 from parity.paths.port.load import Entry, checked
 from parity.paths.port.ported import Ported
 from parity.port import Port

@@ -69,7 +69,7 @@ def test_records_and_requests_arrive_whole() -> None:
     assert (first.key, first.moments, first.rows) == (key, moments, "text")
     np.testing.assert_array_equal(first.value, np.eye(3))
     assert math.isnan(arrived.floors[key].linf)
-    plan = Plan(sites=SitePlan("none", (), frozenset(), Held(frozenset({"in"}), most=5)), floors=("fp64",))
+    plan = Plan(sites=SitePlan("none", (), frozenset(), Held(frozenset({"in"}), most=5)), floors=True)
     assert sent(plan) == plan
     assert sent(Plan(follow={"a": Array(np.ones(2), "float16")})).follow["a"].dtype == "float16"
     assert sent(StepRecords(0, ())) == StepRecords(0, ())

@@ -112,7 +112,7 @@ def test_port_that_ends_its_process_is_an_error_of_its_line(tmp_path: Path, capf
     file = tmp_path / "ends.py"
     file.write_text("import os\nos.fork() or os._exit(0)\nprint('goes on', flush=True)\nos._exit(7)\n")
     with contextlib.closing(Worker("candidate")) as real, pytest.raises(UsageError, match=r"exit code 7 at ends\.py:4"):
-        real.port("--port", f"{file}:build", 60.0)
+        real.port("--port", f"{file}:build")
     assert capfd.readouterr().err.split("\n")[0] == "candidate: goes on"  # and none of the stack
 
 

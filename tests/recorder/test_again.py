@@ -234,7 +234,7 @@ def test_body_of_a_candidate_runs_once(tmp_path: Path) -> None:
 
 def test_a_body_cannot_be_left_after_a_step(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="use `with`"):
-        iter(parity.record(tmp_path / "gpu", **load().named, stop_after=1))
+        next(iter(parity.record(tmp_path / "gpu", **load().named, stop_after=1)))
 
 
 # --- Models that remember their calls (caches, counters)

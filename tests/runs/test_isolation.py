@@ -66,13 +66,14 @@ def test_a_port_that_ends_its_process_in_a_call_exits_with_2(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_an_import_that_hangs_in_native_code_is_given_up(tmp_path: Path) -> None:
+def test_an_import_that_hangs_in_native_code_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reference, candidate = write_ports(tmp_path, f"# Native code that looks at no signal\nsum(range(10**15))\n{SAME}")
     with Workers() as openers:
-        openers.of("reference").port("--reference-port", reference, 60.0)
+        openers.of("reference").port("--reference-port", reference)
+        monkeypatch.setenv("PARITY_PORT_TIMEOUT", "2")
         text = r"importing 'port\.py' did not end within 2 s, at port\.py:2; .*PARITY_PORT_TIMEOUT"
         with pytest.raises(UsageError, match=text):
-            openers.of("candidate").port("--port", candidate, 2.0)
+            openers.of("candidate").port("--port", candidate)
 
 
 HANGS = """

@@ -233,8 +233,6 @@ def signs(index: jax.Array, salt: int) -> jax.Array:
 SMALL = 1 << 18
 """Elements up to which a tensor is stacked with others of its shape: a megabyte in float32."""
 
-GroupKey = tuple[tuple[int, ...], str]
-
 
 @dataclass(frozen=True, slots=True)
 class Slot:
@@ -260,7 +258,7 @@ class BatchingReducer:
     """
 
     large: Large | None = None
-    keys: dict[GroupKey, int] = field(default_factory=dict)
+    keys: dict[tuple[tuple[int, ...], str], int] = field(default_factory=dict)
     members: list[list[jax.Array]] = field(default_factory=list)
     alone: dict[int, Any] = field(default_factory=dict)
     pending: list[int] = field(default_factory=list)
@@ -350,12 +348,13 @@ def array_of(x: Any) -> jax.Array:
     return jnp.asarray(x.numpy())
 
 
-def split(tap: Tap, reducer: BatchingReducer) -> tuple[tuple[Entry, ...], Any]:
+def split(tap: Tap) -> tuple[tuple[Entry, ...], Any]:
     """What a tap saw inside a trace: the entries, which stay outside it, and the reductions that it returns."""
+    assert isinstance(tap.reducer, BatchingReducer)
     entries = tap.settled()
     values = [e.value for e in entries if e.kind == "tensor"]
     # What stays of an entry outside the trace is where its reductions will be found.
-    return tuple(replace(e, value=None) for e in entries), (reducer.finish(), values)
+    return tuple(replace(e, value=None) for e in entries), (tap.reducer.finish(), values)
 
 
 def whole(tree: Any) -> Any:

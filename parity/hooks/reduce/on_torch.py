@@ -114,18 +114,14 @@ def to_host_many(reduced: Sequence[Reduced]) -> list[tuple[Moments, np.ndarray]]
         by_device.setdefault(r.sketch.device, []).append(i)
     for members in by_device.values():
         # A float64 travels as two float32 beside the sketches: the bits are copied, not converted.
-        numbers = [reduced[i].moments.reshape(-1).view(torch.float32) for i in members]
-        parts = [p for i, n in zip(members, numbers, strict=True) for p in (reduced[i].sketch, n)]
-        flat = torch.cat(parts).cpu().numpy()
-        at = 0
-        for i, number in zip(members, numbers, strict=True):
-            r = reduced[i]
-            middle = at + r.sketch.numel()
-            end = middle + number.numel()
-            moments = flat[middle:end].copy()
-            moments = moments.view(np.float64) if r.moments.dtype == torch.float64 else _unscaled(moments)
-            host[i] = _combine(math.prod(r.shape), moments.reshape(-1, _PARTS)), flat[at:middle].copy()
-            at = end
+        parts = [p for i in members for p in (reduced[i].sketch, reduced[i].moments.reshape(-1).view(torch.float32))]
+        flat = torch.cat(parts).cpu().split([p.numel() for p in parts])
+        for i, counters, numbers in zip(members, flat[::2], flat[1::2], strict=True):
+            r, moments = reduced[i], numbers.clone()
+            found = (
+                moments.view(torch.float64).numpy() if r.moments.dtype == torch.float64 else _unscaled(moments.numpy())
+            )
+            host[i] = _combine(math.prod(r.shape), found.reshape(-1, _PARTS)), counters.clone().numpy()
     return [host[i] for i in range(len(reduced))]
 
 

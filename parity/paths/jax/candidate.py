@@ -18,7 +18,7 @@ import contextlib
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -161,14 +161,13 @@ class TorchaxBackend(Base):
             if plan is None:
                 return (*self._predicted(params, arguments, kept), ()), ()
             for inlined in (False, True):
-                reducer = self._reducer()
-                tap = self.tap(TracedTap, plan, reducer, rule, names, interop.torch_view(frames))
+                tap = self.tap(TracedTap, plan, self._reducer(), rule, names, interop.torch_view(frames))
                 tap.may_inline, tap.attention = not inlined, lambda: attention_of(self.env)
                 with contextlib.suppress(InsideJitError), inlining() if inlined else contextlib.nullcontext():
                     out, after = self._predicted(params, arguments, kept, tap)
                     break
             with self.env:
-                static, reduced = split(tap, reducer)
+                static, reduced = split(tap)
             return (out, after, reduced), static
 
         return forward
@@ -255,18 +254,9 @@ def _constrained(x: torch.Tensor, devices: Devices) -> torch.Tensor:
 # --- a stage outside the loop
 
 
-@dataclass(frozen=True, slots=True)
-class Rest:
-    """What a call of the trunk leaves that is no array.
-
-    Attributes:
-        entries: the static half of what it observes. calls: how often each module was called in it.
-        out: what the trunk returns, but for its tensors.
-    """
-
-    entries: tuple[Entry, ...]
-    calls: Counter[str]
-    out: Shell
+Left = tuple[tuple[Entry, ...], Counter[str], Shell]
+"""What a call of the trunk leaves that is no array: the static half of what it observes, how often each module was
+called in it, and what it returns, but for its tensors."""
 
 
 class TorchaxStage(TorchaxBackend):
@@ -279,87 +269,64 @@ class TorchaxStage(TorchaxBackend):
 
     def call(self, calls: StepCalls, plan: SitePlan | None) -> Predicted:
         ((branch, given),) = calls.branches.items()
-        outer = _Outer(self.family, plan, branch, self.frames[branch])
-        with self._routed(outer):
-            outer.see({f"in.{name}": x for name, x in given.items()})
-            out = self.family.predict(self.model, given)
-            outer.see({"out": out})
-        if plan is not None and plan.choice != "blocks":
-            # Of the default sites, which the reference has seen, a silent one is a finding: one side skips it.
-            sites = {r.key.site for r in outer.records}
-            require_fired(plan, plan.must_fire, outer.calls, sites, f"{self.family.stage} stage")
-        return {branch: out}, outer.records
-
-    @contextlib.contextmanager
-    def _routed(self, outer: _Outer) -> Iterator[None]:
-        """Within it, a call of the trunk, which holds all weights of the stage, runs its program."""
-        trunk = self.model.get_submodule(self.family.trunk)
-        own = trunk.forward
+        trunk, frames = self.model.get_submodule(self.family.trunk), self.frames[branch]
+        own, inside, called = trunk.forward, list[Record](), Counter[str]()
         if not self.jit:
             self.reached.mark("jit")
 
         def routed(*args: Any, **kwargs: Any) -> Any:
-            given, shell = apart((args, kwargs))
-            tensors = [jax.device_put(array_of(x), self.devices.replicated) for x in given]
-            (out, reduced), rest = self.programs.run(
-                (outer.plan, shell.key), self._call(trunk, own, shell, outer.plan), self.params, tensors, outer.frames
+            """The trunk, which holds all weights of the stage, by its program; call numbers go on from call to call."""
+            tensors, shell = apart((args, kwargs))
+            placed = [jax.device_put(array_of(x), self.devices.replicated) for x in tensors]
+            (out, reduced), (entries, counts, left) = self.programs.run(
+                (plan, shell.key), self._call(trunk, own, shell, plan), self.params, placed, frames
             )
-            outer.add(rest, reduced)
-            return rest.out.filled(interop.torch_view(out))
+            counted = tuple(replace(counted_on(e, called), branch=branch) for e in entries)
+            inside.extend(jax_records(counted, reduced, OUTSIDE, self.family.stage))
+            called.update(counts)
+            return left.filled(interop.torch_view(out))
 
         with replaced(trunk, "forward", routed):
-            yield
+            before = self._own(plan, branch, {f"in.{name}": x for name, x in given.items()})
+            out = self.family.predict(self.model, given)
+            records = [*before, *inside, *self._own(plan, branch, {"out": out})]
+        if plan is not None and plan.choice != "blocks":
+            # Of the default sites, which the reference has seen, a silent one is a finding: one side skips it.
+            sites = {r.key.site for r in records}
+            require_fired(plan, plan.must_fire, {"", *called}, sites, f"{self.family.stage} stage")
+        return {branch: out}, records
+
+    def _own(self, plan: SitePlan | None, branch: str, values: Mapping[str, Any]) -> list[Record]:
+        """Records of the stage's own inputs or outputs, by the ports that its module's hook would give them."""
+        if plan is None or not plan.wants_module(""):
+            return []
+        tap = self._tap(plan, branch, self.frames[branch])
+        for port, value in values.items():
+            tap.see("", 0, port, value)
+        return jax_records(*split(tap), OUTSIDE, self.family.stage)
+
+    def _tap(self, plan: SitePlan, branch: str, frames: Any) -> Tap:
+        return Tap(plan, BatchingReducer(), self.family.rule, (branch,), {branch: interop.torch_view(frames)})
 
     def _call(
         self, trunk: torch.nn.Module, own: Callable[..., Any], shell: Shell, plan: SitePlan | None
-    ) -> Callable[[Any, list[jax.Array], Any], tuple[tuple[list[jax.Array], Any], Rest]]:
+    ) -> Callable[[Any, list[jax.Array], Any], tuple[tuple[list[jax.Array], Any], Left]]:
         """A call of the trunk on jax arrays, traced or not: (weights, tensors, row frames) -> (outputs, reductions).
 
         Args:
             own: the trunk's forward, in whose place its program stands.
         """
 
-        def run(weights: Any, tensors: list[jax.Array], frames: Any) -> tuple[tuple[list[jax.Array], Any], Rest]:
+        def run(weights: Any, tensors: list[jax.Array], frames: Any) -> tuple[tuple[list[jax.Array], Any], Left]:
             args, kwargs = shell.filled(interop.torch_view(tensors))
-            reducer = BatchingReducer()
-            tap = (
-                None if plan is None else Tap(plan, reducer, self.family.rule, ("",), {"": interop.torch_view(frames)})
-            )
+            tap = None if plan is None else self._tap(plan, "", frames)
             with (
                 replaced(trunk, "forward", own),
                 holding(self.model, weights, self.env, self.devices),
                 contextlib.nullcontext() if tap is None else attached(self.model, tap),
             ):
                 out, left = apart(trunk(*args, **kwargs))
-                static, reduced = ((), ([], [])) if tap is None else split(tap, reducer)
-            rest = Rest(static, Counter({} if tap is None else tap.calls), left)
-            return ([array_of(x) for x in out], reduced), rest
+                static, reduced = ((), ([], [])) if tap is None else split(tap)
+            return ([array_of(x) for x in out], reduced), (static, Counter({} if tap is None else tap.calls), left)
 
         return run
-
-
-class _Outer:
-    """What one run of a stage observes: the stage's own ports, and the calls of its trunk one after the other."""
-
-    def __init__(self, stage: Stage, plan: SitePlan | None, branch: str, frames: Any) -> None:
-        self.stage, self.plan, self.branch, self.frames = stage, plan, branch, frames
-        self.records: list[Record] = []
-        self.calls: Counter[str] = Counter()
-
-    def see(self, values: Mapping[str, Any]) -> None:
-        """The module's inputs or outputs, by the ports that its own hook would give them."""
-        if self.plan is None or not self.plan.wants_module(""):
-            return
-        self.calls[""] = 1
-        reducer = BatchingReducer()
-        tap = Tap(self.plan, reducer, self.stage.rule, (self.branch,), {self.branch: interop.torch_view(self.frames)})
-        for port, value in values.items():
-            tap.see("", 0, port, value)
-        entries, reduced = split(tap, reducer)
-        self.records += jax_records(entries, reduced, OUTSIDE, self.stage.stage)
-
-    def add(self, rest: Rest, reduced: Any) -> None:
-        """The records of one call of the trunk, their call numbers after those of the calls before."""
-        entries = tuple(replace(counted_on(e, self.calls), branch=self.branch) for e in rest.entries)
-        self.records += jax_records(entries, reduced, OUTSIDE, self.stage.stage)
-        self.calls.update(rest.calls)

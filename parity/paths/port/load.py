@@ -2,6 +2,7 @@
 
 Whatever goes wrong is one line that names the user's file and line; `PARITY_DEBUG=1` prints the traceback beside it.
 The limit is kept by faulthandler: it ends the process, native code that never returns included, and says where it was.
+What a port's code changes for its whole process is seen, said, and put back.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
 
 import torch
+from torch import overrides
+from torch.utils import _python_dispatch as dispatch
 
 from parity.errors import ParityError, PassingError, UsageError, line_of, summary
 from parity.hooks.torchtools import on_jax
 from parity.paths.port.installed import Installations, Modules, importable
-from parity.paths.port.settings import PortInfo
-from parity.paths.port.state import kept
+from parity.paths.port.settings import PortInfo, port_timeout
 from parity.port import Case, Layout, Port, Runs
 from parity.settings import BY_NAME
-
-DEFAULT_TIMEOUT = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +62,7 @@ class Entry(PortInfo):
         return contextlib.nullcontext() if self.modules is None else importable(self.path.parent, self.modules)
 
 
-def load_entry(option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> Entry:
+def load_entry(option: str, text: str) -> Entry:
     """Import a port's file.
 
     Raises:
@@ -85,7 +86,7 @@ def load_entry(option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> Entr
         raise UsageError(f"{option}: cannot read '{name}': {error.strerror}") from None
     said: list[str] = []
     with kept(said):
-        module, modules = _import(option, file, timeout)
+        module, modules = _import(option, file)
     if not hasattr(module, function):
         found = [n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__]
         raise UsageError(f"{option}: '{name}' has no '{function}'; functions in it: {', '.join(found) or 'none'}")
@@ -107,7 +108,7 @@ def load_entry(option: str, text: str, timeout: float = DEFAULT_TIMEOUT) -> Entr
     )
 
 
-def _import(option: str, file: Path, timeout: float) -> tuple[ModuleType, Modules]:
+def _import(option: str, file: Path) -> tuple[ModuleType, Modules]:
     name = f"parity_port_{option.strip('-').replace('-', '_')}_{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
@@ -115,7 +116,7 @@ def _import(option: str, file: Path, timeout: float) -> tuple[ModuleType, Module
     module = importlib.util.module_from_spec(spec)
     modules: Modules = {}
     sys.modules[name] = module
-    faulthandler.dump_traceback_later(timeout, exit=True, file=2)  # which its worker passes on
+    faulthandler.dump_traceback_later(port_timeout(), exit=True, file=2)  # which its worker passes on
     try:
         with importable(file.parent, modules), failures(f"{option}: importing '{file.name}'", file):
             spec.loader.exec_module(module)
@@ -254,3 +255,92 @@ def _a(value: Any) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}"
     return "None" if value is None else f"of type {type(value).__name__}"
+
+
+# --- what a port's code may change for the whole process
+
+
+Switch = tuple[Callable[[], Any], Callable[[Any], Any]]
+"""What reads a setting of the process, and what sets it."""
+Pile = tuple[Callable[[], int], Callable[[], object]]
+"""What counts things that are added one after the other, and what takes the last one away."""
+
+
+@contextlib.contextmanager
+def kept(said: list[str]) -> Iterator[None]:
+    """Within it, code of a port runs; on leaving, what it changed is put back and named in `said`."""
+    before = {name: read() for name, (read, _) in _switches().items()}
+    counts, torchax = {name: count() for name, (count, _) in _piles().items()}, _torchax_on()
+    try:
+        yield
+    finally:
+        if _torchax_on() and not torchax:  # before torch's modes, of which it has some
+            said.append("turned torchax on for the process (torchax.enable_globally)")
+            sys.modules["torchax"].disable_globally()
+        for name, (read, write) in _switches().items():
+            now, old = read(), before.get(name, _JAX.get(name))
+            if now != old:
+                said.append(f"changed {name} from {old} to {now}")
+                write(old)
+        for name, (count, drop) in _piles().items():
+            if more := max(count() - counts[name], 0):
+                said.append(f"left {more} of {name}")
+                for _ in range(more):
+                    drop()
+
+
+def _switches() -> dict[str, Switch]:
+    """By name: torch's, and JAX's where it is imported."""
+    if "jax" not in sys.modules:
+        return _SWITCHES
+    config = sys.modules["jax"].config
+    return _SWITCHES | {name: (partial(getattr, config, name), partial(config.update, name)) for name in _JAX}
+
+
+def _piles() -> dict[str, Pile]:
+    """By name: torch's modes, and its hooks on all modules."""
+    hooks = {
+        name: x
+        for name, x in vars(torch.nn.modules.module).items()
+        if name.startswith("_global_") and isinstance(x, dict)
+    }
+    return _MODES | {f"torch's {name}": (x.__len__, x.popitem) for name, x in hooks.items()}
+
+
+def _torchax_on() -> bool:
+    return "torchax" in sys.modules and bool(sys.modules["torchax"].default_env().enabled)
+
+
+_JAX = {
+    "jax_enable_x64": False, "jax_default_matmul_precision": None, "jax_numpy_dtype_promotion": "standard",
+    "jax_disable_jit": False, "jax_debug_nans": False, "jax_default_device": None, "jax_numpy_rank_promotion": "allow",
+}  # fmt: skip
+"""JAX's, and what a new process has, for a port that imports JAX itself."""
+
+_SWITCHES: dict[str, Switch] = {
+    "torch's default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "torch's float32 matmul precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    # None: setting the CPU explicitly would leave a mode on.
+    "torch's default device": (
+        torch.get_default_device,
+        lambda device: torch.set_default_device(None if device.type == "cpu" else device),
+    ),
+    "torch's gradient mode": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "torch's deterministic mode": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+    **{
+        f"torch's autocast on {device}": (
+            partial(torch.is_autocast_enabled, device),
+            partial(torch.set_autocast_enabled, device),
+        )
+        for device in ("cpu", "cuda")
+    },
+    "the working folder": (os.getcwd, os.chdir),
+}
+
+_MODES: dict[str, Pile] = {
+    "torch's function modes": (
+        lambda: len(overrides._get_current_function_mode_stack()),
+        overrides._pop_mode,
+    ),
+    "torch's dispatch modes": (lambda: len(dispatch._get_current_dispatch_mode_stack()), dispatch._pop_mode),
+}

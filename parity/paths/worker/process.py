@@ -33,7 +33,7 @@ from typing import IO, Any
 import parity
 from parity.errors import InconclusiveError, ParityError, UsageError, line_in
 from parity.paths.plan import Ends, Forced, Opener, Plan, Role, Spec, State
-from parity.paths.port.settings import PortInfo
+from parity.paths.port.settings import PortInfo, port_timeout
 from parity.paths.worker import wire
 from parity.records import Facts, StepRecords
 from parity.redact import printable
@@ -45,23 +45,21 @@ _LONGEST_LINE = 1 << 16
 """Bytes of what a side prints that are one line at most."""
 
 
-def too_late(option: str, file: Path, timeout: float, where: str) -> UsageError:
+def too_late(option: str, file: Path, where: str) -> UsageError:
     """The error for an import that took too long, and was ended with its process; `where`: the line it was at."""
     at = f", at {where}" if where else ""
     return UsageError(
-        f"{option}: importing '{file.name}' did not end within {timeout:g} s{at}; do the work inside the function, or "
-        "set PARITY_PORT_TIMEOUT to more seconds"
+        f"{option}: importing '{file.name}' did not end within {port_timeout():g} s{at}; do the work inside the "
+        "function, or set PARITY_PORT_TIMEOUT to more seconds"
     )
 
-
-Launcher = Callable[[int, int, int], Any]
-"""Starts a worker that reads requests from, answers to, and prints to these descriptors, as `subprocess.Popen` does."""
 
 STARTER = ThreadPoolExecutor(1, "parity-starts")
 """Starts all workers: the kernel ends one with the thread that started it, and this one ends with the process."""
 
-LAUNCHERS: dict[str, Launcher] = {}
-"""Role -> how its workers are started, if not as an interpreter of their own; for tests."""
+LAUNCHERS: dict[str, Callable[[int, int, int], Any]] = {}
+"""Role -> what starts its workers, if not as an interpreter of their own; for tests. A worker reads requests from,
+answers to, and prints to these descriptors, as with `subprocess.Popen`."""
 
 
 class RemoteError(Exception):
@@ -103,7 +101,7 @@ class Worker:
         # A worker that nobody refers to any more, or that is left at the interpreter's end, leaves no process behind.
         self._let_go = weakref.finalize(self, _end, self._process, self._to)
 
-    def port(self, option: str, text: str, timeout: float) -> PortInfo:
+    def port(self, option: str, text: str) -> PortInfo:
         """Import a port there.
 
         Raises:
@@ -111,11 +109,11 @@ class Worker:
         """
         self.file = Path(text.rpartition(":")[0])
         try:
-            info: PortInfo = self.ask("port", option=option, text=text, timeout=timeout)
+            info: PortInfo = self.ask("port", option=option, text=text)
         except UsageError:
             if not any(line.startswith(LATE) for line in self._said):
                 raise
-            raise too_late(option, self.file, timeout, self._line("\n".join(self._said))) from None
+            raise too_late(option, self.file, self._line("\n".join(self._said))) from None
         return info
 
     def open(self, spec: Spec) -> ProcessSide:

@@ -55,8 +55,8 @@ class Server:
     def imports(self) -> None:
         load_torchax()
 
-    def port(self, option: str, text: str, timeout: float) -> object:
-        return self.host.port(option, text, timeout)
+    def port(self, option: str, text: str) -> object:
+        return self.host.port(option, text)
 
     def open(self, side: int, spec: Spec) -> None:
         self.sides[side] = self.host.open(spec)

@@ -12,7 +12,7 @@ import torch
 
 from parity.errors import UsageError
 from parity.models.folder import Case, GenerationSpec
-from parity.models.hunyuan_video_15.family import BYT5, QWEN, HunyuanVideo15
+from parity.models.hunyuan_video_15 import BYT5, QWEN, HunyuanVideo15
 from parity.models.registry import resolve_model
 from parity.models.stage_files import Conditions, read_stage1, write_stage1
 from parity.settings import parse

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from parity.hooks.rows import Part, take
+from parity.models import hunyuan_video_15 as hunyuan
 from parity.models.folder import load_part
-from parity.models.hunyuan_video_15 import transformer as hunyuan
-from parity.models.hunyuan_video_15.traced import traceable
+from parity.models.hunyuan_video_15 import traceable
 from parity.settings import Reached, Settings, parse
 from tests.paths.sides import apart, inputs, tiny
 

@@ -1,1 +1,0 @@
-"""HunyuanVideo-1.5."""
