@@ -211,6 +211,8 @@ def callee(
     kind = runs or port.runs or _runs(port, nest, tensors, library)
     if kind != "jax" and port.module is not None and not isinstance(port.module, torch.nn.Module):
         raise UsageError(f"the {role} runs in {kind} and its module is of type {type(port.module).__name__}")
+    if kind == "torch" and isinstance(port.module, torch.nn.Module) and runs_of(port.module) == "torchax":
+        raise UsageError(f"the {role} runs in torch and the tensors of its module are torchax's: leave `runs` out")
     return Callee(port=port, invoke=invoke, runs=kind, name=_name(own), nest=nest, tensors=tensors, file=_file(own))
 
 

@@ -465,6 +465,15 @@ def test_the_caller_s_modules_and_torchax_s_switch_stay_as_they_were() -> None:
         assert (id(p), p.dtype, torch.equal(p, values)) == (same, dtype, True)
 
 
+def test_a_module_of_torchax_does_not_run_in_torch() -> None:
+    import torchax
+
+    with torchax.default_env():
+        module = copy.deepcopy(NET).to("jax")
+    with pytest.raises(UsageError, match="the tensors of its module are torchax's: leave `runs` out"):
+        parity.compare(NET, Port(module=module, runs="torch"), X)
+
+
 class Unseen(torch.nn.Module):
     """What it calls meets no name of the reference's."""
 

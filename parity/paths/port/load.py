@@ -236,6 +236,8 @@ def _fault(port: Port, runs: str, is_torch: bool) -> str | None:
         return f"`runs` is {runs!r} and `module` {_a(port.module)}; it needs a torch.nn.Module"
     if runs == "jax" and is_torch:
         return "`runs` is 'jax' and `module` a torch.nn.Module; use 'torchax'"
+    if runs == "torch" and isinstance(port.module, torch.nn.Module) and runs_of(port.module) == "torchax":
+        return "`runs` is 'torch' and the tensors of `module` are torchax's: leave it out, or give 'torchax'"
     if runs != "jax" and port.weights is not None:
         return f"`weights` are given beside a torch `module` (runs={runs!r}), which holds its own: leave one out"
     if port.layout not in get_args(Layout):
