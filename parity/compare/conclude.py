@@ -219,7 +219,7 @@ LAST_STEP = (
 
 NO_STEP = (
     "no scheduler was recorded: what guidance and the scheduler make of the predictions was compared as the next step "
-    "is given it, of the last step not at all; give parity.record the scheduler"
+    "is given it, of the last step not at all; give parity.record the scheduler that the loop steps with"
 )
 
 

@@ -395,7 +395,8 @@ def _finish(recording: Recording, complete: bool) -> None:
         say(f"in step {at} a branch was called more than once: the last call of each is recorded")
     if recording.steps.stepped is False and count:
         say(
-            "the scheduler that was given made no step; steps end where the timestep changes. Give the one that is used"
+            "the scheduler that was given made no step; steps end where the timestep changes. Give the one that the "
+            "loop steps with, where there is one"
         )
     if called and not (recording.steps.called or recording.steps.traced):
         say(NOT_CALLED)
