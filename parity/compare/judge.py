@@ -256,38 +256,40 @@ class _Step:
                 yield at
 
     def excuse_masks(self, sites: list[SiteDiff]) -> None:
-        """A port's masks are not compared where the rows that they let through are the reference's: elsewhere in the
-        text, or all that there is of it, where a side leaves its padding out and needs no mask, or one of all ones."""
+        """A mask is not compared where the rows that it lets through are the reference's, elsewhere or in another
+        order. Where it lets others through, the rows beside it are not. Of text without its padding: `_excuse_cut`."""
         for i in self.meeting.others:
             d, (a, b) = sites[i], (at[i] for at in self.meeting.at)
-            if a < 0 or b < 0:
+            if a < 0 or b < 0 or not any(map(is_mask, masks := (self.ours[a], self.theirs[b]))):
                 continue
-            masks = self.ours[a], self.theirs[b]
-            if not any(map(is_mask, masks)):
-                continue
-            others = [j for j, e in enumerate(sites) if call_of(e.key) == call_of(d.key) and i != j]
-            of_rows = (sites[j] for j in others if not sites[j].key.is_apart)
-            read = [e for e in of_rows if (e.rows and self.meeting.own[i]) or e.note == REORDERED]
+            beside = [j for j, e in enumerate(sites) if call_of(e.key) == call_of(d.key) and i != j]
+            whole = [sites[j] for j in beside if not sites[j].key.is_apart]
+            read = [e for e in whole if (e.rows and self.meeting.own[i]) or e.note == REORDERED]
             as_many = bool(keys_through(masks[0]) & keys_through(masks[1])) and "mask" in d.key.port
             if as_many and beyond(d) and read and not any(map(beyond, read)):
                 note = "it lets as many keys through, and the rows that it reads are the reference's"
-                sites[i] = d = replace(d, verdict="not compared", note=note)
-            elif not as_many and d.key.module != "" and beyond(d) and d.verdict == "pass":
-                for j in others:  # the mask is what differs
+                sites[i] = replace(d, verdict="not compared", note=note)
+            elif not as_many and d.key.module != "" and d.verdict == "pass" and beyond(d):
+                for j in beside:
                     e = sites[j]
-                    if e.key.is_input and e.shapes[0][1:2] == d.shapes[0][-1:] and "mask" not in e.key.port:
+                    of_mask = e.shapes[0][1:2] == d.shapes[0][-1:] and "mask" not in e.key.port
+                    if e.key.is_input and of_mask and beyond(e):
                         note = "which of its rows are read, a mask says that differs"
-                        sites[j] = replace(e, verdict="not compared", note=note) if beyond(e) else e
-            if not self.meeting.own[i]:
-                continue
-            missing = any(mask.kind == "none" for mask in masks)
-            for j in others if missing or d.verdict == "not compared" else ():
-                e = sites[j]
-                agrees, unlike = e.note in (UNREAD, REORDERED), e.verdict == "not compared" and e.key.is_input
-                if (agrees or unlike) and _is_cut(e.shapes, masks) and (agrees or self._may_be_cut(j)):
-                    sites[j] = e if agrees else replace(e, note=CUT)
-                    if missing:
-                        sites[i] = replace(d, verdict="not compared", note=f"a mask against None, beside rows {CUT}")
+                        sites[j] = replace(e, verdict="not compared", note=note)
+            if self.meeting.own[i]:
+                self._excuse_cut(sites, i, beside, masks)
+
+    def _excuse_cut(self, sites: list[SiteDiff], i: int, beside: Sequence[int], masks: Sequence[Record]) -> None:
+        """All that there is of a text is read where a side leaves its padding out; it needs no mask then, or one of all
+        ones."""
+        d, missing = sites[i], any(mask.kind == "none" for mask in masks)
+        for j in beside if missing or d.verdict == "not compared" else ():
+            e = sites[j]
+            agrees, unlike = e.note in (UNREAD, REORDERED), e.verdict == "not compared" and e.key.is_input
+            if (agrees or unlike) and _is_cut(e.shapes, masks) and (agrees or self._may_be_cut(j)):
+                sites[j] = e if agrees else replace(e, note=CUT)
+                if missing:
+                    sites[i] = replace(d, verdict="not compared", note=f"a mask against None, beside rows {CUT}")
 
     def _may_be_cut(self, j: int) -> bool:
         """Whether the rows that are read of one side may be the other side's rows, by their norms."""
@@ -350,7 +352,7 @@ class _Step:
         return bool((apart <= max(abs(factor), 1.0) * np.array([*most, near, near])).all())
 
 
-def _is_cut(shapes: tuple[tuple[int, ...], tuple[int, ...]], masks: tuple[Record, Record]) -> bool:
+def _is_cut(shapes: tuple[tuple[int, ...], tuple[int, ...]], masks: Sequence[Record]) -> bool:
     """Whether a tensor has as many rows on one side as the mask of the other side lets through of all."""
     sides = ((masks[0], shapes[0], shapes[1]), (masks[1], shapes[1], shapes[0]))
     return any(
