@@ -47,7 +47,7 @@ def least(record: Record) -> Floor:
     if _adds_exactly(record.dtype, largest, g):
         return Floor(0.0, None if record.sketch is None else np.zeros(g.bins, np.float32), linf=0.0)
     relative = HALF_ULP * (4.0 + math.sqrt(g.rows * g.channels / 2**18))
-    stored = STORED.get(record.dtype, 0.0)
+    stored = 0.0 if record.key.is_set else STORED.get(record.dtype, 0.0)  # sums over rows are float32
     one = stored * (largest if math.isfinite(largest) else 0.0)
     # All of a tensor that nobody computes, as noise, is rounded so where the other side has it in float32.
     bins = None

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.compare.births import CUT, Argument, Arguments, Births, Excuse, above, beyond, call_of, unknown
+from parity.compare.births import CUT, Argument, Arguments, Births, Excuse, above, beyond, call_of
 from parity.compare.metrics import (
     ALIKE,
     LINF_LIMIT,
@@ -35,6 +35,7 @@ from parity.compare.metrics import (
     UNREAD,
     between,
     compared,
+    distance,
     is_mask,
     keys_through,
     ratios,
@@ -112,8 +113,8 @@ class Judge:
             )
         step = _Step(meeting, ours, theirs, floors)
         sites = step.measured()
-        _read(sites, meeting.parts)
-        _set_in_order(sites, meeting.sets)
+        step.read(sites)
+        step.set_in_order(sites)
         _narrow(sites)
         _tell_apart(sites)
         if self.branches.crossed:
@@ -255,6 +256,57 @@ class _Step:
             if rows > many > 1 and rows % many == 0 and len({self._sketches(i) for i in at}) == 1:
                 yield at
 
+    def read(self, sites: list[SiteDiff]) -> None:
+        """What is read alone decides: not rows that no query reads, nor frames beyond what a picture shows. In a norm
+        over both, many that nobody reads hide the few that are read."""
+        for i, j in self.meeting.parts.items():
+            whole, part = sites[i], sites[j]
+            if np.isnan(part.distance.ratio) and part.distance.rel_l2 != 0.0:
+                continue
+            if self._apart(j) > 2.0 * self._apart(i):  # the masks say otherwise which rows of the same are read
+                continue
+            numbers = {name: getattr(part, name) for name in ("distance", "cosine", "max_abs", "linf_ratio", "peak")}
+            if not beyond(part):  # else the whole's bins say where it differs
+                note = unread(whole.key) if beyond(whole) else whole.note
+                whole = replace(whole, bins=part.bins, note=note)
+            sites[i] = replace(whole, **numbers)
+
+    def set_in_order(self, sites: list[SiteDiff]) -> None:
+        """Of rows that are read nothing depends on the order, or on where they stand, but by a position that a module
+        gives them: what it makes of that shows it. Where nobody knows the rows, a mask that moves with them says so."""
+        masks = [d.key for d in sites if "mask" in d.key.port and beyond(d)]
+        moved = {key.branch for key in masks} | {(key.branch, "") for key in masks if key.module == ""}
+        for i, j in self.meeting.sets.items():
+            whole, part = sites[i], sites[j]
+            least = np.fmax(self._floor(j), SUMS * self._floor(self.meeting.parts.get(i, i)))
+            far = distance(part.distance.rel_l2 * self._norm(j), self._norm(j), float(least))
+            agrees, unlike = far.ratio <= L2_LIMIT, whole.verdict == "not compared" and not math.isnan(far.ratio)
+            may_move = whole.rows or (whole.key.branch, "") in moved or (whole.key.module and whole.key.branch in moved)
+            if may_move and (unlike or (agrees and beyond(whole))):
+                note = REORDERED if agrees else whole.note
+                sites[i] = replace(
+                    whole, distance=far, cosine=part.cosine, peak=0.0, bins=(), verdict="pass", note=note
+                )
+        rows = {(call_of(d.key), n) for d in sites if d.note == REORDERED and d.key.is_input for n in d.shapes[0][1:2]}
+        for i in self.meeting.inputs if rows else ():
+            d = sites[i]
+            moves = all(d.dtypes) and any((call_of(d.key), n) in rows for n in d.shapes[0][:2])
+            if moves and d.verdict == "pass" and "mask" not in d.key.port and beyond(d) and self._same_values(i, 1.0):
+                note = "the reference's values in another order, as the rows are that they are for"
+                sites[i] = replace(d, verdict="not compared", note=note)
+
+    def _apart(self, i: int) -> float:
+        """How far two records are apart, in the reference's units."""
+        return float(self.numbers[i, 0]) * self._norm(i)
+
+    def _norm(self, i: int) -> float:
+        at = self.moments[0][i]
+        return NAN if at < 0 else float(self.ours.numbers[at, 3])
+
+    def _floor(self, i: int) -> float:
+        at = self.meeting.floors[i]
+        return NAN if at < 0 else float(self.floors.numbers[at, 0])
+
     def excuse_masks(self, sites: list[SiteDiff]) -> None:
         """A mask is not compared where the rows that it lets through are the reference's, elsewhere or in another
         order. Where it lets others through, the rows beside it are not. Of text without its padding: `_excuse_cut`."""
@@ -369,38 +421,9 @@ def _gathered(column: np.ndarray, starts: np.ndarray, size: int) -> np.ndarray:
     return column[starts[:, None] + np.arange(size)]
 
 
-def _read(sites: list[SiteDiff], parts: Mapping[int, int]) -> None:
-    """What is read alone decides: not rows that no query reads, nor frames beyond what a picture shows. In a norm over
-    both, many that nobody reads hide the few that are read."""
-    for i, j in parts.items():
-        whole, part = sites[i], sites[j]
-        if np.isnan(part.distance.ratio) and part.distance.rel_l2 != 0.0:
-            continue
-        if whole.distance.rel_l2 == 0.0:  # the same rows, of which the masks say otherwise which are read
-            continue
-        numbers = {name: getattr(part, name) for name in ("distance", "cosine", "max_abs", "linf_ratio", "peak")}
-        if not beyond(part):  # else the whole's bins say where it differs
-            note = unread(whole.key) if beyond(whole) else whole.note
-            whole = replace(whole, bins=part.bins, note=note)
-        sites[i] = replace(whole, **numbers)
-
-
-def _set_in_order(sites: list[SiteDiff], sets: Mapping[int, int]) -> None:
-    """Of rows that are read nothing depends on the order, or on where they stand, but by a position that a module gives
-    them: what it makes of that shows it. Of what the model is given only masks that move with them say so."""
-    for i, j in sets.items():
-        whole, part = sites[i], sites[j]
-        agrees, unlike = not beyond(part), whole.verdict == "not compared" and not unknown(part)
-        if not (unlike or (agrees and beyond(whole))):
-            continue
-        beside = (d for d in sites if call_of(d.key) == call_of(whole.key) and "mask" in d.key.port)
-        if whole.key.module == "" and not any(map(beyond, beside)):
-            continue
-        numbers = {
-            name: getattr(part, name) for name in ("distance", "cosine", "max_abs", "linf_ratio", "peak", "bins")
-        }
-        sites[i] = replace(whole, **numbers, verdict="pass", note=REORDERED if agrees else whole.note)
-
+SUMS = 5.0
+"""How far sums over rows are apart at most where the rows are by one: 2.5 if each is rounded by itself; rounding of
+weights moves all rows alike."""
 
 WIDEST = 0.1 / L2_LIMIT
 """Relative floor of a module that is given the same on both sides, to the bit: a dtype moves no more by itself."""

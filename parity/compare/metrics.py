@@ -163,10 +163,17 @@ def compared(a: Record | None, b: Record | None, floor: Floor | None, drawn: Sit
     if a.kind == b.kind == "tensor":
         return _tensors(a, b, floor, drawn, own=own)
     equal = a.kind == b.kind and (a.value == b.value or (a.value != a.value and b.value != b.value))  # NaN is NaN
-    if equal or (nothing(a) and nothing(b)) or _same_number(a, b):
+    if equal or (nothing(a) and nothing(b)) or _same_number(a, b) or _no_mask(a, b):
         return replace(drawn, distance=_EQUAL)
     inside = own and (_is_zero_for_none(a, b) if a.key.module == "" else not (is_mask(a) or is_mask(b)))
     return _unlike(replace(drawn, note=f"{what(a)} against {what(b)}"), inside)
+
+
+def _no_mask(a: Record, b: Record) -> bool:
+    """Whether one side has no mask and the other one that lets every key through; zeros may let none through."""
+    tensor = a if a.kind == "tensor" else b
+    every = {*tensor.shape[-1:]} == keys_through(tensor) and not is_zero(tensor)
+    return {a.kind, b.kind} == {"none", "tensor"} and "mask" in a.key.port and every
 
 
 def _same_number(a: Record, b: Record) -> bool:

@@ -109,7 +109,8 @@ def kept(rows: Any, which: Any) -> Any:
     if which.ndim > 1 and which.shape[0] != rows.shape[0]:
         which = which.any(0)
     zero = rows.new_zeros(()) if hasattr(rows, "new_zeros") else 0
-    return rows.where(which.reshape(-1, rows.shape[1], *([1] * (rows.ndim - 2))), zero)
+    items = which.shape[0] if which.ndim > 1 else 1
+    return rows.where(which.reshape(items, rows.shape[1], *([1] * (rows.ndim - 2))), zero)
 
 
 def unordered(rows: Any) -> Any:
@@ -118,7 +119,16 @@ def unordered(rows: Any) -> Any:
     As far as rows are apart, so far are such sums at most. Neighbouring channels of one row are taken together, so that
     rows which exchange some differ.
     """
-    rows = rows if rows.dtype == torch.float64 else rows.to(torch.float32)
+    # A compiler makes no copies of the rows; torch makes some in float32.
+    pieces = [rows] if hasattr(rows, "_elem") else rows.split(AT_ONCE, 1)
+    return sum(_sums(piece if piece.dtype == torch.float64 else piece.to(torch.float32)) for piece in pieces)
+
+
+AT_ONCE = 4096
+"""Rows whose sums are made together."""
+
+
+def _sums(rows: Any) -> Any:
     beside = rows.roll(1, -1)
     return torch.stack([x.sum(1) for x in (rows, rows.abs(), (rows + beside).abs(), (rows - beside).abs())], 1)
 

@@ -156,12 +156,23 @@ def _stand_there(rows: Sequence[tuple[torch.Tensor, torch.Tensor]], ours: torch.
 
 def in_order(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
     """The candidate's rows [B, R, ...] in the order of those of the reference's that they are nearest to; as they stand
-    where two are nearest to one: then they are others, or in the reference's order already."""
+    where no order brings them nearer."""
     if not 1 < ours.shape[1] <= MOST_ROWS:
         return theirs
-    a, b = (x[0].flatten(1).to(torch.float32) for x in (ours, theirs))
-    nearest = torch.cdist(a, b).argmin(1)
-    return theirs[:, nearest] if nearest.unique().numel() == len(nearest) else theirs
+    return torch.stack([b[_nearest(real(a).flatten(1), real(b).flatten(1))] for a, b in zip(ours, theirs, strict=True)])
+
+
+def _nearest(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
+    """For each row of [R, C] another of the candidate's."""
+    a, b = (torch.nan_to_num(x.to(torch.float32)) for x in (ours, theirs))
+    far, stands = torch.cdist(a - a.mean(0), b - a.mean(0)), torch.arange(len(a), device=a.device)
+    found = far.argmin(1)
+    if found.unique().numel() < len(found):
+        free = far.clone()
+        for i in range(len(found)):
+            found[i] = free[i].argmin()
+            free[:, found[i]] = torch.inf
+    return found if far[stands, found].norm() < far.diagonal().norm() else stands
 
 
 MOST_ROWS = 4096

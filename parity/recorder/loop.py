@@ -226,7 +226,7 @@ class Loop:
 
     def _placed(self, x: Any) -> np.ndarray:
         """A tensor, or an array of numpy's or JAX's, on the host with the channels in their place."""
-        held = np.asarray(self.kind.host(x)) if isinstance(x, torch.Tensor) else widen16(np.asarray(_whole(x)))
+        held = self._values_of(x)
         return np.moveaxis(held, -1, 1) if self.recording.asked.layout == "channels_last" and held.ndim > 2 else held
 
     def finishing(self, processor: Any) -> contextlib.AbstractContextManager[None]:
@@ -260,20 +260,28 @@ class Loop:
         """Within it, `parity.tap` records what it is given."""
 
         def named(name: str, x: Any) -> None:
-            if not self.recording.wanted() or not isinstance(x, (torch.Tensor, np.ndarray)):
+            if not self.recording.wanted():
                 return
             with self.recording.guard():
+                if _is_traced(x) or not hasattr(x, "dtype"):
+                    what = "a value of a compiled function" if _is_traced(x) else f"of type {type(x).__name__}"
+                    self.recording.tell(f"parity.tap('{name}', x): x is {what} and is not recorded")
+                    return
                 module, _, port = name.partition(":")
                 counted = f"{self.steps.number} {name}"
                 call = self._named[counted]
                 self._named[counted] += 1
                 key = Key(LOOP_STAGE, self.steps.number, "", f"{module}:{port or 'out'}", call)
-                value = np.ascontiguousarray(x if isinstance(x, np.ndarray) else self.kind.host(x))
+                value = np.ascontiguousarray(self._values_of(x))
                 value = value.view(value.real.dtype) if np.iscomplexobj(value) else value
                 self.steps.part.append(replace(value_record(key, value, _dtype(x)), value=None))
 
         with listening(named):
             yield
+
+    def _values_of(self, x: Any) -> np.ndarray:
+        """Of a tensor, or an array of numpy's or JAX's; 16-bit floats as float32."""
+        return np.asarray(self.kind.host(x)) if isinstance(x, torch.Tensor) else widen16(np.asarray(_whole(x)))
 
 
 _STEP = ("model_output", "timestep", "sample")
@@ -296,6 +304,10 @@ def _whole(x: Any) -> Any:
     from parity.hooks.reduce.on_jax import whole  # jax, for a script that has it
 
     return whole(x)
+
+
+def _is_traced(x: Any) -> bool:
+    return "jax" in sys.modules and isinstance(x, sys.modules["jax"].core.Tracer)
 
 
 def _dtype(x: Any) -> str:

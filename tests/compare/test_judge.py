@@ -493,11 +493,20 @@ def test_rows_that_are_read_and_equal_need_no_floor() -> None:
 
 
 def test_rows_that_are_read_are_not_hidden_by_many_that_are_not() -> None:
+    walk, unread = Walk(), 1e8 * noise(7)
+    for site in ("a:in.x", "a:out"):
+        read = moved(X, 0.5 if site == "a:in.x" else FAR)
+        walk.pair(*(tensor(site, np.concatenate([x, unread], 1)) for x in (X, read)))
+        walk.pair(tensor(f"{site}@{READ}", X), tensor(f"{site}@{READ}", read))
+    assert births(walk.judge()) == {"a:out": "module"}
+
+
+def test_other_rows_of_what_agrees_are_no_difference() -> None:
     walk = Walk()
     for site in ("a:in.x", "a:out"):
         walk.site(site, 0.5)
-        walk.pair(tensor(f"{site}@{READ}", X), tensor(f"{site}@{READ}", moved(X, 0.5 if site == "a:in.x" else FAR)))
-    assert births(walk.judge()) == {"a:out": "module"}
+        walk.pair(tensor(f"{site}@{READ}", X), tensor(f"{site}@{READ}", moved(X, FAR)))
+    assert births(walk.judge()) == {}
 
 
 @pytest.mark.parametrize(

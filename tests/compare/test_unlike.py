@@ -243,9 +243,22 @@ def test_text_in_another_order_is_judged_by_the_mask_beside_it(
         sides = (np.where(KEYS[None, :, None], rows, 0), np.where(mask[None, :, None], rows[:, ::-1], 0))
         walk.pair(*(tensor(f"b:in.text@{part}", x if part == "read" else x.sum(1)) for x in sides))
     walk.pair(tensor("b:in.text_mask", KEYS[None]), tensor("b:in.text_mask", mask[None]))
+    walk.pair(tensor("b:in.rope", rows[0]), tensor("b:in.rope", rows[0, ::-1]))
     found = walk.judge(Judge(port=True))
     assert (found["cond/b:in.text"].verdict, found["cond/b:in.text"].note) == (text, text_is)
     assert found["cond/b:in.text_mask"].verdict == mask_is
+    assert found["cond/b:in.rope"].verdict == ("not compared" if text == "pass" else "fail")
+
+
+@pytest.mark.parametrize(
+    ("mask", "verdict"), [(np.ones(64, bool), "pass"), (np.zeros((1, 1, 64), np.float32), "fail"), (KEYS, "fail")]
+)
+def test_no_mask_is_one_that_lets_every_key_through(mask: np.ndarray, verdict: str) -> None:
+    sides = tensor("b:in.text_mask", mask[None]), none("b:in.text_mask")
+    for order in (sides, sides[::-1]):
+        walk = Walk()
+        walk.pair(*order)
+        assert walk.judge(Judge(port=True))["cond/b:in.text_mask"].verdict == verdict
 
 
 @pytest.mark.parametrize(("rows", "listed"), [(38, []), (40, ["the argument text"])])

@@ -265,9 +265,16 @@ def test_only_chosen_sites_are_recorded(sites: str, expected: list[tuple[str, in
     assert [key[1:] for key in fired(sites, calls=2).order] == expected
 
 
+def test_of_a_glob_one_module_has_to_fire() -> None:
+    assert {key[1].partition(".")[0] for key in fired("*s*:out").order} == {"blocks"}
+
+
 @pytest.mark.parametrize(
     ("sites", "values"),
-    [(glob, ()) for glob in ("spare", "blocks", "blocks.0.to_q.attention", "blocks.0:in.nothing", "blocks.*:out.1")]
+    [
+        (glob, ())
+        for glob in ("spare", "spar?", "blocks", "blocks.0.to_q.attention", "blocks.0:in.nothing", "blocks.*:out.1")
+    ]
     + [("all", (glob,)) for glob in ("blocks.0.to_q.attention", "blocks.0:in.nothing", "blocks.*:out.1")],
 )
 def test_a_chosen_site_that_never_fires_is_an_error(sites: str, values: tuple[str, ...]) -> None:

@@ -88,6 +88,21 @@ def test_tensors_with_the_texts_rows_are_text(site: str, shape: tuple[int, ...],
     assert TextRows(16, (48, 24)).parts(module, port, shape) == found
 
 
+@pytest.mark.parametrize(
+    ("shape", "config", "frames_first", "tokens"),
+    [
+        ((1, 16, 3, 8, 12), {"patch_size": [1, 2, 2]}, False, (72, 24)),
+        ((1, 6, 16, 8, 12), {"patch_size": 2, "patch_size_t": 2}, True, (72, 24)),
+        ((1, 16, 8, 12), {"patch_size": 2}, False, (24, 24)),
+    ],
+)
+def test_how_many_tokens_latents_are(
+    shape: tuple[int, ...], config: dict[str, Any], frames_first: bool, tokens: tuple[int, int]
+) -> None:
+    signature = Signature("Net", config, (), (), 1.0, frames_first)
+    assert signature.tokens(torch.zeros(shape)) == tokens
+
+
 def test_a_port_may_keep_fewer_of_them_where_it_has_a_mask_of_so_many() -> None:
     rule = TextRows(16, (48,))
     assert rule.parts("context_embedder", "out", (1, 12, 32), {12}) == TEXT_ROWS

@@ -355,6 +355,28 @@ def test_a_scheduler_that_is_not_the_loop_s_is_said(tmp_path: Path, capsys: pyte
     assert diff(tmp_path / "gpu", tmp_path / "g").verdict == "pass"
 
 
+def test_named_values_of_every_library_are_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    jax = pytest.importorskip("jax")
+    model = Timed()
+
+    def run() -> Any:
+        for name, x in (
+            ("numpy", X.numpy()),
+            ("jax", jax.numpy.asarray(X.numpy(), jax.numpy.bfloat16)),
+            ("number", 3.0),
+        ):
+            parity.tap(name, x)
+        jax.jit(lambda x: parity.tap("traced", x))(1.0)
+        return own_loop(model, 0)
+
+    recorded(tmp_path / "g", run, transformer=model)
+    sites = {r.key.site: r.dtype for r in Golden.open(tmp_path / "g").read_step(0).records}
+    assert (sites["numpy:out"], sites["jax:out"]) == ("float32", "bfloat16")
+    said = capsys.readouterr().err
+    assert "tap('number', x): x is of type float and is not recorded" in said
+    assert "tap('traced', x): x is a value of a compiled function and is not recorded" in said
+
+
 def test_a_transformer_that_was_not_called_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recorded(tmp_path / "g", lambda: parity.tap("x:out", X), transformer=Timed())
     assert "no call of the transformer was seen" in capsys.readouterr().err

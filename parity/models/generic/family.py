@@ -158,11 +158,12 @@ class Generic(Family):
         return NoRows() if mask is None else TextRows(mask.size, self._image_tokens(mask.size))
 
     def _image_tokens(self, text: int) -> tuple[int, ...]:
-        """What the number of image tokens may be; empty where a video is given, of which nobody knows the patches."""
+        """What the number of image tokens may be; empty where a further video is given, which may be joined to it."""
         if LATENT not in self.given:
             return math.prod(GRID), math.prod(GRID[1:])
-        if any(x.ndim > 3 and x.numel() > 1 and x.is_floating_point() for x in self.given.values()):
-            return ()
+        videos = [n for n, x in self.given.items() if x.ndim > 3 and x.numel() > 1 and x.is_floating_point()]
+        if videos:
+            return self.signature.tokens(self.given[LATENT]) if videos == [LATENT] else ()
         return tuple(x.shape[1] for x in self.given.values() if x.ndim == 3 and x.shape[1] != text)
 
     def frames(self, case: Case, settings: Settings, condition: Condition) -> dict[str, RowFrame]:

@@ -91,12 +91,24 @@ class Signature:
         """Sizes of the latent along time, height, width, before any packing; images have one frame."""
         if self.packed:
             return GRID if "num_frames" in self.required + self.optional else (1, *GRID[1:])
+        t, h, w = (n * size for n, size in zip(GRID, self.patch, strict=True))
+        return t, h, w
+
+    @property
+    def patch(self) -> tuple[int, ...]:
+        """What of the latent is one token, along time, height, width."""
         patch = self.config.get("patch_size", 1)
         sizes = (
             tuple(patch) if isinstance(patch, (list, tuple)) else (self.config.get("patch_size_t") or 1, patch, patch)
         )
-        t, h, w = (int(n) * int(size or 1) for n, size in zip(GRID, (1, *sizes)[-3:], strict=True))
-        return t, h, w
+        return tuple(int(size or 1) for size in (1, *sizes)[-3:])
+
+    def tokens(self, latents: torch.Tensor) -> tuple[int, int]:
+        """How many tokens a video [1, C, T, H, W] or pictures [1, C, H, W] are, and one frame of it."""
+        sizes = latents.shape[1:] if self.frames_first else latents.shape[2:]
+        t, h, w = (1, *(n for i, n in enumerate(sizes) if not (self.frames_first and i == 1)))[-3:]
+        frame = (h // self.patch[1]) * (w // self.patch[2])
+        return max(1, t // self.patch[0]) * frame, frame
 
     def latent_shape(self) -> tuple[int, ...]:
         """[1, tokens, C] where packed, [1, C, H, W] for a 2D class, [1, C, T, H, W] or [1, T, C, H, W] for a 3D one.
