@@ -179,7 +179,8 @@ def conclude(
         return replace(nothing, verdict="pass", why=why, notes=beside)
     sites = _behind_arguments(sites) if outputs else sites
     at = _first(sites, outputs)
-    why = _divergence(at, sites, outputs_match=bool(steps) and not outputs)
+    missing = () if seen is None else seen.missing.get(call_of(at.key), ())
+    why = _divergence(at, sites, missing, outputs_match=bool(steps) and not outputs)
     origin = Origin(at.key, why.birth)
     notes = (*notes, *findings(sites, origin, [d.setting for d in differing], grid))
     return replace(nothing, verdict="fail", failed=failing, why=why, origin=origin, sites=sites, notes=notes)
@@ -377,13 +378,17 @@ def begun(result: Result, at: SiteDiff, sites: Sequence[SiteDiff]) -> Result:
     Args:
         sites: those that were judged, by which it is known what comes before it.
     """
-    why = _divergence(at, sites, outputs_match=result.why.outputs_match)
+    why = _divergence(at, sites, (), outputs_match=result.why.outputs_match)
     return replace(result, origin=Origin(at.key, why.birth), why=why)
 
 
-def _divergence(at: SiteDiff, sites: Sequence[SiteDiff], *, outputs_match: bool) -> Reason:
-    """The reason of a comparison that a site decides; `outputs_match`: whether noise_pred and latents match all the
-    same."""
+def _divergence(at: SiteDiff, sites: Sequence[SiteDiff], missing: Sequence[str], *, outputs_match: bool) -> Reason:
+    """The reason of a comparison that a site decides.
+
+    Args:
+        missing: inputs of its call that the candidate does not hand out. outputs_match: whether noise_pred and latents
+            match all the same.
+    """
     alone = math.isnan(at.distance.rel_l2) and not math.isnan(at.local.rel_l2)
     local = alone or not math.isnan(at.local.ratio)
     within_norm = not local and at.distance.ratio <= L2_LIMIT
@@ -394,6 +399,8 @@ def _divergence(at: SiteDiff, sites: Sequence[SiteDiff], *, outputs_match: bool)
     # The last that were seen to agree: the inputs of its call, else what came before it.
     after = inputs or [d for d in agreeing if d.key.branch in (at.key.branch, "")][-1:]
     unpaired = _unpaired(before, at)
+    if inputs and not at.key.is_input:
+        unpaired = {**unpaired, **{f"its input {port}": "the candidate does not hand it out" for port in missing}}
     element = at.linf_ratio if within_norm and at.linf_ratio > LINF_LIMIT else NAN
     return Reason(
         kind="first_divergence",

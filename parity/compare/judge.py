@@ -60,12 +60,14 @@ class Common:
 
     Attributes:
         modules, compared: the reference's modules with a tensor, and those of them with one that was compared.
-        alone: tensors that only the reference has, and only the candidate. floors: those of the reference.
+        alone: tensors that only the reference has, and only the candidate. missing: see `Meeting`. floors: those of
+            the reference.
     """
 
     modules: set[str] = field(default_factory=set)
     compared: set[str] = field(default_factory=set)
     alone: tuple[int, int] = (0, 0)
+    missing: dict[object, tuple[str, ...]] = field(default_factory=dict)
     floors: int = 0
 
     def add(self, meeting: Meeting, sites: Iterable[SiteDiff], floors: int) -> None:
@@ -75,6 +77,7 @@ class Common:
             decided = (d for d in sites if d.verdict not in ("ignored", "not compared"))
             self.compared |= meeting.modules & {d.key.module for d in decided if all(d.dtypes)}
         self.alone = self.alone[0] + meeting.alone[0], self.alone[1] + meeting.alone[1]
+        self.missing |= meeting.missing
         self.floors += floors
 
 

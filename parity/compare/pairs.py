@@ -177,7 +177,8 @@ class Meeting:
             of the sums over that.
         own: whether the module is a port's own, or one that is mapped. modules: of the reference, with a tensor.
         laid_out: position of a site -> factors of the parameters of its module, or of its neighbours.
-        alone: tensors that only the reference has, and only the candidate.
+        alone: tensors that only the reference has, and only the candidate. missing: (branch, module, call) -> what the
+            reference's module is given there and the candidate does not hand out.
     """
 
     layouts: tuple[Layout, Layout]
@@ -193,6 +194,7 @@ class Meeting:
     laid_out: Mapping[int, frozenset[float]]
     modules: frozenset[str]
     alone: tuple[int, int]
+    missing: Mapping[object, tuple[str, ...]]
 
 
 def meet(ours: Layout, theirs: Layout, *, port: bool, mapped: Collection[str] | None, laid_out: Factors) -> Meeting:
@@ -238,7 +240,16 @@ def meet(ours: Layout, theirs: Layout, *, port: bool, mapped: Collection[str] | 
             sum(_counts(p.reference) for p in every if p.candidate is None),
             sum(_counts(p.candidate) for p in every if p.reference is None),
         ),
+        missing=_missing(p.key for p in every if p.candidate is None and _counts(p.reference)),
     )
+
+
+def _missing(keys: Iterable[Key]) -> Mapping[object, tuple[str, ...]]:
+    found: defaultdict[object, tuple[str, ...]] = defaultdict(tuple)
+    for key in keys:
+        if key.is_input:
+            found[key.branch, key.module, key.call] += (key.port.removeprefix("in."),)
+    return found
 
 
 def _positions(layout: Layout, records: Sequence[Record | None]) -> np.ndarray:

@@ -261,6 +261,19 @@ def test_no_mask_is_one_that_lets_every_key_through(mask: np.ndarray, verdict: s
         assert walk.judge(Judge(port=True))["cond/b:in.text_mask"].verdict == verdict
 
 
+def test_inputs_that_a_port_does_not_hand_out_do_not_match() -> None:
+    walk = Walk()
+    walk.site("b:in.x", 0.5)
+    walk.pair(tensor("b:in.temb", noise(5)), None)
+    walk.site("b:out", 1e4)
+    walk.loop("noise_pred", 1e4)
+    ours, theirs = walk.steps()
+    collected, judge = Collected(), Judge(port=True)
+    collected.add(ours, theirs, judge.step(ours, theirs))
+    found = conclude(collected, model="m", differing=(), preflight=(), seen=judge.seen)
+    assert "inputs match but for its input temb (not compared: the candidate does not hand it out)" in found.reason
+
+
 @pytest.mark.parametrize(("rows", "listed"), [(38, []), (40, ["the argument text"])])
 @pytest.mark.parametrize("mask", [None, np.ones((1, 38), bool)])
 def test_text_without_its_padding_is_no_difference_beside_another(
