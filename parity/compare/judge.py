@@ -281,15 +281,19 @@ class _Step:
         moved = {key.branch for key in masks} | {(key.branch, "") for key in masks if key.module == ""}
         for i, j in self.meeting.sets.items():
             whole, part = sites[i], sites[j]
+            may_move = whole.rows or (whole.key.branch, "") in moved or (whole.key.module and whole.key.branch in moved)
+            if not may_move or not (beyond(whole) or whole.verdict == "not compared"):
+                continue
             least = np.fmax(self._floor(j), SUMS * self._floor(self.meeting.parts.get(i, i)))
             far = distance(part.distance.rel_l2 * self._norm(j), self._norm(j), float(least))
             agrees, unlike = far.ratio <= L2_LIMIT, whole.verdict == "not compared" and not math.isnan(far.ratio)
-            may_move = whole.rows or (whole.key.branch, "") in moved or (whole.key.module and whole.key.branch in moved)
-            if may_move and (unlike or (agrees and beyond(whole))):
-                note = REORDERED if agrees else whole.note
-                sites[i] = replace(
-                    whole, distance=far, cosine=part.cosine, peak=0.0, bins=(), verdict="pass", note=note
-                )
+            if agrees or unlike:
+                numbers = replace(whole, distance=far, cosine=part.cosine, peak=0.0, bins=())
+                sites[i] = replace(numbers, verdict="pass", note=REORDERED if agrees else whole.note)
+        self._move_beside(sites)
+
+    def _move_beside(self, sites: list[SiteDiff]) -> None:
+        """What a module is given for each row, as a table of positions, moves with rows in another order."""
         rows = {(call_of(d.key), n) for d in sites if d.note == REORDERED and d.key.is_input for n in d.shapes[0][1:2]}
         for i in self.meeting.inputs if rows else ():
             d = sites[i]
