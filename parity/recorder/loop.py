@@ -268,13 +268,15 @@ class Loop:
                     self.recording.tell(f"parity.tap('{name}', x): x is {what} and is not recorded")
                     return
                 module, _, port = name.partition(":")
-                counted = f"{self.steps.number} {name}"
-                call = self._named[counted]
-                self._named[counted] += 1
-                key = Key(LOOP_STAGE, self.steps.number, "", f"{module}:{port or 'out'}", call)
                 value = np.ascontiguousarray(self._values_of(x))
                 value = value.view(value.real.dtype) if np.iscomplexobj(value) else value
-                self.steps.part.append(replace(value_record(key, value, _dtype(x)), value=None))
+                cut = self.steps.calling or (lambda module, value: [("", value)])
+                for branch, piece in cut(module, value):
+                    counted = f"{self.steps.number} {branch} {name}"
+                    call = self._named[counted]
+                    self._named[counted] += 1
+                    key = Key(LOOP_STAGE, self.steps.number, branch, f"{module}:{port or 'out'}", call)
+                    self.steps.part.append(replace(value_record(key, piece, _dtype(x)), value=None))
 
         with listening(named):
             yield

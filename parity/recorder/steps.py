@@ -107,6 +107,7 @@ class Steps:
         stepped: whether a step of the scheduler was seen; None where none is recorded. calls: of the step that is
             being seen. before: calls that were made before those of the first step, on other latents.
             unlike: calls whose rows were taken for branches and are videos of one noise, which are left out.
+        calling: cuts a value that is named within a call of a transformer into its branches; None outside one.
         repeated: steps in which a branch was called more than once: the last call of each is kept. called: whether a
             call of a transformer was seen. traced: whether the script traced one.
     """
@@ -121,6 +122,7 @@ class Steps:
     calls: list[Called] = field(default_factory=list)
     before: int = 0
     unlike: int = 0
+    calling: Callable[[str, np.ndarray], list[tuple[str, np.ndarray]]] | None = None
     repeated: list[int] = field(default_factory=list)
     called: bool = False
     traced: bool = False

@@ -109,7 +109,8 @@ class Calls:
         asked, self.tell, self.wrong = self.recording.asked, self.recording.tell, self.recording.wrong
         self.kind, self.steps = self.recording.kind, self.recording.steps
         self.branches = Branches(asked.parts.guided, asked.branches, self.steps)
-        self.plan: SitePlan = plan_sites(["", *module_tree(self.model)], asked.sites, asked.values)
+        self.modules = ["", *module_tree(self.model)]
+        self.plan: SitePlan = plan_sites(self.modules, asked.sites, asked.values)
         self.whole = not any(is_split(x) for x in self.model.parameters())
 
     @contextlib.contextmanager
@@ -140,8 +141,15 @@ class Calls:
         with self.recording.guard():
             rows = self.branches.of(args, kwargs)
             self._call = rows, Again.of(copied(self.model), args, kwargs) if self._tried() else None
+            self.steps.calling = functools.partial(self._named, rows)
             return self.tap(rows)
         return None
+
+    def _named(self, rows: tuple[str, ...], module: str, value: np.ndarray) -> list[tuple[str, np.ndarray]]:
+        """A value that is named within a call, by branch; one that has the name of a module is none of its records."""
+        if module in self.modules:
+            return [("", value)]
+        return [(branch, piece.numpy()) for branch, piece in by_branch(names_of(rows), torch.from_numpy(value), rows)]
 
     def traced(self, given: Any) -> bool:
         """Whether the script traces a call: nothing can be seen of it, and once it is compiled no call is made."""
@@ -152,6 +160,7 @@ class Calls:
 
     def _end(self, tap: Tap, output: Any) -> None:
         call, self._call = self._call, None
+        self.steps.calling = None
         if call is None or output is None:
             self.branches.failed()
             return

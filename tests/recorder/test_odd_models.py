@@ -377,6 +377,38 @@ def test_named_values_of_every_library_are_recorded(tmp_path: Path, capsys: pyte
     assert "tap('traced', x): x is a value of a compiled function and is not recorded" in said
 
 
+class Wrapping(torch.nn.Module):
+    """A function of somebody else's library in a module, which names what it computes; it holds no modules itself."""
+
+    def __init__(self, wrong: float = 1.0) -> None:
+        super().__init__()
+        self.blocks_of, self.wrong = [*Model().blocks], wrong
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for i, block in enumerate(self.blocks_of):
+            x = torch.tanh(parity.tap(f"blocks.{i}", block(parity.tap(f"blocks.{i}:in.input", x)) * self.wrong**i))
+        return x
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize(("wrong", "origin"), [(1.0, ""), (1.1, "blocks.1:out")])
+def test_values_that_a_call_names_are_of_its_branch(wrong: float, origin: str, batched: bool, tmp_path: Path) -> None:
+    def run(model: Any, scheduler: Scheduler) -> Any:
+        x = X
+        for i in range(2):
+            both = model(torch.cat([x, x])) if batched else torch.cat([model(x), model(x)])
+            x = scheduler.step(both[:1] + 2.0 * (both[1:] - both[:1]), i, x)
+        return x
+
+    ours, theirs = Model(), Wrapping(wrong)
+    golden(tmp_path / "gpu", lambda s: run(ours, s), ours, once=False)
+    found = diff(tmp_path / "gpu", golden(tmp_path / "tpu", lambda s: run(theirs, s), theirs))
+    compared = {d.key.branch for d in found.sites if d.key.site == "blocks.1:out" and d.verdict != "not compared"}
+    assert compared == {"cond", "uncond"}
+    assert ("" if found.origin is None else found.origin.key.site) == origin, found.reason
+    assert found.verdict == ("fail" if origin else "pass"), found.reason
+
+
 def test_a_transformer_that_was_not_called_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recorded(tmp_path / "g", lambda: parity.tap("x:out", X), transformer=Timed())
     assert "no call of the transformer was seen" in capsys.readouterr().err
