@@ -263,8 +263,9 @@ class Loop:
             if not self.recording.wanted():
                 return
             with self.recording.guard():
-                if _is_traced(x) or not hasattr(x, "dtype"):
-                    what = "a value of a compiled function" if _is_traced(x) else f"of type {type(x).__name__}"
+                traced = self.kind.is_traced(x) if isinstance(x, torch.Tensor) else _is_traced(x)
+                if traced or not hasattr(x, "dtype"):
+                    what = "a value of a compiled function" if traced else f"of type {type(x).__name__}"
                     self.recording.tell(f"parity.tap('{name}', x): x is {what} and is not recorded")
                     return
                 module, _, port = name.partition(":")

@@ -149,7 +149,8 @@ class Calls:
         """A value that is named within a call, by branch; one that has the name of a module is none of its records."""
         if module in self.modules:
             return [("", value)]
-        return [(branch, piece.numpy()) for branch, piece in by_branch(names_of(rows), torch.from_numpy(value), rows)]
+        batched = value.ndim > 0 and value.shape[0] == len(rows) > 1
+        return [(branch, value[rows_of(branch, rows)] if batched else value) for branch in names_of(rows)]
 
     def traced(self, given: Any) -> bool:
         """Whether the script traces a call: nothing can be seen of it, and once it is compiled no call is made."""
