@@ -266,7 +266,7 @@ class _Step:
             whole, part = sites[i], sites[j]
             if np.isnan(part.distance.ratio) and part.distance.rel_l2 != 0.0:
                 continue
-            if self._apart(j) > 2.0 * self._apart(i):  # the masks say otherwise which rows of the same are read
+            if self._apart(j) > 2.0 * self._apart(i):  # no part can be: each side's mask picks other rows
                 continue
             numbers = {name: getattr(part, name) for name in ("distance", "cosine", "max_abs", "linf_ratio", "peak")}
             if not beyond(part):  # else the whole's bins say where it differs
@@ -316,7 +316,10 @@ class _Step:
 
     def excuse_masks(self, sites: list[SiteDiff]) -> None:
         """A mask is not compared where the rows that it lets through are the reference's, elsewhere or in another
-        order. Where it lets others through, the rows beside it are not. Of text without its padding: `_excuse_cut`."""
+        order. Where another number of rows is let through, the rows are not compared, but the mask is.
+
+        Text without its padding needs no mask: see `_excuse_cut`.
+        """
         for i in self.meeting.others:
             d, (a, b) = sites[i], (at[i] for at in self.meeting.at)
             if a < 0 or b < 0 or not any(map(is_mask, masks := (self.ours[a], self.theirs[b]))):
@@ -429,8 +432,8 @@ def _gathered(column: np.ndarray, starts: np.ndarray, size: int) -> np.ndarray:
 
 
 SUMS = 5.0
-"""How far sums over rows are apart at most where the rows are by one: 2.5 if each is rounded by itself; rounding of
-weights moves all rows alike."""
+"""How far apart the four sums over rows may be, in floors of the rows: sqrt(6) where each row is rounded by itself, and
+twice that because rounded weights move all rows alike."""
 
 WIDEST = 0.1 / L2_LIMIT
 """Relative floor of a module that is given the same on both sides, to the bit: a dtype moves no more by itself."""

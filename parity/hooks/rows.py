@@ -116,8 +116,8 @@ def kept(rows: Any, which: Any) -> Any:
 def unordered(rows: Any) -> Any:
     """Sums over the rows of [B, R, ..., C], [B, 4, ..., C]: the same in any order of them, and with zeros between.
 
-    As far as rows are apart, so far are such sums at most. Neighbouring channels of one row are taken together, so that
-    rows which exchange some differ.
+    Rows that differ by little have sums that differ by little. Neighbouring channels of a row are added up too, so that
+    the sums change where two rows exchange some of their channels.
     """
     # A compiler makes no copies of the rows; torch makes some in float32.
     pieces = [rows] if hasattr(rows, "_elem") else rows.split(AT_ONCE, 1)
