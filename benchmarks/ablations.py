@@ -28,25 +28,37 @@ import stamp
 from every_change import CHANGES
 from mutations import mutated
 
+from parity.compare.metrics import compare_values
 from parity.compare.result import Distance
 
 NAN = float("nan")
 JUDGE, SINGLE, STRUCTURE = "parity.compare.judge", "parity.compare.metrics", "parity.runs.checks"
 
+
+def without_largest(x: np.ndarray, y: np.ndarray) -> tuple[float, float, float, float]:
+    return (*compare_values(x, y)[:3], NAN)
+
+
 MECHANISMS: Mapping[str, Mapping[str, Any]] = {
     "nothing": {},
     "row bins": {"parity.compare.metrics.bin_norms": lambda s, g: np.zeros((*s.shape[:-1], g.bins))},
-    "largest element": {f"{SINGLE}.linf_ratio": lambda *_: NAN},
+    "largest element": {f"{SINGLE}.compare_values": without_largest},
     "following": {f"{STRUCTURE}.Following.add": lambda *_: None},
     "modules in doubt": {"parity.runs.follow.doubtful": lambda *_: ()},
     "behind the first divergence": {f"{STRUCTURE}.behind": lambda result, *_: result},
     "descent into the block": {f"{STRUCTURE}.descend": lambda result, *_, **__: result},
     "unobserved run": {"parity.runs.compare.unobserved": lambda result, *_: result},
-    "padding decides nothing": {f"{JUDGE}._Step._acquit": lambda _: None},
+    "padding decides nothing": {f"{JUDGE}.read_alone": lambda *_: None},
     "masks by what they let through": {f"{SINGLE}.same_mask": lambda *_: (False, False)},
     "inside and contract": {f"{SINGLE}._unlike": lambda diff, _: replace(diff, distance=Distance(NAN, NAN, math.inf))},
     "nothing on one side": {f"{SINGLE}.nothing": lambda *_: False},
-    "two names can only agree": {f"{JUDGE}._Step._tell_apart": lambda _: None},
+    "two names can only agree": {f"{JUDGE}._tell_apart": lambda _: None},
+    "rows in any order": {f"{JUDGE}.set_in_order": lambda *_: None},
+    "values in another order": {f"{JUDGE}.excuse_other_orders": lambda *_: None},
+    "masks beside equal rows": {f"{JUDGE}.excuse_masks": lambda *_: None},
+    "floors of equal inputs": {f"{JUDGE}._narrow": lambda _: None},
+    "unread latents": {"parity.compare.conclude._without_unread_latents": lambda sites: sites},
+    "arguments of another length": {"parity.compare.conclude._behind_arguments": lambda sites: sites},
 }
 """Name -> what stands in its place. None of them can be turned off in the product."""
 

@@ -27,6 +27,7 @@ from jax.experimental import topologies
 
 from parity.hooks.sites import SitePlan, plan_sites
 from parity.models.registry import opened
+from parity.paths.jax.program import compiled_packed
 from parity.settings import parse
 from parity.tpu.abstract import Abstract, abstract_candidate
 
@@ -64,7 +65,8 @@ def written(folder: Path, blocks: int) -> Path:
 def compiled(candidate: Abstract, plan: SitePlan | None) -> dict[str, float]:
     """Bytes of a device: its temporaries, and those that are read and written."""
     began = time.perf_counter()
-    program = candidate.lowered(plan).compile()
+    lowered = candidate.lowered(plan)
+    program = lowered.compile() if plan is None else compiled_packed(lowered)  # as a run compiles it
     memory: Any = program.memory_analysis()
     costs: Any = program.cost_analysis()
     seconds = time.perf_counter() - began
