@@ -42,7 +42,7 @@ import stamp
 from known_reference import Known
 from tiny_families import CONFIGS, make
 
-from parity.compare.births import followed_errors
+from parity.compare.followed import followed_errors
 from parity.hooks.sites import OUTPUTS, SitePlan
 from parity.paths.jax.candidate import to_jax
 from parity.paths.live import LiveSide

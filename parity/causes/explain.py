@@ -29,11 +29,12 @@ from parity.causes.request import FOLDER, ExplainRequest, of_run, outside_of
 from parity.causes.swaps import swap_tests
 from parity.causes.values import arguments_alone, dtype, schedule, values, values_elsewhere
 from parity.compare.attention import count_phantoms, mask_causes, phantom_cause
+from parity.compare.branches import Branches
 from parity.compare.comparable import of_script
 from parity.compare.conclude import BEFORE
 from parity.compare.diff import TO_COUNT, diff
 from parity.compare.independent import in_order
-from parity.compare.pairs import Branches, matching, met
+from parity.compare.pairs import matching, met
 from parity.compare.reason import Note
 from parity.compare.result import EVIDENCE, Cause, Origin, Result
 from parity.errors import InconclusiveError, ParityError, Say

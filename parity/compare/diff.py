@@ -26,12 +26,13 @@ import numpy as np
 from parity.compare.attention import count_phantoms, phantom_cause
 from parity.compare.automap import Proposal, propose
 from parity.compare.births import excuses, is_number
+from parity.compare.branches import Branches
 from parity.compare.comparable import common_steps, comparable, layouts, settings_differences
 from parity.compare.conclude import WIDEST_ROUNDED, Collected, conclude, recorded_stages, widest_of
 from parity.compare.detectors import Detectors, config_causes
 from parity.compare.independent import code_of, in_order
 from parity.compare.judge import Judge
-from parity.compare.pairs import Branches, decodes, matching
+from parity.compare.pairs import decodes, matching
 from parity.compare.preflight import failed, of_weights
 from parity.compare.reason import Note, Reason
 from parity.compare.relations import judged_by_own

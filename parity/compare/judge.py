@@ -15,9 +15,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from parity.compare.births import Argument, Arguments, Births, Excuse, beyond, call_of
+from parity.compare.branches import Branches
 from parity.compare.measured import Measured
 from parity.compare.orders import excuse_batches, excuse_other_orders, folded
-from parity.compare.pairs import Branches, Meeting, meet
+from parity.compare.pairs import Meeting, meet
 from parity.compare.preflight import Factors
 from parity.compare.result import Distance, SiteDiff
 from parity.compare.rows import excuse_masks, read_alone, set_in_order

@@ -29,8 +29,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.compare.births import Local, doubtful, excuses, followed_errors, with_followed
+from parity.compare.births import excuses
 from parity.compare.conclude import Collected, begun, conclude
+from parity.compare.followed import Local, doubtful, followed_errors, with_followed
 from parity.compare.independent import code_of, place_of, within
 from parity.compare.judge import Judge
 from parity.compare.preflight import factors_at

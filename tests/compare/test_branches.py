@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from parity.compare.branches import Branches, crossed
 from parity.compare.diff import diff
 from parity.compare.judge import Judge
-from parity.compare.pairs import Branches, crossed
 from parity.records import LOOP, Floor, Provenance, Record, StepRecords
 from tests.support.made import REFERENCE, moved, noise, tensor, write
 

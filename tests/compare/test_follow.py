@@ -7,7 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from parity.compare.births import Excuse, Local, doubtful, followed_errors, with_followed
+from parity.compare.births import Excuse
+from parity.compare.followed import Local, doubtful, followed_errors, with_followed
 from parity.compare.result import Distance, SiteDiff
 from parity.records import Floor, Key, Moments, Record, StepRecords
 
