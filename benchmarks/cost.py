@@ -42,6 +42,7 @@ from parity.models.hunyuan_video_15 import HunyuanVideo15
 from parity.paths.jax.candidate import TorchaxBackend
 from parity.paths.jax.mesh import make_devices, use_compilation_cache
 from parity.paths.loaded import Inputs, StepCalls, batched
+from parity.paths.network import Network
 from parity.paths.reference import TorchBackend
 from parity.records import Floor, Key, Moments, Provenance, Record, StepRecords
 from parity.settings import Reached, parse
@@ -95,10 +96,10 @@ def calls_of(path: str) -> dict[str, tuple[Forward, Forward]]:
     case, inputs = make_case(model)
     if path == "torch":
         FAMILY.adapt(model, case, reached, traced=False)
-        backend: Any = TorchBackend(model, FAMILY, case, inputs, reached, torch.float32)
+        backend: Any = TorchBackend(model, Network(FAMILY), case, inputs, reached, torch.float32)
     else:
         use_compilation_cache()
-        backend = TorchaxBackend(model, FAMILY, case, inputs, reached, make_devices(settings))
+        backend = TorchaxBackend(model, Network(FAMILY), case, inputs, reached, make_devices(settings))
         with backend.scope():
             FAMILY.adapt(model, case, reached, traced=True)
     with backend.scope():

@@ -118,15 +118,15 @@ def sampler(method: str) -> Callable[[Change], Patch]:
 
 def other_sampler(side: Loaded, change: Callable[[Any], None]) -> contextlib.AbstractContextManager[Any]:
     """Every loop of the side takes its schedule and steps from a sampler that is changed."""
-    own, family = side.family.sampler, copy.copy(side.family)
+    own, network = side.network.sampler, copy.copy(side.network)
 
     def sampler(case: Any, seed: int) -> Any:
         made = own(case, seed)
         change(made)
         return made
 
-    family.sampler = sampler  # type: ignore[method-assign]
-    return mock.patch.object(side, "family", family)
+    network.sampler = sampler  # type: ignore[method-assign]
+    return mock.patch.object(side, "network", network)
 
 
 def weight(name: str) -> Callable[[Change], Patch]:

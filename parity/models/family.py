@@ -10,7 +10,6 @@ and calls them as the family's pipeline does. It keeps their state, so each side
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,13 +18,12 @@ from typing import Any, Literal, Protocol, Self
 
 import torch
 
-from parity.errors import UsageError
 from parity.hooks.rows import RowFrame, RowRule
 from parity.models.folder import Case, GenerationSpec, load_part
 from parity.models.patches import DTYPES, in_dtype
 from parity.models.stage_files import Conditions, Stream, read_stage1, write_stage1
 from parity.models.text import TextStage
-from parity.settings import Capability, Reached, Settings, meaningless
+from parity.settings import Capability, Reached, Settings
 
 Condition = Mapping[str, torch.Tensor]
 """The text of one guidance branch by the transformer's keyword names."""
@@ -116,21 +114,16 @@ class Family(Protocol):
     title: str
     stage: str = "transformer"
     """The stage of a generation that its model runs."""
+    place: str = "transformer"
+    """Where its settings apply (`parity.settings.Reached.stage`)."""
     streams: tuple[Stream, ...] = ()
     """What the text encoders give the transformer; empty where ports of this model have no first stage."""
     recipe: str = ""
     """`module:function` that makes diffusers' class one that can be compiled, for a port; empty where it can be."""
     may_be_silent: bool = False
     """Whether modules may stay uncalled without it being an error."""
-    is_own: bool = False
-    """Whether its transformer is somebody's own code: a port."""
-    runs_as_it_is: bool = False
-    """Whether nothing of it may be replaced by parity: somebody's own port."""
     pairs_rows: bool = False
     """Whether the masks that its code is given say which rows count, and not the family alone."""
-    shard: Mapping[str, tuple[Any, ...]] = {}
-    """Rules of its own that place its weights on a mesh: pattern over a parameter's name -> mesh axes by dimension;
-    empty where a named rule set does."""
 
     @property
     def batches(self) -> tuple[tuple[str, ...], ...]: ...
@@ -147,25 +140,9 @@ class Family(Protocol):
         """
         return cls()
 
-    def idle(self) -> tuple[str, ...]:
-        """Why a pass would not rest on what its code installed in the place of others', one sentence each."""
-        return ()
-
-    def compiling(self) -> contextlib.AbstractContextManager[None]:
-        """Around the compilation of its program: an error there counts as its code's, where that is not parity's."""
-        return contextlib.nullcontext()
-
     def lacks(self, config: Mapping[str, Any]) -> Mapping[Capability, str]:
         """What a transformer with this config does not have -> why settings that need it have no meaning."""
         return {}
-
-    def without(self, config: Mapping[str, Any]) -> Mapping[str, str]:
-        """Setting -> why it has no meaning for a transformer with this config."""
-        return meaningless(self.lacks(config))
-
-    def declares(self, setting: str) -> bool:
-        """Whether the model's own code applies a setting, so that parity must not."""
-        return False
 
     def checks(self, case: Case, role: str) -> tuple[Said, ...]:
         """What preflight says of this side before anything is compared."""
@@ -174,14 +151,6 @@ class Family(Protocol):
     def tensors(self) -> Mapping[str, torch.Tensor]:
         """Inputs by argument name that were given, not made."""
         return {}
-
-    def named(self, module: str) -> str:
-        """The reference's name of a module."""
-        return module
-
-    def named_port(self, module: str, port: str) -> str:
-        """The reference's name of an input or output of a module, which is named as the reference names it."""
-        return port
 
     def load(self, case: Case, settings: Settings) -> torch.nn.Module:
         """The transformer, in the dtype of the settings; on the CPU, unless its own code puts it elsewhere.
@@ -245,10 +214,6 @@ class Family(Protocol):
         if self.streams:
             write_stage1(path, self.streams, conditions)
 
-    def reached(self, settings: Settings) -> Reached:
-        """What takes the marks of a side's settings."""
-        return Reached(settings)
-
     def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
         """Apply the settings to a loaded model; by default none, since its own code does.
 
@@ -280,13 +245,9 @@ class Family(Protocol):
         ...
 
     def pipeline_arguments(self, case: Case) -> Mapping[str, Any]:
-        """What the pipeline computes once and hands to each call of the transformer: CPU tensors, or tuples of them, by
-        argument. For ports; parity's own paths compute it where it is observed. Empty for nothing."""
-        return {}
-
-    def static_arguments(self, case: Case) -> Mapping[str, Any]:
-        """What of a call's arguments is no tensor (LTX's number of frames, height and width): for a port that is a
-        module and names them. Empty for nothing."""
+        """What the pipeline hands to each call of the transformer, by argument: CPU tensors that it computes once, or
+        tuples of them, and numbers (LTX's frames, height and width). For ports; parity's own paths compute the tensors
+        where they are observed. Empty for nothing."""
         return {}
 
     def rotary_tables(self, model: Any, latents: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -300,17 +261,3 @@ class Family(Protocol):
     def frames(self, case: Case, settings: Settings, condition: Condition) -> dict[str, RowFrame]:
         """The row frames of a branch."""
         return {}
-
-
-def require_meaning(family: Family, case: Case, settings: Settings) -> None:
-    """Refuse settings that this model has no place for.
-
-    Raises:
-        UsageError: one is not at its default.
-    """
-    for name, why in family.without(case.config).items():
-        if settings.changed(name):
-            raise UsageError(
-                f"the {settings.backend} path was given '{name}={settings.as_text()[name]}', which has no meaning for "
-                f"'{case.name}' ({family.title}): {why}; leave it at its default"
-            )

@@ -42,7 +42,7 @@ def facts_of(loop: Loop, role: Role, *, alone: bool) -> Facts:
         alone: whether a reference port brings its own inputs.
     """
     side = loop.side
-    family, backend, settings, given = side.family, side.backend, side.settings, side.inputs
+    network, backend, settings, given = side.network, side.backend, side.settings, side.inputs
     shapes: dict[str, tuple[int, ...]] = {}
     narrow_ones: dict[str, int] = {}
 
@@ -57,16 +57,16 @@ def facts_of(loop: Loop, role: Role, *, alone: bool) -> Facts:
     prints = weight_prints((name, functools.partial(read, name, values)) for name, _, values in each)
     weights = {name: (shapes[name], print_) for name, print_ in prints.items()}
     with backend.scope():
-        sample = family.rotary_tables(backend.model, loop.latents)
+        sample = network.rotary_tables(backend.model, loop.latents)
         tables = {name: backend.host(x).astype(np.float32) for name, x in sample.items()}
         noise = backend.host(loop.latents)
     inputs = {f"{branch}.{name}": x for branch, own in given.conditions.items() for name, x in own.items()}
     values = {name: np.asarray(x.float().numpy()) for name, x in inputs.items()}
     started = {name: x.numpy() for name, x in given.tokens.items()} or values
-    tensors = family.tensors() if alone else {}
+    tensors = side.family.tensors() if alone else {}
     origin = Provenance(
         side=role,
-        backend=PORT if role == "candidate" and family.is_own else backend.name,
+        backend=PORT if role == "candidate" and network.is_own else backend.name,
         model=side.case.name,
         settings=settings.as_text(),
         seed=given.seed,
@@ -84,16 +84,16 @@ def facts_of(loop: Loop, role: Role, *, alone: bool) -> Facts:
         tables=tables,
         noise=noise,
         schedule=loop.schedule,
-        own=family.is_own,
+        own=network.is_own,
         encoded=bool(given.tokens),
         placement=backend.placement,
         provenance=origin,
-        grid=family.token_grid(side.case),
+        grid=side.family.token_grid(side.case),
         dtype=dtype_name(backend.dtype),
-        checks=(*family.checks(side.case, role), *_own_checks(side, role)),
+        checks=(*network.checks(side.case, role), *_own_checks(side, role)),
         input_dtypes={name: dtype_name(x.dtype) for name, x in {**inputs, **tensors}.items()},
         tensors={name: to_numpy(x) for name, x in tensors.items()},
-        lacks=dict(family.without(side.case.config)),
+        lacks=dict(network.without(side.case.config)),
         compiled=not isinstance(backend, TorchBackend) and bool(settings["jit"]),
         narrow=sum(narrow_ones.values()) / max(sum(map(math.prod, shapes.values())), 1),
     )

@@ -50,7 +50,7 @@ class Layout:
     _theirs: Masks = field(init=False)
 
     def __post_init__(self) -> None:
-        rule = self.side.rules[self.branch] if self.side.family.pairs_rows else NoRows()
+        rule = self.side.rules[self.branch] if self.side.network.pairs_rows else NoRows()
         self._ours, self._theirs = Masks(rule), Masks(rule)
 
     def see(self, module: str, given: Mapping[str, tuple[torch.Tensor, torch.Tensor | None]]) -> None:
@@ -113,7 +113,7 @@ class Layout:
 
     def parts(self, module: str, port: str, x: torch.Tensor) -> tuple[Part, ...]:
         """How the rows of a value of the reference's divide."""
-        rule = self._ours if self.side.family.pairs_rows else self.side.rules[self.branch]
+        rule = self._ours if self.side.network.pairs_rows else self.side.rules[self.branch]
         parts = rule.parts(module, port, tuple(real(x).shape))
         return tuple(p for p in parts if p.frame == JOINT) or parts  # of a joint sequence, what is read
 
@@ -122,7 +122,7 @@ class Layout:
         rows = real(x)
         rows = rows[:, part.start : part.stop] if part.name else rows
         frames = self.side.frames[self.branch]
-        if part.frame == JOINT or (part.frame and self.side.family.pairs_rows):
+        if part.frame == JOINT or (part.frame and self.side.network.pairs_rows):
             rows = take(rows, *self._ours.frame(module, part, int(rows.shape[1]), frames, [0], 1))[0]
         elif part.frame:
             rows = take(rows, *frames[part.frame])[0]

@@ -31,6 +31,7 @@ from parity.paths.floors import Variant, make_variants, with_floors
 from parity.paths.follow import Walk, follow, stepwise, take
 from parity.paths.loaded import Conditions, Inputs, Loaded, draw_noise, require_fit, require_place, tensor
 from parity.paths.loop import Around, Loop, Once, denoise, prepare, step_calls
+from parity.paths.network import Network
 from parity.paths.plan import BESIDE, Array, Ends, Forced, Plan, Source, Spec, State, split_branches
 from parity.paths.port.load import Entry, load_entry
 from parity.paths.port.ported import Ported, built
@@ -118,23 +119,23 @@ class LiveSide:
         else:
             base, case = opened(source.model, inputs, source.prompt)
         own = spec.role == "candidate" and spec.option != "--reference-port"
-        family = base if port is None else Ported(base, port, spec.role, own)
-        require_place(family, case, settings, source.steps)
-        return load(family, case, settings, self._inputs(family, case, settings))
+        network = Network(base) if port is None else Ported(base, port, spec.role, own)
+        require_place(network, case, settings, source.steps)
+        return load(network, case, settings, self._inputs(network, case, settings))
 
-    def _inputs(self, family: Family, case: Case, settings: Settings) -> Inputs:
+    def _inputs(self, network: Network, case: Case, settings: Settings) -> Inputs:
         spec, source = self.spec, self.spec.source
         if spec.start.inputs is None:
             encode = typed(None, "torch", spec.encode) if spec.encode else settings  # torch's encoders on both sides
-            conditions = self.host.encoded(spec, family, case, encode)
+            conditions = self.host.encoded(spec, network.family, case, encode)
         else:
-            conditions = _conditions(family, spec.start.inputs)
-        beside = {name: _conditions(family, given) for name, given in spec.start.beside.items()}
+            conditions = _conditions(network, spec.start.inputs)
+        beside = {name: _conditions(network, given) for name, given in spec.start.beside.items()}
         tokens = {name: tensor(x) for name, x in spec.start.tokens.items()}
         noise = draw_noise(case.latent_shape, source.seed)
         start = None if spec.noise is None else tensor(spec.noise)
         if start is not None:
-            require_fit(family, case, conditions, start)
+            require_fit(network, case, conditions, start)
         return Inputs(conditions, noise, source.steps, source.seed, beside, tokens, start)
 
     def facts(self) -> Facts:
@@ -174,7 +175,7 @@ class LiveSide:
         heard = own.backend.heard  # some of a port's names show only when it is called
         named = sorted(own.modules if heard is None else heard)
         came = {name: walk.outputs for name, walk in runs.items()}
-        return Ends(came, tuple(filter(None, named)), own.backend.ran, own.family.idle())
+        return Ends(came, tuple(filter(None, named)), own.backend.ran, own.network.idle)
 
     def _follow(self, plan: Plan, state: State | None, step: int) -> Iterator[StepRecords]:
         def walk(side: Loaded, around: Around = nullcontext) -> Walk:
@@ -245,8 +246,8 @@ class StageSide(LiveSide):
         named = {name: _tensors(given) for name, given in self.spec.start.beside.items()}
         inputs = Inputs(stage.inputs, torch.empty(0), 0, 0, beside=named)
         if stage.replaced:
-            return Loaded(stage, stage.case, inputs, Opaque(stage, inputs, stage.replaced), {})
-        return load(stage, stage.case, self.settings, inputs)
+            return Loaded(Network(stage), stage.case, inputs, Opaque(stage, inputs, stage.replaced), {})
+        return load(Network(stage), stage.case, self.settings, inputs)
 
     def facts(self) -> Facts:
         stage, spec = self.known, self.spec
@@ -289,9 +290,9 @@ class StageSide(LiveSide):
         vars(self).pop("known", None)
 
 
-def _conditions(family: Family, inputs: Mapping[str, Array]) -> Conditions:
+def _conditions(network: Network, inputs: Mapping[str, Array]) -> Conditions:
     """Explicit inputs by branch; a branch of the family may have none but latents and timestep."""
-    none: Conditions = {branch: {} for group in family.batches for branch in group}
+    none: Conditions = {branch: {} for group in network.batches for branch in group}
     return {**none, **_tensors(inputs)}
 
 
@@ -327,15 +328,15 @@ def checkpoint(source: Source) -> Iterator[None]:
 # --- the loaded path, and the family of a port with inputs of its own
 
 
-def load(family: Family, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
+def load(network: Network, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
     """Load a path: a candidate's own port as its `runs` says, parity's own candidate in torchax, or in torch on a
     device that is named, as a reference is."""
-    if isinstance(family, Ported) and family.runs_as_it_is:
-        return _load_port(family, case, settings, inputs)
-    return (load_reference if settings.backend == "torch" else _load_compiled)(family, case, settings, inputs)
+    if isinstance(network, Ported) and network.runs_as_it_is:
+        return _load_port(network, case, settings, inputs)
+    return (load_reference if settings.backend == "torch" else _load_compiled)(network, case, settings, inputs)
 
 
-def _load_compiled(family: Family, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
+def _load_compiled(network: Network, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
     try:
         # jax and torchax, only from here on
         from parity.paths.jax.candidate import TorchaxBackend, TorchaxStage, load_candidate
@@ -345,21 +346,21 @@ def _load_compiled(family: Family, case: Case, settings: Settings, inputs: Input
             "TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps torch from loading another backend"
         ) from None
 
-    kind = TorchaxStage if isinstance(family, Stage) else TorchaxBackend
-    return load_candidate(family, case, settings, inputs, kind)
+    kind = TorchaxStage if isinstance(network.family, Stage) else TorchaxBackend
+    return load_candidate(network, case, settings, inputs, kind)
 
 
-def _load_port(family: Ported, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
-    port = family.build(case, settings)
+def _load_port(network: Ported, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
+    port = network.build(case, settings)
     if port.runs != "torch":
         check_extras()
     if port.runs == "jax":
         from parity.paths.port.jax_port import load_jax_port
 
-        return load_jax_port(family, case, settings, inputs, port)
-    family.prepared = port
-    side = (load_reference if port.runs == "torch" else _load_compiled)(family, case, settings, inputs)
-    modules = {family.named(m): family.named(above) if above else "" for m, above in side.modules.items()}
+        return load_jax_port(network, case, settings, inputs, port)
+    network.prepared = port
+    side = (load_reference if port.runs == "torch" else _load_compiled)(network, case, settings, inputs)
+    modules = {network.named(m): network.named(above) if above else "" for m, above in side.modules.items()}
     return replace(side, modules=modules)
 
 

@@ -22,10 +22,11 @@ from parity.hooks.reduce.on_torch import to_numpy
 from parity.hooks.rows import Masks, RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap
-from parity.models.family import Family, require_meaning
+from parity.models.family import Family
 from parity.models.feature_cache import Features, require_cache
 from parity.models.folder import Case
 from parity.models.patches import DTYPES
+from parity.paths.network import Network, require_meaning
 from parity.paths.plan import Array
 from parity.records import Record
 from parity.settings import Reached, Settings
@@ -64,17 +65,17 @@ class Inputs:
         return replace(self, conditions=self.beside.get(name, self.conditions))
 
 
-def require_place(family: Family, case: Case, settings: Settings, steps: int) -> None:
+def require_place(network: Network, case: Case, settings: Settings, steps: int) -> None:
     """Refuse settings that the model or the number of steps has no place for.
 
     Raises:
         UsageError: naming the setting.
     """
-    require_meaning(family, case, settings)
-    require_cache(settings, None if family.declares("cache") else int(case.config.get("num_layers", 0)), steps)
+    require_meaning(network, case, settings)
+    require_cache(settings, None if network.declares("cache") else int(case.config.get("num_layers", 0)), steps)
 
 
-def require_fit(family: Family, case: Case, conditions: Conditions, start: torch.Tensor) -> None:
+def require_fit(network: Network, case: Case, conditions: Conditions, start: torch.Tensor) -> None:
     """Refuse a golden's embeddings and noise that are not of this model's sizes.
 
     Raises:
@@ -85,13 +86,13 @@ def require_fit(family: Family, case: Case, conditions: Conditions, start: torch
             f"--inputs: the golden's noise has shape {list(start.shape)}, the latents of '{case.name}' "
             f"{list(case.latent_shape)}: it was recorded with another model or size; give --model, or record it again"
         )
-    branches = {branch for group in family.batches for branch in group}
+    branches = {branch for group in network.batches for branch in group}
     if set(conditions) != branches:
         raise UsageError(
             f"--inputs: the golden holds embeddings of {', '.join(sorted(conditions)) or 'no branch'}, "
             f"'{case.name}' takes {', '.join(sorted(branches))}: it was recorded with another model"
         )
-    for stream in family.streams:
+    for stream in network.family.streams:
         width = int(case.config[stream.width])
         for branch, given in conditions.items():
             found = given.get(stream.argument)
@@ -162,8 +163,8 @@ class Base:
     `parity.paths.reference.TorchBackend`.
 
     Attributes:
-        model: the module; of a compiled one only parts without weights may be called, within `scope`. family, reached:
-            what runs, and proof of its settings. dtype: it computes in.
+        model: the module; of a compiled one only parts without weights may be called, within `scope`. network, family,
+            reached: whose code runs, what the model is, and proof of its settings. dtype: it computes in.
         groups: the branches of each call. rules: which rows count at each site, by branch.
         frames: the row frames by branch and name: (index, weight) of `RowFrame`, put where it computes.
         placement: how the weights lie on the devices, in one line; empty where there is nothing to say.
@@ -177,11 +178,12 @@ class Base:
     heard: Set[str] | None = None
 
     def __init__(
-        self, family: Family, case: Case, inputs: Inputs, reached: Reached, put: Callable[[np.ndarray], Any]
+        self, network: Network, case: Case, inputs: Inputs, reached: Reached, put: Callable[[np.ndarray], Any]
     ) -> None:
         settings, given = reached.settings, inputs.conditions.items()
-        self.family, self.reached, self.dtype = family, reached, DTYPES[settings.text("dtype")]
-        self.groups, self.ran = family.batches, dict[str, str]()
+        family = self.family = network.family
+        self.network, self.reached, self.dtype = network, reached, DTYPES[settings.text("dtype")]
+        self.groups, self.ran = network.batches, dict[str, str]()
         self.rules = {branch: family.row_rule(case, settings, condition) for branch, condition in given}
         frames = {branch: family.frames(case, settings, condition) for branch, condition in given}
         self.frames: dict[str, dict[str, tuple[Any, Any]]] = {
@@ -190,8 +192,8 @@ class Base:
 
     def tap(self, kind: type[T], plan: SitePlan, reducer: Any, rule: RowRule, names: tuple[str, ...], frames: Any) -> T:
         """What observes a call with these branches in its batch."""
-        family, masks = self.family, Masks(rule) if self.family.pairs_rows else None
-        return kind(plan, reducer, rule, names, frames, named=family.named, ports=family.named_port, masks=masks)
+        network, masks = self.network, Masks(rule) if self.network.pairs_rows else None
+        return kind(plan, reducer, rule, names, frames, named=network.named, ports=network.named_port, masks=masks)
 
     def hear(self, calls: StepCalls) -> None:
         """Hear the names that a port gives to values in the calls of a step, by a trace, which computes nothing."""
@@ -206,15 +208,20 @@ class Loaded:
     """One path, loaded.
 
     Attributes:
-        family, case, inputs: what it runs.
+        network, case, inputs: what it runs.
         backend: where. modules: module path -> parent's path.
     """
 
-    family: Family
+    network: Network
     case: Case
     inputs: Inputs
     backend: Backend
     modules: Mapping[str, str]
+
+    @property
+    def family(self) -> Family:
+        """What the model is."""
+        return self.network.family
 
     @property
     def settings(self) -> Settings:

@@ -138,7 +138,7 @@ def _widened(side: Loaded, x: torch.Tensor) -> torch.Tensor:
 
 def prepare(side: Loaded) -> Loop:
     """Set the schedule and place the initial latents; no forward yet."""
-    sampler, place, given = side.family.sampler(side.case, side.inputs.seed), side.backend.tensor, side.inputs
+    sampler, place, given = side.network.sampler(side.case, side.inputs.seed), side.backend.tensor, side.inputs
     with side.backend.scope():
         dtype = setting_dtype(side.settings, "schedule_dtype")
         sampler.set_schedule(given.steps, side.backend.device, place, dtype)

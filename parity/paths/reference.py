@@ -23,11 +23,11 @@ from parity.hooks.reduce.on_torch import TorchReducer, has_float64, to_numpy, to
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap, require_fired
 from parity.hooks.torchtools import SDPA, Intercept, cast, device_of, eagerly, is_compiled, module_tree, named_tensors
-from parity.models.family import Family
 from parity.models.feature_cache import calling, given_at
 from parity.models.folder import Case
 from parity.models.patches import DTYPES, device_named
 from parity.paths.loaded import BRANCHES, Base, Inputs, Listen, Loaded, Predicted, StepCalls
+from parity.paths.network import Network
 from parity.records import Record
 from parity.settings import Reached, Settings
 
@@ -40,10 +40,10 @@ class TorchBackend(Base):
     name = "torch"
 
     def __init__(
-        self, model: torch.nn.Module, family: Family, case: Case, inputs: Inputs, reached: Reached, dtype: torch.dtype
+        self, model: torch.nn.Module, network: Network, case: Case, inputs: Inputs, reached: Reached, dtype: torch.dtype
     ) -> None:
         self.model, self.device = model, device_of(model)
-        super().__init__(family, case, inputs, reached, lambda x: torch.from_numpy(x).to(self.device))
+        super().__init__(network, case, inputs, reached, lambda x: torch.from_numpy(x).to(self.device))
         self.dtype = dtype
         self.listen: Listen = contextlib.nullcontext
 
@@ -74,16 +74,16 @@ class TorchBackend(Base):
             twice = tap is not None and is_compiled(self.model)
             watched = contextlib.nullcontext() if tap is None or twice else attached(self.model, tap)
             with watched, self.listen(group), calling(given) as cached:
-                out = self.family.predict(self.model, calls.of(group))
+                out = self.network.predict(self.model, calls.of(group))
             calls.features[group] = cached.kept
             if tap is not None and twice:  # dynamo would compile the hooks too
                 with eagerly(self.model), attached(self.model, tap), calling(given):
-                    self.family.predict(self.model, calls.of(group))
+                    self.network.predict(self.model, calls.of(group))
             for i, branch in enumerate(group):
                 predictions[branch] = out if len(group) == 1 else out[i : i + 1]
             if tap is not None and plan is not None:
                 if given is None:  # where blocks are skipped, an earlier step has shown that they are called
-                    lenient = self.family.may_be_silent and plan.choice in ("blocks", "all")
+                    lenient = self.network.may_be_silent and plan.choice in ("blocks", "all")
                     expected = frozenset() if lenient else plan.must_fire - silenced(self.reached.settings)
                     require_fired(plan, expected, tap.calls, {e.site for e in tap.entries})
                 self.ran |= tap.ran.ran()
@@ -178,16 +178,16 @@ def _round(x: Any, precision: str) -> Any:
 
 
 def load_reference(
-    family: Family, case: Case, settings: Settings, inputs: Inputs, *, dtype: torch.dtype | None = None
+    network: Network, case: Case, settings: Settings, inputs: Inputs, *, dtype: torch.dtype | None = None
 ) -> Loaded:
     """Load a path in torch, as the reference, or a stage outside the loop.
 
     Args:
         dtype: in place of the settings' dtype: float64 for the floor.
     """
-    reached = family.reached(settings)
+    reached = network.reached(settings)
     given = DTYPES[settings.text("dtype")]
-    model = family.load(case, settings)
+    model = network.load(case, settings)
     own = device_of(model)
     # A port that its code has put on a device stays there.
     model = model.to(device_named(settings)) if own.type == "cpu" or settings.changed("device") else model
@@ -198,13 +198,13 @@ def load_reference(
             "or cpu (-r device=cpu)"
         )
     model = model if dtype is None else cast(model, dtype)
-    model = model if family.runs_as_it_is else model.eval()
+    model = model if network.runs_as_it_is else model.eval()
     reached.mark("dtype")
     with torch.no_grad():
-        family.adapt(model, case, reached, traced=False, first=inputs.conditions.get(BRANCHES[0]))
+        network.adapt(model, case, reached, traced=False, first=inputs.conditions.get(BRANCHES[0]))
     mark_text_settings(reached, inputs)
-    backend = TorchBackend(model, family, case, inputs, reached, dtype or given)
-    return Loaded(family, case, inputs, backend, module_tree(model))
+    backend = TorchBackend(model, network, case, inputs, reached, dtype or given)
+    return Loaded(network, case, inputs, backend, module_tree(model))
 
 
 def mark_text_settings(reached: Reached, inputs: Inputs) -> None:

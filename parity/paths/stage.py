@@ -38,6 +38,7 @@ from parity.models.stage_files import read_stage1, read_stage2
 from parity.models.text import TEXT, Encoder, divided, load_encoder, skeleton as encoder_skeleton
 from parity.models.vae import CacheRows, load_decoder
 from parity.paths.loaded import Arguments, Conditions, Inputs, Predicted, StepCalls, array, dtype_name, tensor
+from parity.paths.network import Network
 from parity.paths.plan import Array, Spec, split_branches
 from parity.paths.port.load import Entry
 from parity.paths.port.ported import built, guarded, moved
@@ -63,7 +64,6 @@ class Stage(Family):
         inputs: by guidance branch (`""` where there is none).
         rule: which tensors' rows are observed, and how. frames_of: the row frames that it names, of a branch's inputs.
         divide: an output of a branch -> suffix of its port (`""`, `@padding`) -> (its rows, the name of their frame).
-        place: where its settings apply (`parity.settings.Reached.stage`).
         pictures: whether its output is frames.
         replaced: what a port's file, or its decoder, gives in the candidate's place; None where the stage is run.
         is_own: whether that is the port's own code.
@@ -95,9 +95,6 @@ class Stage(Family):
     def load(self, case: Case, settings: Settings) -> torch.nn.Module:
         return self.make(settings)
 
-    def reached(self, settings: Settings) -> Reached:
-        return Reached(settings, self.place)
-
     def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
         model.adapt(reached, traced=traced)
 
@@ -125,8 +122,9 @@ class Opaque(TorchBackend):
     """Calls a function in a stage's place, without modules or weights."""
 
     def __init__(self, stage: Stage, inputs: Inputs, compute: Compute) -> None:
-        reached = stage.reached(parse("torchax"))
-        super().__init__(torch.nn.Module(), stage, stage.case, inputs, reached, torch.float32)
+        network = Network(stage)
+        reached = network.reached(parse("torchax"))
+        super().__init__(torch.nn.Module(), network, stage.case, inputs, reached, torch.float32)
         self.compute = compute
 
     def call(self, calls: StepCalls, plan: SitePlan | None) -> Predicted:

@@ -35,7 +35,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from parity.errors import UsageError
 from parity.hooks.sites import SitePlan
 from parity.hooks.torchtools import callable_modules
-from parity.models.family import Family, require_meaning
+from parity.models.family import Family
 from parity.models.folder import Case, skeleton
 from parity.models.patches import DTYPES, as_loaded, setting_dtype
 from parity.paths.jax.candidate import TorchaxBackend, adapt
@@ -44,6 +44,7 @@ from parity.paths.jax.tracing import scoped, to_jax
 from parity.paths.live import load, with_names
 from parity.paths.loaded import Inputs, Loaded, batched
 from parity.paths.loop import latents_dtype, prepare, shared_arguments
+from parity.paths.network import Network, require_meaning
 from parity.paths.port.load import Entry
 from parity.paths.port.ported import Ported
 from parity.records import LOOP_STAGE
@@ -89,7 +90,8 @@ def abstract_candidate(family: Family, case: Case, settings: Settings, devices: 
     Raises:
         UsageError: a setting has no meaning for the model, or nothing is compiled with it.
     """
-    require_meaning(family, case, settings)
+    network = Network(family)
+    require_meaning(network, case, settings)
     idle = [s.name for s in SETTINGS if settings.changed(s.name) and not s.applies_in(LOOP_STAGE)]
     if idle:
         raise UsageError(f"{', '.join(idle)} changes nothing in the transformer's program: leave it out")
@@ -98,12 +100,12 @@ def abstract_candidate(family: Family, case: Case, settings: Settings, devices: 
     reached = Reached(settings)
     model = as_loaded(skeleton(case.folder, "transformer"), dtype).eval().requires_grad_(False)
     reached.mark("dtype")
-    inputs = abstract_inputs(family, case, settings)
-    backend = TorchaxBackend(model, family, case, inputs, reached, placed)
+    inputs = abstract_inputs(network, case, settings)
+    backend = TorchaxBackend(model, network, case, inputs, reached, placed)
     # The settings' patches ask where the weights are and of which dtype: one stands for all of them.
     first = next(iter(backend.params))
-    adapt(backend, family, case, inputs, {first: jnp.zeros((), dtype=jnp.dtype(settings.text("dtype")))})
-    side = Loaded(family, case, inputs, backend, {})
+    adapt(backend, network, case, inputs, {first: jnp.zeros((), dtype=jnp.dtype(settings.text("dtype")))})
+    side = Loaded(network, case, inputs, backend, {})
     return Abstract(backend, _arguments(side, backend), frozenset(callable_modules(model)))
 
 
@@ -118,25 +120,25 @@ def abstract_devices(settings: Settings, devices: Sequence[jax.Device]) -> Abstr
     return AbstractDevices.of(settings, devices[: math.prod(settings.mesh_shape)])
 
 
-def abstract_inputs(family: Family, case: Case, settings: Settings) -> Inputs:
+def abstract_inputs(network: Network, case: Case, settings: Settings) -> Inputs:
     """One step's inputs: embeddings of zeros and masks of ones, as large as the configs say."""
     noise = torch.zeros(case.latent_shape)
-    if not family.streams:
-        return Inputs(family.conditions(case, settings, None, torch.device("cpu")), noise, 1, 0)
+    if not network.family.streams:
+        return Inputs(network.family.conditions(case, settings, None, torch.device("cpu")), noise, 1, 0)
     dtype = DTYPES[settings.text("dtype")]
     one: dict[str, torch.Tensor] = {}
-    for stream in family.streams:
+    for stream in network.family.streams:
         tokens = stream.tokens(case.spec)
         one[stream.argument] = torch.zeros((1, tokens, int(case.config[stream.width])), dtype=dtype)
         if stream.masked:
             one[stream.mask_argument] = torch.ones((1, tokens), dtype=dtype)
-    return Inputs({branch: dict(one) for group in family.batches for branch in group}, noise, 1, 0)
+    return Inputs({branch: dict(one) for group in network.batches for branch in group}, noise, 1, 0)
 
 
 def _arguments(side: Loaded, backend: TorchaxBackend) -> dict[str, Any]:
     """What the loop gives the transformer at its first step, placed on devices that are not here."""
     inputs = side.inputs
-    sampler = side.family.sampler(side.case, inputs.seed)
+    sampler = side.network.sampler(side.case, inputs.seed)
     sampler.set_schedule(inputs.steps, "cpu", lambda x: x, setting_dtype(side.settings, "schedule_dtype"))
     latents = sampler.start(inputs.noise.to(latents_dtype(side)))
     shared = shared_arguments(side, sampler, latents, 0)

@@ -34,6 +34,33 @@ def test_the_order_of_a_video_s_axes_is_that_which_the_class_reads(tmp_path: Pat
     assert _signature(tmp_path / "b", "wan")[0].latent_shape() == (1, 4, 2, 8, 12)
 
 
+class Plain(torch.nn.Module):
+    """Its comments speak of what its code does not do."""
+
+    def forward(self, hidden_states: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
+        # batch_size, num_frames, channels, height, width = hidden_states.shape; timestep * 1000
+        return hidden_states * timestep
+
+
+class Scaling(torch.nn.Module):
+    """Its code is spread over lines as no formatter would."""
+
+    # fmt: off
+    def forward(self, hidden_states: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
+        batch, num_frames, channels, height, width = \
+            hidden_states.shape
+        timestep = (timestep  # of 0 to 1
+                    * 1000)
+        return hidden_states * timestep * (batch * num_frames * channels * height * width)
+    # fmt: on
+
+
+@pytest.mark.parametrize(("kind", "scale", "frames_first"), [(Plain, 1000.0, False), (Scaling, 1.0, True)])
+def test_a_forward_is_read_by_its_code_alone(kind: type[torch.nn.Module], scale: float, frames_first: bool) -> None:
+    found = signature_of(kind, {}, kind())
+    assert (found.timestep_scale, found.frames_first) == (scale, frames_first)
+
+
 def test_every_axis_of_the_rotary_tables_is_used(tmp_path: Path) -> None:
     signature, _ = _signature(tmp_path / "a", "flux2")
     made = make_arguments(signature, {}).tensors

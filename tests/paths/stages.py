@@ -13,6 +13,7 @@ from parity.hooks.sites import SitePlan
 from parity.paths.live import Host, LiveSide, StageSide, _tensors
 from parity.paths.loaded import Loaded
 from parity.paths.loop import Once, denoise
+from parity.paths.network import Network
 from parity.paths.plan import VAE_INPUT, Array, Role, Spec, Start
 from parity.records import OUTSIDE, Record
 from parity.runs.request import Request
@@ -35,7 +36,7 @@ class _Stages(Host):
         own = self.kept.setdefault(key, self.kept.get(key) or side.loaded)
         beside = {name: _tensors(given) for name, given in spec.start.beside.items()}
         inputs = replace(own.inputs, conditions=side.known.inputs, beside=beside)
-        side.loaded = replace(own, family=side.known, inputs=inputs)
+        side.loaded = replace(own, network=Network(side.known), inputs=inputs)
         return side
 
 

@@ -1,8 +1,7 @@
-"""A port as a family: what it takes over from the base family, and what it leaves at `Family`'s default."""
+"""What is said of a port's inputs and of what its code keeps."""
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +10,11 @@ import pytest
 import torch
 
 from parity.errors import UsageError
-from parity.models.family import Family
 from parity.models.generic.inputs import LATENT
 from parity.paths.live import reference_case
 from parity.paths.port.load import Entry, checked
-from parity.paths.port.ported import Ported
 from parity.port import Port
 from parity.settings import parse
-
-DEFAULTS = {
-    "of", "recipe", "defaults", "pipeline_arguments", "static_arguments", "adapt", "constrain", "rotary_tables",
-}  # fmt: skip
-
-
-def test_every_member_of_a_family_is_decided_on() -> None:
-    members = {name for name in vars(Family) if not name.startswith("_")}
-    assert members - vars(Ported).keys() - {field.name for field in fields(Ported)} == DEFAULTS
 
 
 def test_a_table_that_a_trace_made_and_kept_is_said() -> None:

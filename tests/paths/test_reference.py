@@ -19,6 +19,7 @@ from parity.models.folder import Case, GenerationSpec
 from parity.paths.floors import make_variants, with_floors
 from parity.paths.loaded import Loaded
 from parity.paths.loop import denoise, prepare
+from parity.paths.network import Network
 from parity.paths.plan import state_of
 from parity.paths.reference import torch_scope
 from parity.settings import Reached, parse
@@ -98,7 +99,7 @@ def with_scheduler(loaded: Loaded, kind: str, dynamic: bool) -> Loaded:
             scheduler = getattr(diffusers, kind).from_config(super().sampler(case, seed).scheduler.config)
             return CogVideoXSampler(scheduler, 6.0, dynamic, seed)
 
-    return replace(loaded, family=Other())
+    return replace(loaded, network=Network(Other()))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="kernels of a GPU may take another order each time")

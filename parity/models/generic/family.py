@@ -96,7 +96,7 @@ class Generic(Family):
     def output_shape(self, case: Case) -> tuple[int, ...] | None:
         return None
 
-    def static_arguments(self, case: Case) -> Mapping[str, Any]:
+    def pipeline_arguments(self, case: Case) -> Mapping[str, Any]:
         return self.made.static
 
     def checks(self, case: Case, role: str) -> tuple[Said, ...]:

@@ -17,9 +17,11 @@ normal, drawn by argument name, so that adding an argument changes no other.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import inspect
 import re
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,7 +159,7 @@ def signature_of(kind: Any, config: Config, model: torch.nn.Module) -> Signature
     }
     required = tuple(n for n, p in named.items() if p.default is p.empty)
     optional = tuple(n for n in named if n not in required)
-    source = inspect.getsource(kind.forward)
+    source = ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(kind.forward))))  # no comments, one form
     # A config saved by an older diffusers lacks what the class has learned since: its defaults hold then.
     defaults = {
         n: p.default for n, p in inspect.signature(kind.__init__).parameters.items() if p.default is not p.empty

@@ -37,7 +37,6 @@ from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Tap, counted_on, require_fired
 from parity.hooks.torchtools import module_tree, named_tensors, uncached
-from parity.models.family import Family
 from parity.models.feature_cache import Kept, calling, given_at
 from parity.models.folder import Case
 from parity.paths.jax.emulated import elementary, products
@@ -46,6 +45,7 @@ from parity.paths.jax.mesh import Devices, make_devices, port_devices, use_compi
 from parity.paths.jax.program import Programs, Shell, apart, holding
 from parity.paths.jax.tracing import InsideJitError, TracedTap, bounded, inlining, to_jax
 from parity.paths.loaded import BRANCHES, Arguments, Base, Inputs, Loaded, Predicted, StepCalls
+from parity.paths.network import Network
 from parity.paths.reference import mark_text_settings, silenced
 from parity.paths.stage import Stage
 from parity.records import OUTSIDE, Record
@@ -75,7 +75,7 @@ class TorchaxBackend(Base):
     def __init__(
         self,
         model: torch.nn.Module,
-        family: Family,
+        network: Network,
         case: Case,
         inputs: Inputs,
         reached: Reached,
@@ -84,14 +84,14 @@ class TorchaxBackend(Base):
     ) -> None:
         self.env, self.model, self.devices = torchax.default_env(), model, devices
         self.params = self._on_mesh(reached) if params is None else params
-        super().__init__(family, case, inputs, reached, self.put)
+        super().__init__(network, case, inputs, reached, self.put)
         if params is None and devices.shape[0] > 1:
-            self.groups = (tuple(branch for group in family.batches for branch in group),)
+            self.groups = (tuple(branch for group in network.batches for branch in group),)
         self.jit, on_tpu = bool(reached.settings["jit"]), devices.platform == "tpu"
-        self.programs = Programs(self.jit, family.compiling, packed=lambda key: on_tpu and key[1] is not None)
+        self.programs = Programs(self.jit, network.compiling, packed=lambda key: on_tpu and key[1] is not None)
         # A CPU computes in the order of the trace, and what it fuses across blocks stays as it is.
-        self.bounds = on_tpu and not family.runs_as_it_is
-        self.safe_attention = not family.runs_as_it_is and is_torchax_own(self.env)
+        self.bounds = on_tpu and not network.runs_as_it_is
+        self.safe_attention = not network.runs_as_it_is and is_torchax_own(self.env)
 
     def _on_mesh(self, reached: Reached) -> dict[str, jax.Array]:
         """The model's weights on the mesh, by its rules."""
@@ -190,9 +190,9 @@ class TorchaxBackend(Base):
             contextlib.nullcontext() if tap is None else attached(self.model, tap),
             bounded(self.model, tap.reducer) if tap is not None and self.bounds else contextlib.nullcontext(),
         ):
-            out = self.family.predict(self.model, interop.torch_view(arguments))
+            out = self.network.predict(self.model, interop.torch_view(arguments))
         if tap is not None:
-            if tap.plan.choice != "blocks" and not self.family.may_be_silent and kept is None:
+            if tap.plan.choice != "blocks" and not self.network.may_be_silent and kept is None:
                 # Of the default sites, which the reference has seen, a silent one is a finding: one side skips it.
                 expected = tap.plan.must_fire - silenced(self.reached.settings)
                 require_fired(tap.plan, expected, tap.calls, {e.site for e in tap.entries})
@@ -219,32 +219,32 @@ class TorchaxBackend(Base):
 
 
 def load_candidate(
-    family: Family, case: Case, settings: Settings, inputs: Inputs, kind: type[TorchaxBackend] = TorchaxBackend
+    network: Network, case: Case, settings: Settings, inputs: Inputs, kind: type[TorchaxBackend] = TorchaxBackend
 ) -> Loaded:
     """Load the candidate path; `kind`: the backend of its calls.
 
     Raises:
         UsageError: the mesh is larger than the devices.
     """
-    devices = (port_devices if family.runs_as_it_is else make_devices)(settings).ruled_by(family.shard)
+    devices = (port_devices if network.runs_as_it_is else make_devices)(settings).ruled_by(network.shard)
     use_compilation_cache()
-    reached = family.reached(settings)
-    model = family.load(case, settings)
-    model = model if family.runs_as_it_is else model.eval()
+    reached = network.reached(settings)
+    model = network.load(case, settings)
+    model = model if network.runs_as_it_is else model.eval()
     reached.mark("dtype")
-    backend = kind(model, family, case, inputs, reached, devices)
-    adapt(backend, family, case, inputs, backend.params)
+    backend = kind(model, network, case, inputs, reached, devices)
+    adapt(backend, network, case, inputs, backend.params)
     mark_text_settings(reached, inputs)
-    return Loaded(family, case, inputs, backend, module_tree(model))
+    return Loaded(network, case, inputs, backend, module_tree(model))
 
 
-def adapt(backend: TorchaxBackend, family: Family, case: Case, inputs: Inputs, weights: Any) -> None:
+def adapt(backend: TorchaxBackend, network: Network, case: Case, inputs: Inputs, weights: Any) -> None:
     """Apply the settings to a loaded model, with these weights in it, and place its activations on the mesh."""
     model, devices = backend.model, backend.devices
     with backend.scope(), stateless._reparametrize_module(model, interop.torch_view(weights)):
-        family.adapt(model, case, backend.reached, traced=True, first=inputs.conditions.get(BRANCHES[0]))
+        network.adapt(model, case, backend.reached, traced=True, first=inputs.conditions.get(BRANCHES[0]))
     if backend.reached.settings.changed("mesh"):
-        family.constrain(model, lambda x: _constrained(x, devices))
+        network.constrain(model, lambda x: _constrained(x, devices))
 
 
 def _constrained(x: torch.Tensor, devices: Devices) -> torch.Tensor:
@@ -288,7 +288,7 @@ class TorchaxStage(TorchaxBackend):
 
         with replaced(trunk, "forward", routed):
             before = self._own(plan, branch, {f"in.{name}": x for name, x in given.items()})
-            out = self.family.predict(self.model, given)
+            out = self.network.predict(self.model, given)
             records = [*before, *inside, *self._own(plan, branch, {"out": out})]
         if plan is not None and plan.choice != "blocks":
             # Of the default sites, which the reference has seen, a silent one is a finding: one side skips it.

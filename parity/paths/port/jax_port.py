@@ -46,11 +46,11 @@ class JaxPort(TorchaxBackend):
         heard: the names it was observed under, as renamed.
     """
 
-    family: Ported
+    network: Ported
 
-    def __init__(self, port: Port, family: Ported, case: Case, inputs: Inputs, reached: Reached) -> None:
+    def __init__(self, port: Port, network: Ported, case: Case, inputs: Inputs, reached: Reached) -> None:
         self.port, weights = port, jax.tree.map(jax.numpy.asarray, port.weights)
-        super().__init__(torch.nn.Module(), family, case, inputs, reached, port_devices(reached.settings), weights)
+        super().__init__(torch.nn.Module(), network, case, inputs, reached, port_devices(reached.settings), weights)
         self.heard: set[str] = set()
 
     def hear(self, calls: StepCalls) -> None:
@@ -65,13 +65,13 @@ class JaxPort(TorchaxBackend):
                 name, read = jax.tree_util.keystr(path, simple=True, separator="."), functools.partial(on_host, x)
                 module, _, parameter = name.removeprefix("params.").removesuffix(".value").rpartition(".")
                 if module and parameter in ("kernel", "embedding", "bias", "weight"):  # in torch's names and layout
-                    name = f"{self.family.names.module(module)}.{parameter if parameter == 'bias' else 'weight'}"
+                    name = f"{self.network.names.module(module)}.{parameter if parameter == 'bias' else 'weight'}"
                     read = functools.partial(_channels_first, read) if parameter == "kernel" and x.ndim > 1 else read
                 yield name, str(x.dtype), read
 
     def forward(self, names: tuple[str, ...], rule: RowRule, plan: SitePlan | None) -> Forward:
         forward = super().forward(names, rule, plan)
-        return lambda *given: self.family.retried(forward, *given)
+        return lambda *given: self.network.retried(forward, *given)
 
     def _predicted(
         self, params: Any, arguments: Mapping[str, Any], kept: Kept | None, tap: TracedTap | None = None
@@ -85,9 +85,9 @@ class JaxPort(TorchaxBackend):
         return out, cached.kept
 
     def _call(self, params: Any, arguments: Mapping[str, Any], heard: _Heard | None) -> jax.Array:
-        port, entry, rank = self.port, self.family.entry, arguments[LATENT].ndim
+        port, entry, rank = self.port, self.network.entry, arguments[LATENT].ndim
         given = {k: moved(x, port, rank, 1, -1) for k, x in arguments.items() if x is not None}
-        given |= pytree.tree_map_only(torch.Tensor, to_jax, dict(self.family.from_pipeline))
+        given |= pytree.tree_map_only(torch.Tensor, to_jax, dict(self.network.from_pipeline))
         call: Callable[..., Any] = port.call or (lambda inputs: port.module(**inputs))
         with contextlib.ExitStack() as stack:
             stack.enter_context(guarded(entry))
@@ -98,10 +98,10 @@ class JaxPort(TorchaxBackend):
                 for module, mask in (port.padded(given) if port.padded is not None else {}).items():
                     heard.tap.masked(module, {"mask": interop.torch_view(mask)})
             passed = (given,) if port.weights is None else (params, given)
-            out = prediction_of(self.family.called(call, *passed))
+            out = prediction_of(self.network.called(call, *passed))
         if not isinstance(out, jax.Array):
             raise wrong_output(entry, out, "a jax array")
-        taken: jax.Array = self.family.taken(out, port, arguments)
+        taken: jax.Array = self.network.taken(out, port, arguments)
         if heard is not None:
             heard.returned(taken)
         return taken
@@ -142,7 +142,7 @@ class _Heard:
         self.count += 1
         if not self.tap.is_here():
             raise UsageError(
-                f"{self.backend.family.entry.named}: tap('{module}') is inside a jax transformation (vmap, grad, "
+                f"{self.backend.network.entry.named}: tap('{module}') is inside a jax transformation (vmap, grad, "
                 "cond, while_loop, or a checkpoint around the function where it is defined); tap its result outside"
             )
         path = self.tap.named(module)
@@ -196,11 +196,11 @@ def _is_key(x: jax.Array) -> bool:
     return jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended)
 
 
-def load_jax_port(family: Ported, case: Case, settings: Settings, inputs: Inputs, port: Port) -> Loaded:
+def load_jax_port(network: Ported, case: Case, settings: Settings, inputs: Inputs, port: Port) -> Loaded:
     """Load a candidate that is a port in JAX."""
     use_compilation_cache()
-    reached = family.reached(settings)
-    backend = JaxPort(port, family, case, inputs, reached)
-    paths = {} if port.module is None else {family.named(p): "" for p in objects_of(port.module)}
+    reached = network.reached(settings)
+    backend = JaxPort(port, network, case, inputs, reached)
+    paths = {} if port.module is None else {network.named(p): "" for p in objects_of(port.module)}
     modules = {p: nearest(p, paths) for p in paths if p}
-    return Loaded(family, case, inputs, backend, modules)
+    return Loaded(network, case, inputs, backend, modules)

@@ -1,4 +1,4 @@
-"""A user's port as a family: what it does in place of the base family's transformer; the rest is the base family's.
+"""A user's port: somebody's own code in place of the family's class.
 
 Torch modules then run through parity's own torch and torchax backends; `parity.paths.port.jax_port` runs the others.
 Where a port's functions are called, what they raise is reported, what they change is put back, and their layout is
@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import operator
 import sys
 import weakref
 from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
@@ -25,11 +23,12 @@ from parity.errors import MalformedError, UsageError
 from parity.golden.rename import Rename, decode_rename
 from parity.hooks.attach import masks_given
 from parity.hooks.torchtools import on_jax, prediction_of, to_torch, uncompiled
-from parity.models.family import Family, Place, Said, Sampler, sigmas_of
+from parity.models.family import Condition, Constrain, Family, Place, Said, Sampler, sigmas_of
 from parity.models.feature_cache import CALL
 from parity.models.folder import Case
 from parity.models.generic.inputs import LATENT
 from parity.models.patches import DTYPES, in_dtype
+from parity.paths.network import Network
 from parity.paths.port.load import Entry, build, failures, kept
 from parity.port import Case as PortCase, OwnLoop, OwnSchedule, Port, Scheduler
 from parity.records import ATTENTION
@@ -88,18 +87,13 @@ class Read(UserDict[str, str]):
         return value
 
 
-def _of_base(name: str) -> Any:
-    """A member that is the base family's: its value, or the bound method."""
-    return property(operator.attrgetter(f"base.{name}"))
-
-
-@dataclass
-class Ported(Family):
-    """See `parity.models.family.Family`; `base` is the family of the inputs, schedule and rows.
+class Ported(Network):
+    """A port of a model.
 
     Attributes:
-        entry: the port's function. role: which side it is. runs_as_it_is: with names of its own; a reference's module
-            that torchax compiles is parity's candidate, with the reference's names. names: its own in the reference's.
+        family: of the inputs, schedule and rows. entry: the port's function. role: which side it is.
+        runs_as_it_is: with names of its own; a reference's module that torchax compiles is parity's candidate, with the
+            reference's names. names: its own in the reference's.
         said: what its code changed for the process, put back.
         expected: shape of a prediction, where known. marks: how often the port has read each setting.
         keeps: whether it keeps features between steps (its own `cache`).
@@ -107,53 +101,38 @@ class Ported(Family):
         prepared: what the next `load` takes, where a port was built for it.
     """
 
-    base: Family
-    entry: Entry
-    role: str
-    runs_as_it_is: bool = False
-    expected: tuple[int, ...] | None = field(default=None, init=False)
-    names: Names = field(init=False)
-    pairs_rows: bool = field(init=False)
-    shard: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    said: set[str] = field(default_factory=set)
-    marks: dict[str, int] = field(default_factory=dict)
-    keeps: bool = False
-    from_pipeline: Mapping[str, Any] = field(default_factory=dict)
-    prepared: Port | None = None
-    _numbers: Mapping[str, Any] = field(default_factory=dict)
-    _own: Port | None = None
-    _ports: weakref.WeakKeyDictionary[Any, Port] = field(default_factory=weakref.WeakKeyDictionary)
-
-    # What does not concern the transformer's own code. A member of `Family` that is neither here nor below is its
-    # default there.
-    title, stage, streams, lacks = map(_of_base, ("title", "stage", "streams", "lacks"))
-    tensors, output_shape, latent_shape = map(_of_base, ("tensors", "output_shape", "latent_shape"))
-    token_grid, conditions, text, write_stage1 = map(_of_base, ("token_grid", "conditions", "text", "write_stage1"))
-    stage2, model_arguments, row_rule, frames = map(_of_base, ("stage2", "model_arguments", "row_rule", "frames"))
-    may_be_silent = True  # a port may name modules that it never calls
     is_own = True
 
-    def __post_init__(self) -> None:
-        self.names = Names(self.entry, {})
-        self.pairs_rows = self.runs_as_it_is or self.base.pairs_rows
+    def __init__(self, family: Family, entry: Entry, role: str, runs_as_it_is: bool = False) -> None:
+        super().__init__(family)
+        self.entry, self.role, self.runs_as_it_is = entry, role, runs_as_it_is
+        self.may_be_silent = True  # a port may name modules that it never calls
+        self.names, self.keeps = Names(entry, {}), False
+        self.said, self.marks = set[str](), dict[str, int]()
+        self.expected: tuple[int, ...] | None = None
+        self.prepared: Port | None = None
+        self.from_pipeline: Mapping[str, Any] = {}
+        self._own: Port | None = None
+        self._ports: weakref.WeakKeyDictionary[Any, Port] = weakref.WeakKeyDictionary()
 
     def checks(self, case: Case, role: str) -> tuple[Said, ...]:
-        """What the port changed for the process, which was put back; then what the base family says."""
+        """What the port changed for the process, which was put back; then what the family says."""
         said = [*(f"importing it {x}" for x in self.entry.said), *sorted(self.said)]
         detail = f"{self.entry.text}: " + ("; ".join(said) + "; put back" if said else "changed nothing outside")
         own: Said = (f"{self.role} port", "explained" if said else "pass", detail)
         module = None if self._own is None else self._own.module
-        return (own, *_dropping(module, self.entry.text), *self.base.checks(case, role))
+        return (own, *_dropping(module, self.entry.text), *super().checks(case, role))
 
     @property
     def batches(self) -> tuple[tuple[str, ...], ...]:
         """One branch a call, unless the port takes several at once."""
-        every = tuple(branch for group in self.base.batches for branch in group)
+        every = tuple(branch for group in self.family.batches for branch in group)
         own = () if self._own is None else tuple(self._own.branches)
         if own and sorted(own) != sorted(every):
             raise UsageError(f"{self.entry.named}: `branches` is {own}; this model has {', '.join(every)}, each once")
         return (own,) if own else tuple((branch,) for branch in every)
 
+    @property
     def idle(self) -> tuple[str, ...]:
         return () if self.entry.installed is None else self.entry.installed.idle
 
@@ -170,10 +149,6 @@ class Ported(Family):
         """Whether the port implements the setting itself; parity then leaves it to it."""
         return setting in self.entry.settings
 
-    def without(self, config: Mapping[str, Any]) -> Mapping[str, str]:
-        """What the base family has no place for and the port does not implement."""
-        return {name: why for name, why in self.base.without(config).items() if not self.declares(name)}
-
     def build(self, case: Case, settings: Settings) -> Port:
         """A port of these settings.
 
@@ -181,11 +156,10 @@ class Ported(Family):
             UsageError: see `parity.paths.port.load.build`.
         """
         port, said = built(self.entry, self.role, case, settings, self.marks)
-        self.expected = self.base.output_shape(case)
+        self.expected = self.family.output_shape(case)
         if port.call is None and port.module is None:
             raise UsageError(f"{self.entry.named} brings a VAE alone: run it with --stages vae")
-        self._numbers = _accepted(port, self.base.static_arguments(case))
-        self.from_pipeline = {**self._numbers, **_accepted(port, self.base.pipeline_arguments(case))}
+        self.from_pipeline = _accepted(port, self.family.pipeline_arguments(case))
         self.keeps = self.declares("cache") and settings.deep_cache is not None
         self._own, self.shard = port, port.shard
         self.said |= {f"{self.entry.function.__name__} {x}" for x in said}
@@ -194,7 +168,7 @@ class Ported(Family):
         return port
 
     def sampler(self, case: Case, seed: int) -> Sampler:
-        base, own = self.base.sampler(case, seed), self._own
+        base, own = super().sampler(case, seed), self._own
         if own is None or (own.schedule is None and own.loop is None):
             return base
         return OwnSampler(base, self.entry, own.schedule, own.loop)
@@ -217,11 +191,11 @@ class Ported(Family):
         try:
             return call(*given)
         except UsageError as error:
-            cause = error.__cause__
-            if not isinstance(cause, TypeError) or not any(f"'{name}'" in str(cause) for name in self._numbers):
+            cause, passed = error.__cause__, self.from_pipeline
+            numbers = {k for k, x in passed.items() if not any(map(torch.is_tensor, pytree.tree_leaves(x)))}
+            if not isinstance(cause, TypeError) or not any(f"'{name}'" in str(cause) for name in numbers):
                 raise
-        self.from_pipeline = {k: x for k, x in self.from_pipeline.items() if k not in self._numbers}
-        self._numbers = {}
+        self.from_pipeline = {k: x for k, x in passed.items() if k not in numbers}
         return call(*given)
 
     def predict(self, model: Any, arguments: Mapping[str, Any]) -> torch.Tensor:
@@ -279,6 +253,16 @@ class Ported(Family):
             )
         out, cached.kept = both
         return out
+
+    def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
+        """Nothing: its own code applies its settings."""
+
+    def constrain(self, model: Any, place: Constrain) -> None:
+        """Nothing, as above."""
+
+    def rotary_tables(self, model: Any, latents: torch.Tensor) -> Mapping[str, torch.Tensor]:
+        """None: they are inside its call."""
+        return {}
 
     def reached(self, settings: Settings) -> Reached:
         """Marks those that the port has read, and those that it reads from now on."""

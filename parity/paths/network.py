@@ -1,0 +1,118 @@
+"""Whose code a side runs: how a model is loaded, called and named. What the model is says its family.
+
+Here it is the family's own class, as parity runs it; `parity.paths.port.ported` is somebody's code in its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from parity.errors import UsageError
+from parity.models.family import Condition, Constrain, Family, Said, Sampler
+from parity.models.folder import Case
+from parity.settings import Reached, Settings, meaningless
+
+
+class Network:
+    """The family's own class.
+
+    Attributes:
+        family: what the model is. is_own: whether the code is somebody's own: a port. runs_as_it_is: whether nothing of
+            it may be replaced by parity. may_be_silent: whether modules may stay uncalled without it being an error.
+        shard: rules of its own that place its weights on a mesh: pattern over a parameter's name -> mesh axes by
+            dimension; empty where a named rule set does.
+    """
+
+    is_own: bool = False
+    runs_as_it_is: bool = False
+    shard: Mapping[str, tuple[Any, ...]] = {}
+
+    def __init__(self, family: Family) -> None:
+        self.family = family
+        self.may_be_silent = family.may_be_silent
+
+    @property
+    def batches(self) -> tuple[tuple[str, ...], ...]:
+        """The guidance branches of each call."""
+        return self.family.batches
+
+    @property
+    def pairs_rows(self) -> bool:
+        """Whether the masks that the code is given say which rows count, and not the family alone."""
+        return self.runs_as_it_is or self.family.pairs_rows
+
+    @property
+    def idle(self) -> tuple[str, ...]:
+        """Why a pass would not rest on what the code installed in the place of others', one sentence each."""
+        return ()
+
+    def compiling(self) -> contextlib.AbstractContextManager[None]:
+        """Around the compilation of its program: an error there counts as its code's, where that is not parity's."""
+        return contextlib.nullcontext()
+
+    def declares(self, setting: str) -> bool:
+        """Whether the code applies a setting itself, so that parity must not."""
+        return False
+
+    def without(self, config: Mapping[str, Any]) -> Mapping[str, str]:
+        """Setting -> why it has no meaning for a model with this config, unless the code has a place for it."""
+        lacks = meaningless(self.family.lacks(config))
+        return {name: why for name, why in lacks.items() if not self.declares(name)}
+
+    def checks(self, case: Case, role: str) -> tuple[Said, ...]:
+        """What preflight says of this side before anything is compared."""
+        return self.family.checks(case, role)
+
+    def named(self, module: str) -> str:
+        """The reference's name of a module."""
+        return module
+
+    def named_port(self, module: str, port: str) -> str:
+        """The reference's name of an input or output of a module, which is named as the reference names it."""
+        return port
+
+    def reached(self, settings: Settings) -> Reached:
+        """What takes the marks of a side's settings."""
+        return Reached(settings, self.family.place)
+
+    def load(self, case: Case, settings: Settings) -> torch.nn.Module:
+        """See `Family.load`."""
+        return self.family.load(case, settings)
+
+    def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
+        """See `Family.adapt`."""
+        self.family.adapt(model, case, reached, traced=traced, first=first)
+
+    def constrain(self, model: Any, place: Constrain) -> None:
+        """See `Family.constrain`."""
+        self.family.constrain(model, place)
+
+    def predict(self, model: Any, arguments: Mapping[str, Any]) -> torch.Tensor:
+        """See `Family.predict`."""
+        return self.family.predict(model, arguments)
+
+    def sampler(self, case: Case, seed: int) -> Sampler:
+        """The checkpoint's schedule, guidance and scheduler, new."""
+        return self.family.sampler(case, seed)
+
+    def rotary_tables(self, model: Any, latents: torch.Tensor) -> Mapping[str, torch.Tensor]:
+        """See `Family.rotary_tables`."""
+        return self.family.rotary_tables(model, latents)
+
+
+def require_meaning(network: Network, case: Case, settings: Settings) -> None:
+    """Refuse settings that this model has no place for.
+
+    Raises:
+        UsageError: one is not at its default.
+    """
+    for name, why in network.without(case.config).items():
+        if settings.changed(name):
+            raise UsageError(
+                f"the {settings.backend} path was given '{name}={settings.as_text()[name]}', which has no meaning for "
+                f"'{case.name}' ({network.family.title}): {why}; leave it at its default"
+            )
