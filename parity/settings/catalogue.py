@@ -318,7 +318,7 @@ SETTINGS: tuple[Setting, ...] = (
         fault="the branches are combined in {value}", remedy="combine them in float32", around_ports=True,
     ),
     _kept_in(
-        name="norm_dtype", meaning="arithmetic of the normalisation layers", expected_at=("*norm*",),
+        name="norm_dtype", meaning="arithmetic of the normalisation layers", expected_at=("*norm", "*norm[0-9_.]*"),
         expected_within=ROUNDS,
         fault="norms compute in {value}", remedy="compute statistics in float32",
     ),

@@ -539,6 +539,18 @@ def test_a_setting_that_only_rounds_excuses_no_more_than_rounding(far: float, ve
 
 
 @pytest.mark.parametrize(
+    ("module", "excuses_it"),
+    [
+        ("norm", True), ("a.norm1", True), ("a.norm1.linear", True), ("a.norm_q", True), ("layernorm", True),
+        ("normal_head", False), ("a.normalizer", False),
+    ],
+)  # fmt: skip
+def test_a_module_that_only_carries_the_word_is_no_norm(module: str, excuses_it: bool) -> None:
+    declared = excuses([Difference("norm_dtype", "model", "bfloat16")])
+    assert excused(Key("transformer", 0, "cond", f"{module}:out"), 0.001, declared) == excuses_it
+
+
+@pytest.mark.parametrize(
     ("site", "at"),
     [  # the steps of 0 to 3 at which a cache of blocks 1 to 2 with an interval of 2 excuses a site
         ("transformer_blocks.1:out", {1, 3}),
