@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from parity.compare.births import is_unlike
+from parity.compare.births import call_of, is_unlike
 from parity.compare.result import Result, SiteDiff
 from parity.records import ATTENTION, BLOCK, FRAMES, LOOP, SCHEDULE, Key, any_block
 
@@ -71,6 +71,7 @@ def differences(result: Result) -> tuple[Difference, ...]:
     weighed = {name.rpartition(".")[0] for c in weights for name in c.at}
     arguments = {d.key.port for d in result.sites if d.key.module == "" and d.key.is_input}
     unseen = weighed - {d.key.module for d in result.sites}
+    given = {call_of(d.key) for d in result.sites if d.key.is_input and d.verdict != "not compared"}
     again, begun = set[str](), dict[tuple[int, str, str], str]()
     of = _codes(result, first)
     made = {of(c.at) for c in result.causes if c.at and c.setting in checked}  # of weights, where they show
@@ -80,6 +81,8 @@ def differences(result: Result) -> tuple[Difference, ...]:
         held = any(within(module, maker) for module in weighed)
         if key.is_input:  # what the model is given it hands on as it is
             held = maker in weighed and not (maker == "" and key.port in arguments)
+        elif call_of(key) not in given:  # which its caller's parameters may be in
+            held = held or (_caller(maker) != "" and _caller(maker) in weighed)
         of_weights = key.module not in _AROUND and held
         if of_model or of_weights or of(key.site) in made:
             continue  # a module that has other weights differs by them

@@ -210,6 +210,8 @@ def test_what_is_given_the_output_that_the_origin_lies_in_is_no_other_difference
         ("blocks.1.ff.net:in.x", []),  # which the parameters of its caller are in
         ("blocks.1.attn:in.x", ["blocks.1.attn's input x"]),
         ("rope:in.frequencies", []),
+        ("blocks.1.ff.net:out", []),  # of which no input is compared
+        ("blocks.1.attn:out", ["blocks.1.attn"]),
     ],
 )
 def test_a_module_beside_one_with_other_weights_is_listed(site: str, listed: list[str]) -> None:
