@@ -35,8 +35,8 @@ def findings(
         declared: names of the settings that are declared to differ. grid: (frames, height, width) in tokens, as the
             model's image tokens lie frame by frame and row by row; None where it is not known.
     """
-    found = [_branches(sites, origin), _rows(sites, origin, grid), _dtypes(sites, declared), _nonfinite(sites)]
-    return tuple(Note(text) for text in found if text)
+    first = [_branches(sites, origin), _without_trace(sites, origin), _rows(sites, origin, grid)]
+    return tuple(Note(text) for text in (*first, _dtypes(sites, declared), _nonfinite(sites)) if text)
 
 
 def _branches(sites: Sequence[SiteDiff], origin: Origin) -> str:
@@ -48,6 +48,21 @@ def _branches(sites: Sequence[SiteDiff], origin: Origin) -> str:
     every = dict.fromkeys(d.key.branch for d in at)
     hit, clean = [b for b in every if b in differ], [b for b in every if b not in differ]
     return f"only branch {', '.join(hit)} differs; {', '.join(clean)} agrees" if hit and clean else ""
+
+
+def _without_trace(sites: Sequence[SiteDiff], origin: Origin) -> str:
+    """That all which is made of a differing output agrees, as where an implementation's norm has its modulation in it.
+
+    It stays a difference: a gate of zero hides what a module gives too.
+    """
+    begins = all(d.birth == "module" and d.key.module not in ("", LOOP) for d in sites if d.verdict == "fail")
+    predicted = any(d.key.site == f"{LOOP}:noise_pred" and d.verdict == "pass" for d in sites)
+    if not (begins and predicted) or origin.key.is_input:
+        return ""
+    return (
+        f"nothing behind {origin.key.module} differs: the candidate may give its name to another thing, as a norm with "
+        "its modulation, or nothing is made of it"
+    )
 
 
 def _rows(sites: Sequence[SiteDiff], origin: Origin, grid: tuple[int, int, int] | None) -> str:

@@ -43,6 +43,8 @@ NANS = [site("a:out", nonfinite=(0, 0)), site("b:out", True, nonfinite=(0, 7)),
         site("b:out@padding", nonfinite=(0, 99)), site("c:in.x", True, nonfinite=(0, 7)),
         site("c:out", True, nonfinite=(0, 70))]  # fmt: skip
 
+ALONE, AFTER = site("a.norm:out", True, birth="module"), site("loop:noise_pred")
+
 
 @pytest.mark.parametrize(
     ("sites", "origin", "more", "words"),
@@ -66,6 +68,9 @@ NANS = [site("a:out", nonfinite=(0, 0)), site("b:out", True, nonfinite=(0, 7)),
             ["5 values, first in transformer step 0 cond b.attention:in.value, taken in by transformer step 0 cond c"],
         ),
         ([site("a:out", nonfinite=(3, 3))], None, {}, []),
+        ([ALONE, AFTER], 0, {}, ["nothing behind a.norm differs"]),
+        ([ALONE, replace(ALONE, birth="propagated"), AFTER], 0, {}, []),
+        ([ALONE], 0, {}, []),  # nobody knows
     ],
 )
 def test_findings_of_numbers(sites: list[SiteDiff], origin: int | None, more: dict[str, Any], words: list[str]) -> None:
