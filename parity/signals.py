@@ -41,6 +41,16 @@ def _terminate(number: int, frame: FrameType | None) -> None:
     raise Terminated(number)
 
 
+def _as_by_default() -> None:
+    """In a process that somebody's script forks these signals do what they do by default."""
+    for number in _ENDING:
+        if signal.getsignal(number) is _terminate:
+            signal.signal(number, signal.SIG_DFL)
+
+
+os.register_at_fork(after_in_child=_as_by_default)
+
+
 def signalled(error: BaseException) -> KeyboardInterrupt | Terminated | None:
     """The signal behind an error; None for none. A library that is interrupted while it is imported raises its own."""
     seen: set[int] = set()

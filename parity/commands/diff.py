@@ -162,6 +162,9 @@ def diff(
     """
     if map_out is not None and rules != AUTO:
         raise UsageError("--map-out saves what --map auto proposes: give both")
+    asked = [path.absolute() for path in (junit, markdown, map_out) if path is not None]
+    if len(set(asked)) < len(asked):
+        raise UsageError("--junit, --markdown and --map-out: name another file for each")
     if is_port(candidate):
         try:
             with ported.recorded(candidate, reference) as recorded:

@@ -8,6 +8,7 @@ look. numpy only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -95,8 +96,10 @@ def with_followed(
             judged += waiting
             waiting = []
         mine = found.get(d.key)
-        if mine is not None and mine.beyond and d.verdict in ("pass", "fail"):
-            d = replace(d, local=mine.distance, birth=_born(d.key), verdict=_verdict(d.key, mine, excuses))
+        unlike = d.verdict == "not compared" and math.isnan(d.distance.rel_l2)  # what following could line up
+        if mine is not None and mine.beyond and (d.verdict in ("pass", "fail") or unlike):
+            note, verdict = "" if unlike else d.note, _verdict(d.key, mine, excuses)
+            d = replace(d, local=mine.distance, birth=_born(d.key), verdict=verdict, note=note)
             differing.add(d.key.branch)
         elif mine is not None and d.introduced:
             d = replace(d, local=mine.distance, birth="propagated")

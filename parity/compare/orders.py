@@ -1,10 +1,11 @@
 """The reference's values in another order.
 
 A right port may have the image before the text in its attention, or the columns of a rotary table laid out otherwise.
-That is no fault if the next values that are compared match again: the output of the nearest module around it, or the
-input of the module called next. The output of a module that only hands on its input (a gate of zero) shows nothing, and
-the whole model's output is so far away that it counts only where the port's parameters lie otherwise too. Nothing is
-fitted: what reads a value decides. A batch may have its branches in another order, and what holds several at once too.
+That is no fault if the next values that are compared match again: the output of the nearest module around it, or, of
+what an attention call is given and gives, the input of the module called next. The output of a module that only hands
+on its input (a gate of zero) shows nothing, and the whole model's output is so far away that it counts only where the
+port's parameters lie otherwise too. Nothing is fitted: what reads a value decides. A batch may have its branches in
+another order, and what holds several at once too.
 """
 
 from __future__ import annotations
@@ -120,6 +121,8 @@ class Around:
             return False
         if self._agrees[key.branch, around] and (around or self.laid_out) and not self.hands_on(key.branch, around):
             return True
+        if key.module.rpartition(".")[2] != ATTENTION:
+            return False  # what is called next need not read it, as keys are none of what queries are made of
         later = (
             d
             for d in self.sites[i + 1 :]

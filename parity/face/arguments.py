@@ -54,7 +54,8 @@ def split(inputs: object) -> tuple[Nest, dict[str, torch.Tensor]]:
         UsageError: no array among them.
     """
     args = tuple(inputs) if isinstance(inputs, (tuple, list)) else () if isinstance(inputs, Mapping) else (inputs,)
-    kwargs = {str(name): x for name, x in inputs.items()} if isinstance(inputs, Mapping) else {}
+    given = inputs if isinstance(inputs, Mapping) else {}
+    kwargs = {str(name): x for name, x in given.items()}
     found, spec = pytree.tree_flatten_with_path((args, kwargs))
     tensors: dict[str, torch.Tensor] = {}
     items: list[object] = []
@@ -63,6 +64,10 @@ def split(inputs: object) -> tuple[Nest, dict[str, torch.Tensor]]:
         if is_array(x):
             name, tensor = ".".join(map(_named, path[1:])), torchtools.to_torch(x)
             place = _Place(name, tensor.is_complex())
+            if name in tensors or len(kwargs) < len(given):
+                raise UsageError(f"two of the inputs have one name ('{name}' among them): rename one")
+            if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized:
+                raise UsageError(f"the input '{name}' is sparse, quantized or without values: give a plain array")
             tensors[name] = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
         items.append(place)
     if not tensors:

@@ -95,6 +95,28 @@ class Callee:
         return torch.float32
 
     @property
+    def holds_16_bits(self) -> bool:
+        """Whether a function of JAX's closes over arrays of 16 bits, which nobody casts."""
+        if self.runs != "jax" or self.port.weights is not None or self.invoke is None:
+            return False
+        import jax
+
+        from parity.paths.jax.tracing import to_jax  # jax, for a function that has it
+
+        invoke = self.invoke
+        given = {name: to_jax(x) for name, x in self.tensors.items()}
+
+        def traced(given: Mapping[str, Any]) -> list[Any]:
+            args, kwargs = self.nest.fill(given)
+            return [x for _, x in leaves(invoke(None, args, kwargs))]
+
+        try:
+            closed = jax.make_jaxpr(traced)(given)
+        except Exception:  # the comparison says what is wrong with it
+            return False
+        return any(map(is_16_bits, _constants(closed)))
+
+    @property
     def _held(self) -> dict[str, torch.nn.Module]:
         module = self.port.module
         if isinstance(module, torch.nn.Module):
@@ -129,8 +151,7 @@ class Callee:
 
     def _candidate(self, case: Case) -> Port:
         if self.runs == "jax":
-            case.settings["dtype"]  # takes effect by what it is given
-            return self._in_jax()
+            return self._in_jax(case.settings["dtype"])
         module = self._function() if self._is_function else _copied(self.port.module, plain=False).eval()
         module.register_forward_hook(lambda module, args, output: self.fields.arranged(output))  # before any tap's
         return replace(self._as_torch(module), runs=self.runs)
@@ -144,8 +165,13 @@ class Callee:
 
         return replace(self.port, module=module, call=call)
 
-    def _in_jax(self) -> Port:
-        invoke = self._invoked()
+    def _in_jax(self, dtype: str) -> Port:
+        """Its weights are cast as a torch module's are, where it is to compute in float32."""
+        invoke, weights = self._invoked(), self.port.weights
+        if dtype == "float32" and weights is not None:
+            import jax
+
+            weights = jax.tree.map(lambda x: x.astype(dtype) if is_16_bits(x) else x, weights)
 
         def call(*passed: Any) -> Any:
             weights, given = passed if self.port.weights is not None else (None, passed[0])
@@ -155,7 +181,7 @@ class Callee:
                 tap(":out", single_output(out))
             return _prediction(self, out, given[LATENT].ndim)
 
-        return replace(self.port, call=call, runs="jax")
+        return replace(self.port, call=call, runs="jax", weights=weights)
 
     def _invoked(self) -> Invoke:
         module = self.port.module
@@ -214,6 +240,20 @@ def callee(
     if kind == "torch" and isinstance(port.module, torch.nn.Module) and runs_of(port.module) == "torchax":
         raise UsageError(f"the {role} runs in torch and the tensors of its module are torchax's: leave `runs` out")
     return Callee(port=port, invoke=invoke, runs=kind, name=_name(own), nest=nest, tensors=tensors, file=_file(own))
+
+
+def is_16_bits(x: Any) -> bool:
+    """Whether it is an array of 16-bit floats."""
+    return BITS.get(str(getattr(x, "dtype", "")), 24) < BITS["float32"]
+
+
+def _constants(closed: Any) -> Iterator[Any]:
+    """The arrays that a traced function closes over, those of the functions that it calls among them."""
+    yield from closed.consts
+    for equation in closed.jaxpr.eqns:
+        for inner in equation.params.values():
+            if hasattr(inner, "consts") and hasattr(inner, "jaxpr"):
+                yield from _constants(inner)
 
 
 # --- how it is called

@@ -73,7 +73,8 @@ def compare(
         layout: `channels_last` where the candidate's arrays of the highest rank have their channels last.
         sites: `blocks`, `all` or a glob. values: globs of the sites whose values are kept.
         checks: `logic`, `precision` or `both`; by default both, but precision alone where the candidate's weights
-            are already rounded to fewer bits than the reference's, so that no cast brings their float32 values back.
+            are already rounded to fewer bits than the reference's, so that no cast brings their float32 values back, or
+            are arrays of 16 bits that a function of JAX's closes over.
         reference_settings, candidate_settings: such as `{"dtype": "bfloat16"}`; by default each side's dtype is that
             of its weights.
 
@@ -98,12 +99,19 @@ def compare(
         sites=sites,
         values=tuple(values),
         ports=ports,
-        checks=checks or ("precision" if coarser else "both"),
+        checks=checks or ("precision" if coarser or theirs.holds_16_bits else "both"),
     )
     kept = _Kept()
     with _torchax_off():
         found = runs_compare.compare(request, openers, silent, kept)
+    found = found.noted(OWN_DTYPE) if checks is None and theirs.holds_16_bits else found
     return Result.of(without_loop(kept.with_causes(kept.with_outputs(found))))
+
+
+OWN_DTYPE = (
+    "judged in its own dtype alone: the function closes over arrays of 16 bits; given as `Port(call, weights=...)` "
+    "they are cast, and its logic is judged in float32 too"
+)
 
 
 @dataclass

@@ -36,14 +36,23 @@ from parity.records import ATTENTION
 
 
 class _Active:
-    """The tap in use, None between two calls of a watched model; the modules being called, innermost last: their names,
-    which call it is of each, and their attentions' names; what computes attention within parity's own, None outside."""
+    """The tap in use, None between two calls of a watched model and in other threads than that of the call; the modules
+    being called, innermost last: their names, which call it is of each, and their attentions' names; what computes
+    attention within parity's own, None outside."""
 
     inside: list[str] | None = None
 
     def __init__(self, tap: Tap | None) -> None:
         self.tap = tap
         self.stack: list[tuple[str, int, str]] = []
+
+    @property
+    def tap(self) -> Tap | None:
+        return self._tap if self._thread == threading.get_ident() else None
+
+    @tap.setter
+    def tap(self, tap: Tap | None) -> None:
+        self._tap, self._thread = tap, threading.get_ident()
 
     def before(
         self, path: str, attention: str, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -103,6 +112,8 @@ Begin = Callable[[tuple[Any, ...], Mapping[str, Any]], Tap | None]
 """Gives the tap that sees the call that begins with these arguments; None for a call that is not observed."""
 End = Callable[[Tap, Any], None]
 """Told that the call has ended, with its output, which is None where it raised."""
+Overlap = Callable[[], None]
+"""Told that a call began in a thread while another thread's had not ended; it is not observed."""
 
 
 @dataclass(eq=False)
@@ -138,25 +149,32 @@ _FRAMES = _Frames()
 
 
 @contextlib.contextmanager
-def watching(model: torch.nn.Module, begin: Begin, end: End) -> Iterator[None]:
+def watching(model: torch.nn.Module, begin: Begin, end: End, overlap: Overlap) -> Iterator[None]:
     """For as long as it is open, each call of `model` that anybody makes is seen by a tap of its own.
 
     Where `attached` is wrapped around a call that parity makes, this waits for calls that a script makes.
     """
-    active, frame = _Active(None), _Frame()
+    active, frame, free = _Active(None), _Frame(), threading.Lock()
 
     def before(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         if active.tap is not None:
             return
+        if not free.acquire(blocking=False):
+            overlap()
+            return
         active.tap, active.stack = begin(args, kwargs), []
-        if active.tap is not None:
-            _FRAMES.open.append(frame)
-            frame.contexts.enter_context(using(_ACTIVE, active))
-            frame.contexts.enter_context(_attention_observed(active))
+        if active.tap is None:
+            free.release()
+            return
+        _FRAMES.open.append(frame)
+        frame.contexts.enter_context(using(_ACTIVE, active))
+        frame.contexts.enter_context(_attention_observed(active))
 
     def after(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        tap, active.tap = active.tap, None
+        tap = active.tap
         if tap is not None:
+            active.tap = None
+            free.release()
             frame.ended = functools.partial(end, tap, output)
             for ended in _FRAMES.closed():
                 ended()
@@ -171,6 +189,7 @@ def watching(model: torch.nn.Module, begin: Begin, end: End) -> Iterator[None]:
         finally:
             if frame in _FRAMES.open:  # torch calls no hook where a call ends by a signal
                 active.tap = None
+                free.release()
                 _FRAMES.open.remove(frame)
                 frame.contexts.close()
 
@@ -199,7 +218,7 @@ def attention_call(kernel: str = "") -> Iterator[Callable[[Any, Any, Any, Any], 
     def seen(*tensors: Any) -> None:
         own = f"parity's own ({kernel})" if kernel else "parity's own"
         by = next((function for function in inside if function.startswith(PORTS)), own)
-        if active is not None:
+        if active is not None and active.tap is not None:
             _attention_seen(active, tensors, by)
 
     with contextlib.nullcontext() if active is None else replaced(active, "inside", inside):
@@ -223,10 +242,11 @@ def _attention_seen(
 def _by_heads(active: _Active, given: Mapping[str, Any], out: Any, function: Callable[..., Any]) -> None:
     """Record a call of tensors [B, heads, rows, head dim], where it names them as torch does; where parity's own
     attention made it, who computed it."""
+    if active.tap is None:  # of a call in another thread
+        return
     if active.inside is not None:
         active.inside.append(described(function))
     elif given.keys() >= {"query", "key", "value"}:
-        assert active.tap is not None
         batch = len(active.tap.rows or active.tap.branches)
         tensors = [_rows_first(x, batch) for x in (given["query"], given["key"], given["value"], out)]
         _attention_seen(active, tensors, function, given.get("attn_mask"))
@@ -264,8 +284,7 @@ def _torchs_attention(active: _Active) -> Intercept:
 
     def handle(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = func(*args, **kwargs)
-        if func is SDPA:
-            assert active.tap is not None
+        if func is SDPA and active.tap is not None:
             _by_heads(active, of_attention(args, kwargs), out, active.tap.attention() or func)
         return out
 

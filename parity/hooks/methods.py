@@ -34,7 +34,7 @@ def watched(owner: Any, name: str, before: Before, after: After) -> Iterator[Non
         yield
         return
 
-    bound = isinstance(own, MethodType) and own.__self__ is owner and name not in vars(owner)
+    bound = isinstance(own, MethodType) and own.__self__ is owner and name not in _held(owner)
     seen = _SEEN.get((type(owner), name))
     bound = bound and (seen is None or id(owner) not in seen.live)
     if bound and seen is not None:
@@ -97,16 +97,22 @@ def replaced(owner: Any, name: str, by: Any) -> Iterator[None]:
     """Within it, `owner.name` is another; what stood on the object (or class, or module) itself comes back, unless
     somebody has put something else there."""
     kind = type if isinstance(owner, type) else object
-    before = vars(owner).get(name)
+    before = _held(owner).get(name)
     kind.__setattr__(owner, name, by)
     try:
         yield
     finally:
-        if vars(owner).get(name) is by:
+        if _held(owner).get(name) is by:
             if before is not None:
                 kind.__setattr__(owner, name, before)
             else:
                 kind.__delattr__(owner, name)
+
+
+def _held(owner: Any) -> Mapping[str, Any]:
+    """What stands on an object itself; nothing on one with slots."""
+    held: Mapping[str, Any] = getattr(owner, "__dict__", {})
+    return held
 
 
 @contextlib.contextmanager

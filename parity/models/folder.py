@@ -59,7 +59,13 @@ def read_config(folder: Path, part: str) -> dict[str, Any]:
             f"'{folder}' has no {part}/{path.name}: not a complete checkpoint; save all of it with "
             "pipeline.save_pretrained"
         )
+    for name, value in config.items():
+        if "layers" in name and isinstance(value, int) and value > MOST_LAYERS:
+            raise UsageError(f"'{path}': {name} is {value}, more than the {MOST_LAYERS} that any model has")
     return config
+
+
+MOST_LAYERS = 10_000
 
 
 def class_of(folder: Path, part: str) -> Any:
@@ -147,8 +153,12 @@ def _explained(what: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError) as error:
-        needed = "; diffusers needs another package for that: pip install accelerate"
-        raise UsageError(f"{what}: {summary(error)}{needed if 'low_cpu_mem_usage' in str(error) else ''}") from error
+        said, more = summary(error), ""
+        if "expected shape" in said:
+            said, more = said.partition(". ")[0], "; its config and its weights are of two models"
+        elif "low_cpu_mem_usage" in str(error):
+            more = "; diffusers needs another package for that: pip install accelerate"
+        raise UsageError(f"{what}: {said}{more}") from error
 
 
 def load_component(kind: Any, folder: Path, subfolder: str, **options: Any) -> Any:
@@ -189,7 +199,9 @@ def _loaded(kind: Any, folder: Path, part: str, problems: tuple[str, ...], **opt
     with _explained(f"cannot load '{place}' as {kind.__name__}"):
         if not issubclass(kind, torch.nn.Module):
             return kind.from_pretrained(folder, local_files_only=True, **where, **options)
-        made, found = kind.from_pretrained(folder, local_files_only=True, output_loading_info=True, **where, **options)
+        # Nothing in a file is executed, as a pickle may be.
+        options |= {"local_files_only": True, "output_loading_info": True, "use_safetensors": True}
+        made, found = kind.from_pretrained(folder, **where, **options)
     for problem in problems:
         names = sorted(found.get(f"{problem}_keys", ()))
         if names:

@@ -39,7 +39,7 @@ from parity.hooks.torchtools import Intercept, callable_modules, leaves, mapped,
 from parity.paths.layout import Apart, Layout, is_mask
 from parity.paths.loaded import tensor
 from parity.paths.loop import Around, Loop, Once, denoise
-from parity.paths.plan import DOUBT, Plan, module_of, name_of
+from parity.paths.plan import DOUBT, LEFT_ALONE, TURNED, Plan, module_of, name_of
 from parity.paths.reference import TorchBackend
 from parity.records import LOOP_STAGE, Key, Record, StepRecords, any_block
 
@@ -75,15 +75,16 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
         For each value that is judged, in execution order, a record with the reference's own moments, whose value is
         not the output but the norm of what the candidate's is apart, by row bin; floors likewise. Behind it a text of
         the same key that says what was done to it, where that is known; of modules that are alike of the first alone.
-        Of a value in doubt a text alone, under `@DOUBT`: the modules that it shares with what differs before it.
+        Of a value in doubt a text alone, under `@DOUBT`: the modules that it shares with what differs before it. Of a
+        value left out, since others beside it are the reference's in another order too, one under `@TURNED`.
     """
     held = {name: tensor(x) for name, x in plan.follow.items()}
     own = _Run(plan, held)
     with _traced(own):
         truth(own.listen)
     while other := own.misread:
-        held = {name: x for name, x in held.items() if module_of(name) not in other}
-        own = _Run(plan, held)
+        held = {name: x for name, x in held.items() if name not in other}
+        own = _Run(plan, held, turned=own.turned)
         with _traced(own):
             truth(own.listen)
     for variant in variants:
@@ -104,6 +105,9 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
         if kind not in named and (words := one.words):
             named.add(kind)
             records.append(Record(record.key, "scalar", dtype="str", value=words))
+    turned = dict.fromkeys(name.rsplit(" ", 2)[1] for name in own.turned if name not in own.held)
+    for site in (*(f"{site}@{TURNED}" for site in turned), *(f"{module}:out@{LEFT_ALONE}" for module in own.unknown)):
+        records.append(Record(Key(stage, step, "", site), "scalar", dtype="str", value=""))
     return StepRecords(step, tuple(records), floors)
 
 
@@ -227,7 +231,8 @@ class _Run:
         constants: of each module, by attribute.
         sites: what is judged. made_of: the operations that made it of the candidate's values, as bits. operations: what
             each bit is, `_LEFT` the first. fates: of each value, by `name_of`. counts: calls of each module.
-        turned: modules that are given, or give, the reference's values in another order.
+        turned: values, by `name_of`, that are the reference's in another order. unknown: modules of which something
+            held is not judged, as it is not known to be made of the candidate's values.
         _branches: of the call of the model. _layouts: where rows lie, by branch. _open: calls, innermost last.
     """
 
@@ -242,7 +247,8 @@ class _Run:
     operations: list[_Operation] = field(default_factory=lambda: [_Operation("", 0, 0)])
     fates: dict[str, Fate] = field(default_factory=dict)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    turned: set[str] = field(default_factory=set)
+    turned: dict[str, None] = field(default_factory=dict)
+    unknown: dict[str, None] = field(default_factory=dict)
     _branches: tuple[str, ...] = ()
     _layouts: dict[str, Layout] = field(default_factory=dict)
     _open: list[_Call] = field(default_factory=list)
@@ -267,17 +273,18 @@ class _Run:
 
     @property
     def misread(self) -> set[str]:
-        """Modules whose values the reference's code cannot go on from: they are called another number of times, so that
-        nobody knows which call is which, or beside another they have the reference's values in another order, as
-        queries and keys may both lie: whether that is a fault shows where they are read."""
+        """Values that the reference's code cannot go on from: their module is called another number of times, so that
+        nobody knows which call is which, or beside those of another module they are the reference's in another order,
+        as queries and keys may both lie: whether that is a fault shows where they are read."""
         theirs: dict[tuple[str, str], int] = {}
         for name in self.held:
             branch, site, call = name.rsplit(" ", 2)
             at = branch, site.partition(":")[0]
             theirs[at] = max(theirs.get(at, 0), int(call) + 1)
         miscounted = {at[1] for at, count in theirs.items() if at in self.counts and self.counts[at] != count}
-        around = Counter(module.rpartition(".")[0] for module in self.turned)
-        return miscounted | {module for module in self.turned if around[module.rpartition(".")[0]] > 1}
+        around = Counter(map(_caller, {module_of(name) for name in self.turned}))
+        turned = {name for name in self.turned if around[_caller(module_of(name))] > 1}
+        return {name for name in self.held if name in turned or module_of(name) in miscounted}
 
     @contextlib.contextmanager
     def listen(self, side: TorchBackend, branches: tuple[str, ...]) -> Iterator[None]:
@@ -406,13 +413,21 @@ class _Run:
                 site = key.site + (f"@{part.name}" if part.name and part.frame != JOINT else "")
                 found[_part_name(name_of(key), part)] = Apart.of(replace(key, site=site), ours, theirs)
             if self.plan.far and found and all(x.is_turned(other.dtype) for x in found.values()):
-                self.turned.add(key.module)
+                self.turned[name_of(key)] = None
             if not self.plan.far and not all(one.near(other.dtype) for one in found.values()):
                 return "left"
         if judged:
             self.sites |= found
             self.made_of |= dict.fromkeys(found, _made_of(x))
+        elif found and self.plan.far and key.module:
+            self.unknown[key.module] = None
         return "followed" if placed is not None and all(one.finite for one in found.values()) else "left"
+
+
+def _caller(module: str) -> str:
+    """The module that calls this one; a list of modules, as that of an output projection, calls none."""
+    above, _, name = module.rpartition(".")
+    return above.rpartition(".")[0] if name.isdigit() else above
 
 
 def _swapped(value: Any, changed: Mapping[int, torch.Tensor]) -> Any:

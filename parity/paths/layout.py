@@ -98,7 +98,8 @@ class Layout:
         if other.shape != x.shape and other.ndim == x.ndim > 3 and other.swapaxes(1, 2).shape == x.shape:
             other = other.swapaxes(1, 2)  # tokens before heads, as JAX has them, or behind
         if other.shape != x.shape:
-            other = _channels_first(x, other)
+            one = other.ndim != x.ndim and [n for n in other.shape if n != 1] == [n for n in x.shape if n != 1]
+            other = other.reshape(x.shape) if one else _channels_first(x, other)
         same = other.shape == x.shape
         if not self.moved or not any(part.frame for part in self.parts(module, port, x)):
             return other if same else None
@@ -260,12 +261,13 @@ class Apart:
         return bool(np.sqrt((self.bins**2).sum()) <= close * self.norm)
 
     def is_turned(self, dtype: torch.dtype) -> bool:
-        """Whether each row holds the reference's values, of a candidate that has them in this dtype, in another
-        order."""
+        """Whether each row, or each column of the rows, holds the reference's values, of a candidate that has them in
+        this dtype, in another order."""
         if self.near(dtype) or not self.finite or self.own.ndim < 2:
             return False
-        ours, theirs = (x.double().sort(-1).values for x in (self.own, self.other))
-        return float((theirs - ours).norm()) <= (TURNED if dtype.itemsize > 2 else TURNED_IN_16_BITS) * self.norm
+        most = (TURNED if dtype.itemsize > 2 else TURNED_IN_16_BITS) * self.norm
+        both = [[x.double().sort(axis).values for x in (self.own, self.other)] for axis in (-1, -2)]
+        return any(float((theirs - ours).norm()) <= most for ours, theirs in both)
 
     @property
     def words(self) -> str:

@@ -55,6 +55,10 @@ def name_of(key: Key) -> str:
 
 DOUBT = "doubt"
 """Behind a followed site that differs, and may do so by what differs before it."""
+LEFT_ALONE = "left"
+"""Behind a module that a followed step does not judge, as what it is given does not line up on both sides."""
+TURNED = "turned"
+"""Behind a site that a followed step does not judge, as it has the reference's values in another order."""
 
 
 def module_of(name: str) -> str:

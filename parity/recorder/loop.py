@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from parity.errors import UsageError
+from parity.errors import UsageError, summary
 from parity.hooks.methods import all_of, replaced, watched
 from parity.hooks.reduce.on_torch import widen16
 from parity.port import listening
 from parity.recorder.rerun import Again
 from parity.recorder.wrong import latents_of, unobserved
-from parity.records import FRAMES, LOOP, LOOP_STAGE, OUTSIDE, Key, Record
+from parity.records import FRAMES, LOOP, LOOP_STAGE, OUTSIDE, SCHEDULE, Key, Record
 from parity.sketch import shown_record, value_record
 
 if TYPE_CHECKING:
@@ -263,14 +263,13 @@ class Loop:
             if not self.recording.wanted():
                 return
             with self.recording.guard():
-                traced = self.kind.is_traced(x) if isinstance(x, torch.Tensor) else _is_traced(x)
-                if traced or not hasattr(x, "dtype"):
-                    what = "a value of a compiled function" if traced else f"of type {type(x).__name__}"
-                    self.recording.tell(f"parity.tap('{name}', x): x is {what} and is not recorded")
-                    return
                 module, _, port = name.partition(":")
-                value = np.ascontiguousarray(self._values_of(x))
-                value = value.view(value.real.dtype) if np.iscomplexobj(value) else value
+                try:
+                    value = self._named_value(name, x)
+                except Exception as error:  # of an object that only looks like an array
+                    why = error if isinstance(error, UsageError) else f"x is not recorded: {summary(error)}"
+                    self.recording.tell(f"parity.tap('{name[:MOST_NAMED]}', x): {why}")
+                    return
                 cut = self.steps.calling or (lambda module, value: [("", value)])
                 for branch, piece in cut(module, value):
                     counted = f"{self.steps.number} {branch} {name}"
@@ -282,11 +281,31 @@ class Loop:
         with listening(named):
             yield
 
+    def _named_value(self, name: str, x: Any) -> np.ndarray:
+        """The numbers of what a script names.
+
+        Raises:
+            UsageError: it has none, or its name is none. What a library raises that cannot read it.
+        """
+        traced = self.kind.is_traced(x) if isinstance(x, torch.Tensor) else _is_traced(x)
+        if traced or not hasattr(x, "dtype"):
+            what = "a value of a compiled function" if traced else f"of type {type(x).__name__}"
+            raise UsageError(f"x is {what} and is not recorded")
+        if len(name) > MOST_NAMED or name.partition(":")[0] in OWN_NAMES:
+            raise UsageError("x is not recorded: its name is too long, or begins as those of the recording itself do")
+        value = np.ascontiguousarray(self._values_of(x))
+        value = value.view(value.real.dtype) if np.iscomplexobj(value) else value
+        return value.astype(np.float32) if value.dtype.kind not in "biuf" else value
+
     def _values_of(self, x: Any) -> np.ndarray:
         """Of a tensor, or an array of numpy's or JAX's; 16-bit floats as float32."""
         return np.asarray(self.kind.host(x)) if isinstance(x, torch.Tensor) else widen16(np.asarray(_whole(x)))
 
 
+MOST_NAMED = 256
+"""Characters of a name that a script gives."""
+OWN_NAMES = (LOOP, SCHEDULE, "decode")
+"""What the names of the recording's own values begin with."""
 _STEP = ("model_output", "timestep", "sample")
 OLD, BACK = "old_pred_original_sample", "timestep_back"
 """Further arguments of a step that remembers nothing itself, as CogVideoX's DPM: what the step before predicted, and

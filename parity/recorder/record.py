@@ -6,10 +6,11 @@ import contextlib
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -25,6 +26,7 @@ from parity.recorder.rerun import RUNS, Again, Memory, measured, modules_of, wri
 from parity.recorder.steps import Steps
 from parity.recorder.torch_calls import Calls, Kind, TorchCompiledCalls
 from parity.recorder.wrong import Wrong
+from parity.redact import typed_command
 
 
 class _StoppedError(BaseException):
@@ -56,7 +58,7 @@ class Recording:
     calls: list[Again] | None = None
 
     def __post_init__(self) -> None:
-        parts = self.asked.parts
+        parts, self._one_at_a_time = self.asked.parts, threading.RLock()
         self.kind = _kind(parts.observed)
         self.steps = Steps(
             absolute(self.where),
@@ -85,7 +87,7 @@ class Recording:
     def guard(self) -> Iterator[None]:
         """Parity's own work: what it raises ends the recording, never the script."""
         try:
-            with torch.no_grad(), self.kind.scope():
+            with self._one_at_a_time, torch.no_grad(), self.kind.scope():
                 yield
         except Exception as error:
             if not self.failed:
@@ -150,13 +152,32 @@ def record(
         UsageError: nothing to record, a golden is there already, no module matches, or one of several processes is
             asked for what it cannot give (`parity.recorder.parts`). What the script raises.
     """
-    if runs < 0:
-        raise UsageError(f"parity.record: runs must be at least 0, found {runs}")
+    _require_arguments(runs, stop_after, branches, layout, like)
     parts = Parts.found(pipe, transformer=transformer, vae=vae, scheduler=scheduler)
     if stop_after is not None and parts.scheduler is None:
         raise UsageError("parity.record: stop_after counts steps of a scheduler: give it (scheduler=)")
     asked = Asked(parts, like, sites, tuple(values), runs, causes, tuple(branches), layout, stop_after, overwrite)
     return Recorder(os.fspath(where), asked)
+
+
+def _require_arguments(runs: int, stop_after: int | None, branches: Sequence[str], layout: str, like: Any) -> None:
+    """Refuse arguments of `record` that cannot be meant.
+
+    Raises:
+        UsageError: naming the argument.
+    """
+    wrong = {
+        f"runs must be at least 0, a whole number; found {runs!r}": not isinstance(runs, int) or runs < 0,
+        f"stop_after must be at least 1, a whole number; found {stop_after!r}": stop_after is not None
+        and (not isinstance(stop_after, int) or stop_after < 1),
+        f"branches must be names, each once, as a list or a tuple; found {branches!r}": isinstance(branches, str)
+        or len(set(branches)) < len(branches),
+        f"layout must be one of {', '.join(get_args(Layout))}, found {layout!r}": layout not in get_args(Layout),
+        f"like must name a golden, found {like!r}": like is not None and not os.fspath(like),
+    }
+    for text, is_wrong in wrong.items():
+        if is_wrong:
+            raise UsageError(f"parity.record: {text}")
 
 
 def absolute(where: str) -> str:
@@ -301,14 +322,14 @@ _REPEATED: list[str] = []
 """Goldens whose script is being run again: nobody else records that."""
 
 
-def refuse_golden(where: str) -> None:
-    """Refuse a place that is taken.
+def refuse_golden(where: str, replace_it: str = "give overwrite=True") -> None:
+    """Refuse a place that is taken; `replace_it`: how the golden there is replaced.
 
     Raises:
         UsageError: there is a golden.
     """
     if read_manifest(open_store(where)) is not None:
-        raise UsageError(f"{where}: there is a golden here already; choose another place, or give overwrite=True")
+        raise UsageError(f"{where}: there is a golden here already; choose another place, or {replace_it}")
 
 
 @contextlib.contextmanager
@@ -387,13 +408,13 @@ def _finish(recording: Recording, complete: bool) -> None:
     state = "" if complete and not recording.failed else ", marked incomplete"
     other = os.fspath(like) if like is not None else "OTHER"
     where = recording.where.rpartition("/")[0] if recording.process.split else recording.where  # of all shards
-    both = f"{other} {where}" if like is not None else f"{where} {other}"
+    both = (other, where) if like is not None else (where, other)
     what = f"{count} step{'s' if count > 1 else ''}" if count else "what was decoded is"
     what += ", the last one in part," if recording.steps.partial else ""
     if recording.steps.repeated:
         at = ", ".join(map(str, recording.steps.repeated))
         say(f"in step {at} a branch was called more than once: the last call of each is recorded")
-    if recording.steps.stepped is False and count:
+    if recording.steps.stepped is False and count and not recording.failed:
         say(
             "the scheduler that was given made no step; steps end where the timestep changes. Give the one that the "
             "loop steps with, where there is one"
@@ -405,7 +426,7 @@ def _finish(recording: Recording, complete: bool) -> None:
         say(f"left out: {calls} before the first step's, on other latents")
     if recording.steps.unlike:
         say("left out: a call whose rows are videos of one noise, and were taken for branches: seed them apart")
-    say(f"{what} recorded to {recording.where}{state}; compare: parity diff {both}")
+    say(f"{what} recorded to {recording.where}{state}; compare: {typed_command('parity', 'diff', *both)}")
 
 
 def _said(error: Exception) -> str:

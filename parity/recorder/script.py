@@ -18,20 +18,22 @@ import runpy
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from parity.errors import ParityError, UsageError, line_of, summary
+from parity.errors import ParityError, Terminated, UsageError, line_of, summary
 from parity.golden.disk.read import Golden, read_manifest
 from parity.golden.disk.store import open_store
 from parity.hooks.methods import all_of, replaced
 from parity.recorder.parts import Parts, place
-from parity.recorder.record import Asked, Recorder, Recording, in_torch, refuse_golden, say
+from parity.recorder.record import Asked, Recorder, Recording, absolute, in_torch, refuse_golden, say
 from parity.recorder.rerun import components_of, modules_in, modules_of, rounding
 
+KEPT = "what was recorded until then is kept"
 ROUNDING = "PARITY_ROUNDING"
 """Environment variable: which perturbed run this process is."""
 
@@ -74,7 +76,7 @@ def run_script(where: str, script: Script, runs: int, *, overwrite: bool) -> Non
         _watched(where, script, int(run), overwrite=overwrite)
         return
     if not overwrite:
-        refuse_golden(where)
+        refuse_golden(where, "replace it with --overwrite")
     with tempfile.TemporaryDirectory(prefix="parity-") as scratch:
         made = _rounded(script, Path(scratch), runs if place()[1] == 1 and script.like is None else 0)
         _watched(where, script, None, overwrite=overwrite, made=made)
@@ -106,9 +108,12 @@ def _watched(where: str, script: Script, run: int | None, *, overwrite: bool, ma
     """
     from diffusers import DiffusionPipeline, ModularPipeline
 
+    begun, place = os.stat("."), absolute(where)
+
     def recorder(parts: Parts, again: bool) -> Recorder:
         asked = Asked(parts, script.like, script.sites, tuple(script.values), runs=0, causes=script.causes)
-        return Recorder(where, replace(asked, overwrite=overwrite or again), made, quiet=run is not None)
+        here = where if os.path.samestat(os.stat("."), begun) else place  # the script may have gone elsewhere
+        return Recorder(here, replace(asked, overwrite=overwrite or again), made, quiet=run is not None)
 
     watch = _Watch(recorder, run, 0 if script.like is None else next(iter(Golden.open(script.like).generations), 0))
 
@@ -125,7 +130,10 @@ def _watched(where: str, script: Script, run: int | None, *, overwrite: bool, ma
     folder = str(script.file.resolve().parent)
     sys.argv, sys.path[:] = [str(script.file), *script.arguments], [folder, *sys.path]
     try:
-        with all_of(replaced(kind, name, seen(getattr(kind, name))) for kind, name in registers):
+        with (
+            all_of(replaced(kind, name, seen(getattr(kind, name))) for kind, name in registers),
+            contextlib.nullcontext() if run is not None else _exits(script.file, watch),
+        ):
             _run(script.file)
     finally:
         watch.end()
@@ -138,8 +146,9 @@ def _watched(where: str, script: Script, run: int | None, *, overwrite: bool, ma
         say(f"{watch.more} later call{'s' if watch.more > 1 else ''} of a pipeline not recorded: an earlier one is")
     if watch.recording is not None and watch.recording.process.writes and watch.recording.steps.empty:
         raise UsageError(f"'{script.file}' called a diffusers pipeline of which nothing was recorded")
-    if watch.recording is not None and watch.recording.failed:
-        raise UsageError(f"the recording to {where} is not whole: {watch.recording.failed}")
+    if watch.recording is not None and watch.recording.process.writes and not watch.recording.whole:
+        why = watch.recording.failed or "the pipeline's call raised"
+        raise UsageError(f"the recording to {where} is not whole: {why}")
 
 
 def _run(script: Path) -> None:
@@ -148,19 +157,46 @@ def _run(script: Path) -> None:
     Raises:
         UsageError: it ended with an error; 1 and the like mean something else in an exit code of parity's.
     """
-    kept = "what was recorded until then is kept"
+    process, before = os.getpid(), threading.enumerate()
     try:
         runpy.run_path(str(script), run_name="__main__")
-    except ParityError:
+        for thread in threading.enumerate():  # for which Python waits before it ends
+            if thread not in before and not thread.daemon:
+                thread.join()
+    except (ParityError, KeyboardInterrupt, Terminated):
         raise
     except SystemExit as end:
+        if os.getpid() != process:
+            raise
         if end.code not in (None, 0):
-            raise UsageError(f"'{script}' ended with sys.exit({end.code!r}); {kept}") from end
-    except Exception as error:
-        if os.environ.get("PARITY_DEBUG") == "1":
+            raise UsageError(f"'{script}' ended with sys.exit({end.code!r}); {KEPT}") from end
+    except BaseException as error:  # a task that was cancelled, say, is no Exception
+        if os.environ.get("PARITY_DEBUG") == "1" or os.getpid() != process:
             traceback.print_exc()
-        said = f"'{script}' raised at {line_of(error, script.resolve())}: {summary(error)}; {kept}"
+        if os.getpid() != process:
+            raise SystemExit(1) from None
+        said = f"'{script}' raised at {line_of(error, script.resolve())}: {summary(error)}; {KEPT}"
         raise UsageError(f"{said} (PARITY_DEBUG=1: traceback)") from error
+    if os.getpid() != process:  # a process that the script forked has come to its end
+        raise SystemExit(0)
+
+
+@contextlib.contextmanager
+def _exits(script: Path, watch: _Watch) -> Iterator[None]:
+    """Within it, `os._exit` of this process, which ends it at once, has a sentence and an exit code of parity's, unless
+    it ends well and what was recorded is whole."""
+    leave, process = os._exit, os.getpid()
+
+    def said(status: int) -> NoReturn:
+        whole = watch.recording is not None and watch.recording.whole
+        if os.getpid() == process and (status or not whole):
+            say(f"'{script}' ended with os._exit({status}); {KEPT}")
+            sys.stdout.flush()
+            leave(UsageError.exit_code)
+        leave(status)
+
+    with replaced(os, "_exit", said):
+        yield
 
 
 def _leave(code: int) -> NoReturn:

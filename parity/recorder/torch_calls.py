@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from parity.errors import UsageError
 from parity.hooks.attach import attached, watching
 from parity.hooks.methods import replaced
 from parity.hooks.reduce.on_torch import TorchReducer, is_split, to_numpy, torch_records
@@ -89,6 +90,12 @@ class GuardedTap(Tap):
         self.masked(module, {"mask": mask})
 
 
+THREADS = (
+    "the transformer is called in several threads at once, and nobody knows which call is of which branch; call it in "
+    "one thread to record it"
+)
+
+
 @dataclass(kw_only=True)
 class Calls:
     """Watches one transformer.
@@ -116,8 +123,12 @@ class Calls:
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """Within it, its calls are recorded."""
-        with self.branches.listening(self.model), watching(self.model, self._begin, self._end):
+        with self.branches.listening(self.model), watching(self.model, self._begin, self._end, self._overlapped):
             yield
+
+    def _overlapped(self) -> None:
+        with self.recording.guard():
+            raise UsageError(THREADS)
 
     def placed(self, records: Iterable[Record]) -> list[Record]:
         """What a tap saw in this transformer, under the name that the golden has for it among several."""

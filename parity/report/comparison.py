@@ -155,6 +155,8 @@ def context(result: Result) -> Facts:
 
 def _effects(result: Result) -> list[str]:
     """What it does to noise_pred, check by check where several were run, and how far it spreads."""
+    if result.why.problem == "not_finite":  # NaN on both sides agrees in every bit
+        return []
     checks: list[tuple[str, str]] = [(check.name, _bits(check.steps)) for check in result.checks]
     checks = checks or [("", _bits(result.steps))]
     differ = len({text for _, text in checks}) > 1

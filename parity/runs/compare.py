@@ -19,6 +19,7 @@ where there are two checks (8 KB a site and step).
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -120,8 +121,16 @@ NARROW = (
 
 
 def _stays_narrow(exact: Ready, request: Request) -> bool:
-    """Whether a port of 16 bits, asked for float32, has rounded weights."""
-    return request.candidate.working_bits < BITS["float32"] and _is_narrow(exact)
+    """Whether a port of 16 bits, asked for float32, has rounded weights, or weights of 16 bits."""
+    return request.candidate.working_bits < BITS["float32"] and (_is_narrow(exact) or _in_16_bits(exact))
+
+
+def _in_16_bits(pair: Ready) -> bool:
+    """Whether most of a port's weights are of 16 bits."""
+    facts = pair.facts.candidate
+    sizes = {name: math.prod(shape) for name, (shape, _) in facts.weights.items()}
+    narrow = sum(size for name, size in sizes.items() if BITS.get(facts.dtypes.get(name, ""), 24) < BITS["float32"])
+    return pair.port and 2 * narrow > sum(sizes.values())
 
 
 def _is_narrow(pair: Ready) -> bool:

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.compare.births import excuses
+from parity.compare.births import above, excuses
 from parity.compare.conclude import Collected, begun, conclude
 from parity.compare.followed import Local, doubtful, followed_errors, with_followed
 from parity.compare.independent import code_of, place_of, within
@@ -38,7 +38,7 @@ from parity.compare.preflight import factors_at
 from parity.compare.result import Cause, Failed, Result, SiteDiff, measured
 from parity.errors import ParityError
 from parity.hooks.sites import EVERYTHING, OUTPUTS, WHOLE, Held, SitePlan, block_of
-from parity.paths.plan import DOUBT, Array, Plan, Side, State, module_of, name_of, state_of
+from parity.paths.plan import DOUBT, LEFT_ALONE, TURNED, Array, Plan, Side, State, module_of, name_of, state_of
 from parity.paths.worker.process import RemoteError
 from parity.records import LOOP, Key, StepRecords, any_block
 from parity.runs.request import Request
@@ -129,9 +129,10 @@ def behind(result: Result, pair: Ready, side: Side, state: State) -> Result:
     if rest:
         more = f" and {len(rest) - 1} more" if len(rest) > 1 else ""
         result = result.noted(f"too large to be looked at by themselves: {rest[0]}{more}")
+    result = result.noted(*_unjudged(of_step, found, known))
     if not any(local.beyond for local in known.values()):
         return result
-    result = replace(result, sites=_settled(result.sites, at.step, known, pair))
+    result = replace(result, sites=_settled(_turned(result.sites, at.step, found, known), at.step, known, pair))
     weighed = {name.rpartition(".")[0] for check in result.preflight for name in check.at}
     result = result.noted(*_in_doubt(found, [*known, *(d.key for d in result.introduced)], weighed))
     return _placed(replace(result, causes=(*result.causes, *_named(result, known))), known)
@@ -162,6 +163,21 @@ def _in_doubt(found: Iterable[StepRecords], known: Iterable[Key], weighed: Colle
 
 MANY = 4
 """Names in a sentence."""
+
+
+def _unjudged(sites: Iterable[SiteDiff], found: Sequence[StepRecords], known: Collection[Key]) -> Iterator[str]:
+    """A sentence on modules that differ and of which following says nothing, as what they are given does not line up.
+
+    Args:
+        sites: of the step. known: what is judged.
+    """
+    left = {r.key.module for step in found for r in step.records if r.key.port.endswith(f"@{LEFT_ALONE}")}
+    judged = {key.module for key in known}
+    names = dict.fromkeys(d.key.module for d in sites if d.verdict == "fail" and d.key.module in left - judged)
+    if names:
+        first, more = next(iter(names)), f" and {len(names) - 1} more" if len(names) > 1 else ""
+        yield f"not judged by itself, as what it is given does not line up on both sides: {first}{more}"
+
 
 LOST = (ParityError, RemoteError)
 """What a side may raise whose own code is given what it was not written for."""
@@ -230,7 +246,8 @@ def _placed(result: Result, known: Collection[Key]) -> Result:
     of_step = (d for d in result.sites if d.key.step == origin.key.step)
     failing = [d for d in of_step if d.verdict == "fail" and d.key.module != LOOP]
     introduced = {d.key: d for d in failing if d.introduced}
-    judged = origin.key in known or any(d.key == origin.key for d in failing)
+    left = any(d.key == origin.key and d.verdict == "not compared" for d in result.sites)
+    judged = left or origin.key in known or any(d.key == origin.key for d in failing)
     # Beside one that stands, what is not followed has no place in the order of what is.
     order = known if origin.key in known and origin.key in introduced else introduced
     first = next((introduced[key] for key in order if key in introduced), None)
@@ -245,6 +262,24 @@ def _named(result: Result, known: Mapping[Key, Local]) -> Iterator[Cause]:
             said.add(code_of(key.site))
             far = f"made of the candidate's own values before it; relative L2 {local.distance.rel_l2:.2e}"
             yield measured(f"{place_of(key.site)}: {local.note}", value=local.distance.rel_l2, detail=far, at=key.site)
+
+
+def _turned(
+    sites: Sequence[SiteDiff], step: int, found: Iterable[StepRecords], known: Collection[Key]
+) -> Sequence[SiteDiff]:
+    """All judged sites, those of a step not compared that have the reference's values in another order with others
+    beside them, where the module around them is judged."""
+    records = (r.key for each in found for r in each.records if r.key.port.endswith(f"@{TURNED}"))
+    judged = {key.module for key in known if not key.is_input}
+    around = (key for key in records if any(module in judged for module in above(key.module)))
+    turned = {key.site.removesuffix(f"@{TURNED}") for key in around}
+    note = "the reference's values in another order, as those of modules beside it"
+    return [
+        replace(d, verdict="not compared", birth=None, note=note)
+        if d.key.step == step and d.key.site in turned and d.verdict == "fail"
+        else d
+        for d in sites
+    ]
 
 
 def _settled(sites: Sequence[SiteDiff], step: int, known: Mapping[Key, Local], pair: Ready) -> list[SiteDiff]:

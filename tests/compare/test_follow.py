@@ -9,7 +9,7 @@ import pytest
 
 from parity.compare.births import Excuse
 from parity.compare.followed import Local, doubtful, followed_errors, with_followed
-from parity.compare.result import Distance, SiteDiff
+from parity.compare.result import UNKNOWN, Distance, SiteDiff
 from parity.records import Floor, Key, Moments, Record, StepRecords
 
 
@@ -53,6 +53,14 @@ def test_followed_sites_are_put_where_they_were_computed() -> None:
         judged("b.0:out"), {at("b.0.norm.linear:out"): FAR, at("b.0:out"): NEAR}, (Excuse("*norm*"),)
     )
     assert [d.verdict for d in excused] == ["harmless", "pass", "pass"]
+
+
+@pytest.mark.parametrize(("apart", "verdict"), [(UNKNOWN, "fail"), (Distance(1.0, 1e-7, 1e7), "not compared")])
+def test_what_only_following_could_line_up_is_judged_by_it(apart: Distance, verdict: str) -> None:
+    """Heads before tokens on one side; another order, which was looked at, stays what it is."""
+    free = SiteDiff(at("b.norm_q:out"), apart, verdict="not compared", note="shape [1, 2, 8] against [1, 8, 2]")
+    (found, *_) = with_followed([free, *judged("b:out")], {free.key: FAR, at("b:out"): NEAR})
+    assert (found.verdict, found.note == "") == (verdict, verdict == "fail")
 
 
 def test_a_module_of_whose_inputs_nothing_is_known_hands_on_what_differs_before_it() -> None:

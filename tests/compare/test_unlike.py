@@ -177,6 +177,17 @@ def test_what_an_attention_call_is_given_is_in_another_order_together(turned: st
     assert [found[f"cond/b.attn.attention:in.{name}"].verdict for name in ("query", "key", "value")] == verdicts
 
 
+def test_what_is_called_next_need_not_read_what_is_in_another_order() -> None:
+    """Two heads that change places in the queries: keys are made of the same input."""
+    walk = Walk()
+    for site in ("b.to_q:in.x", "b.to_k:in.x"):
+        walk.pair(tensor(site, noise(5)), tensor(site, noise(5)))
+        if site == "b.to_q:in.x":
+            walk.pair(tensor("b.to_q:out", X), tensor("b.to_q:out", TURNED))
+    walk.site("b:out", 1e4)
+    assert walk.judge(Judge(port=True))["cond/b.to_q:out"].verdict == "fail"
+
+
 def test_another_order_of_what_the_model_is_given_is_a_difference() -> None:
     walk = Walk()
     walk.pair(tensor(":in.text", X), tensor(":in.text", TURNED))

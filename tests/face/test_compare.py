@@ -446,6 +446,79 @@ def test_heads_of_an_attention_are_no_pixels_whose_channels_are_last(wrong: bool
     assert str(found.origin and found.origin.key.site) == ("norm:out" if wrong else "None")
 
 
+class Attends(torch.nn.Module):
+    """Attention in two heads of four, then an activation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.to_q, self.to_k, self.to_v, self.to_out, self.ff = (torch.nn.Linear(8, 8) for _ in range(5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (make(x).unflatten(-1, (2, 4)).transpose(1, 2) for make in (self.to_q, self.to_k, self.to_v))
+        out = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        return self.ff(torch.tanh(self.to_out(out.transpose(1, 2).flatten(2))))
+
+
+class Attending(torch.nn.Module):
+    """The same within a model, whose own output is far away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn, self.last = Attends(), torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.attn(x))
+
+
+HEADS = jnp.array([4, 5, 6, 7, 0, 1, 2, 3])
+"""The channels of two heads that change places."""
+
+
+def attending_in_jax(model: Attending, turned: str, fault: str) -> Callable[[Any], Any]:
+    """Args: turned: what has its heads in another order. fault: what is wrong besides."""
+    w = {name: jnp.asarray(p.detach().numpy()) for name, p in model.named_parameters()}
+
+    def linear(name: str, x: Any, out: Any = slice(None), into: Any = slice(None)) -> Any:
+        bias = 0 if fault == f"{name} bias" else w[f"attn.{name}.bias"][out]
+        return parity.tap(f"attn.{name}", x @ w[f"attn.{name}.weight"][out][:, into].T + bias)
+
+    def forward(x: Any) -> Any:
+        x = parity.tap("attn:in.x", x)
+        made = [linear(name, x, HEADS if name in turned else slice(None)) for name in ("to_q", "to_k", "to_v")]
+        heads = jax.nn.dot_product_attention(*(y.reshape(3, 5, 2, 4) for y in made)).reshape(3, 5, 8)
+        out = linear(
+            "to_out", parity.tap("attn.to_out:in.input", heads), into=HEADS if "to_out" in turned else slice(8)
+        )
+        act = jax.nn.relu(out) if fault == "relu" else jnp.tanh(out)
+        y = parity.tap("attn", linear("ff", parity.tap("attn.ff:in.input", act)))
+        return y @ w["last.weight"].T + w["last.bias"]
+
+    return forward
+
+
+ALL = "to_q to_k to_v to_out"
+
+
+@pytest.mark.parametrize(
+    ("turned", "fault", "listed"),
+    [
+        (ALL, "", []),
+        (ALL, "relu", ["attn.ff's input"]),
+        (ALL, "to_out bias", ["attn.to_out"]),
+        ("to_q", "", ["attn.to_q"]),
+        ("to_v", "", ["attn.to_v"]),
+        ("to_q to_k to_v", "", ["attn.to_out"]),  # whose columns nobody turned
+    ],
+)
+def test_heads_in_another_order_are_no_difference_beside_a_fault(turned: str, fault: str, listed: list[str]) -> None:
+    model = Attending()
+    found = parity.compare(model, attending_in_jax(model, turned, fault), X, sites="all")
+    assert (found.verdict, [d.place for d in differences(found)]) == ("fail" if listed else "pass", listed), (
+        found.reason
+    )
+
+
 def test_the_caller_s_modules_and_torchax_s_switch_stay_as_they_were() -> None:
     import torchax
 
@@ -501,6 +574,9 @@ def test_assert_parity_raises_the_card() -> None:
         (jax.jit(lambda *x: x), {"x": X}, "TypeError: .*unexpected keyword argument 'x'"),
         (NET, {"x": 1}, "the inputs hold no array"),
         (lambda x: None, X, "returned NoneType, which holds no array"),
+        (NET, {"a.b": X, "a": {"b": X}}, "two of the inputs have one name"),
+        (NET, {0: X, "0": X}, "two of the inputs have one name"),
+        (NET, X.to_sparse(), "sparse, quantized or without values"),
         (torch.jit.script(torch.nn.Linear(8, 8)), X, "the candidate is a script of torch.jit's"),
         (torch.nn.Linear(8, 8, device="meta"), X, "'weight' of Linear has no values"),
         (NET, {"x": X, "checks": "logics"}, "checks takes both, logic, precision, found 'logics'"),
@@ -595,3 +671,19 @@ def test_a_function_of_weights_in_16_bits_that_it_holds_is_widened(factor: float
         torch.randn(4, 8).bfloat16(),
     )
     assert result.verdict == verdict, result.reason
+
+
+@pytest.mark.parametrize("held", ["closed over", "given"])
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "pass"), (1.1, "fail")])
+def test_a_port_that_computes_in_the_16_bits_of_its_weights_is_no_fault(held: str, factor: float, verdict: str) -> None:
+    weights = factor * jnp.asarray(HALVED.float().numpy(), "bfloat16")
+
+    def call(weights: Any, x: Any) -> Any:
+        return jnp.tanh(x.astype(weights.dtype) @ weights.T)
+
+    port = (lambda x: call(weights, x)) if held == "closed over" else None
+    candidate = port or Port(call=lambda w, given: call(w["w"], given["x"]), weights={"w": weights})
+    given = {"x": torch.randn(4, 8).bfloat16()}
+    result = parity.compare(lambda x: torch.tanh(torch.nn.functional.linear(x, HALVED)), candidate, given)
+    assert result.verdict == verdict, result.reason
+    assert any("judged in its own dtype alone" in note.text for note in result.notes) == (held == "closed over")

@@ -35,6 +35,15 @@ def test_an_existing_golden_is_refused_and_left_alone(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("name", ["inputs.safetensors", "step-0000.safetensors"])
+def test_a_file_of_somebody_s_own_is_never_replaced(name: str, overwrite: bool, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("the user's own")
+    with pytest.raises(UsageError, match=f"{name}: it is there without a golden"):
+        GoldenWriter(tmp_path, PROVENANCE, overwrite=overwrite)
+    assert contents(tmp_path) == {name: b"the user's own"}
+
+
 def test_overwriting_removes_the_old_golden_and_nothing_else(tmp_path: Path) -> None:
     record(tmp_path, (-1, 0, 1, 12345))
     (tmp_path / "notes.txt").write_text("the user's own")

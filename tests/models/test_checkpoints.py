@@ -155,6 +155,27 @@ def test_a_part_without_one_of_its_weights_is_refused(part: str, name: str, chan
         load_part(changed(part, lambda weights: weights.pop(name)), part)
 
 
+def test_weights_that_are_pickled_are_not_read(changed: Callable[..., Path]) -> None:
+    folder = changed("transformer", lambda weights: None)
+    place = folder / "transformer"
+    weights = next(place.glob("*.safetensors"))
+    torch.save(load_file(weights), place / "diffusion_pytorch_model.bin")
+    weights.unlink()
+    with pytest.raises(UsageError, match=r"no file named .*\.safetensors"):
+        load_part(folder, "transformer")
+
+
+@pytest.mark.parametrize(("key", "value", "message"), [("num_layers", 10**9, "num_layers is 1000000000, more than")])
+def test_a_config_of_more_layers_than_any_model_has_is_refused(
+    key: str, value: int, message: str, changed: Callable[..., Path]
+) -> None:
+    folder = changed("transformer", lambda weights: None)
+    file = folder / "transformer" / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), key: value}))
+    with pytest.raises(UsageError, match=message):
+        load_part(folder, "transformer")
+
+
 def test_a_text_encoder_may_hold_more_but_not_less(changed: Callable[..., Path]) -> None:
     kind = transformers.T5EncoderModel
     norm = "encoder.final_layer_norm.weight"

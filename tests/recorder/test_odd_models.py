@@ -3,7 +3,9 @@ made again."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -364,6 +366,8 @@ def test_named_values_of_every_library_are_recorded(tmp_path: Path, capsys: pyte
             ("numpy", X.numpy()),
             ("jax", jax.numpy.asarray(X.numpy(), jax.numpy.bfloat16)),
             ("number", 3.0),
+            ("object", np.array([object()])),
+            ("loop:noise_pred", X),
         ):
             parity.tap(name, x)
         jax.jit(lambda x: parity.tap("traced", x))(1.0)
@@ -375,6 +379,29 @@ def test_named_values_of_every_library_are_recorded(tmp_path: Path, capsys: pyte
     said = capsys.readouterr().err
     assert "tap('number', x): x is of type float and is not recorded" in said
     assert "tap('traced', x): x is a value of a compiled function and is not recorded" in said
+    assert "tap('object', x): x is not recorded: TypeError" in said
+    assert "tap('loop:noise_pred', x): x is not recorded: its name" in said
+
+
+def test_calls_in_several_threads_end_the_recording_and_not_the_script(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = threading.Barrier(2, timeout=60)
+
+    class Waiting(Model):
+        def forward(self, x: torch.Tensor, text: Any = None) -> torch.Tensor:
+            both.wait()
+            return super().forward(x)
+
+    model = Waiting()
+    with torch.no_grad(), ThreadPoolExecutor(2) as pool:
+        alone = list(pool.map(model, (X, 2 * X)))
+        with parity.record(tmp_path / "g", transformer=model, runs=0):
+            observed = list(pool.map(model, (X, 2 * X)))
+        both.reset()
+        again = list(pool.map(model, (X, 2 * X)))
+    assert all(torch.equal(a, b) and torch.equal(a, c) for a, b, c in zip(alone, observed, again, strict=True))
+    assert "the transformer is called in several threads at once" in capsys.readouterr().err
 
 
 class Wrapping(torch.nn.Module):

@@ -58,6 +58,7 @@ def record(folder: Path, *options: str, end: str = "") -> Ran:
         ("sys.exit('my words')", "ended with sys.exit('my words')"),
         ("raise RuntimeError('mine')", "raised at script.py:13: RuntimeError: mine"),
         ("import no_such_module", "raised at script.py:13: ModuleNotFoundError"),
+        ("class Stop(BaseException): pass\nraise Stop('mine')", "raised at script.py:14: Stop: mine"),
     ],
 )
 def test_script_is_recorded_however_it_ends(tmp_path: Path, end: str, message: str) -> None:
@@ -115,13 +116,38 @@ def test_modular_pipeline_is_recorded(tmp_path: Path) -> None:
     assert {record.key.branch for record in golden.read_step(0).records} >= {"cond", "uncond"}
 
 
+HARD = "import os\nsys.stdout.flush()\nos._exit({})"
+
+
 @pytest.mark.slow
-def test_script_that_ends_hard_is_recorded(tmp_path: Path) -> None:
-    """As public ports end: `os._exit(0)` past torchax's threads."""
-    file = script(tmp_path, "import os\nsys.stdout.flush()\nos._exit(0)")
+@pytest.mark.parametrize(("code", "said"), [(0, ""), (1, "ended with os._exit(1); what was recorded until then")])
+def test_script_that_ends_hard_is_recorded(code: int, said: str, tmp_path: Path) -> None:
+    """As public ports end: `os._exit(0)` past torchax's threads. Another code is none of parity's."""
+    file = script(tmp_path, HARD.format(code))
     words = ("record", str(tmp_path / "golden"), "--script", str(file), "--floors", "none", "--", model())
     done = subprocess.run([sys.executable, "-m", "parity", *words], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, said in done.stderr) == (2 * code, True), done.stderr
+    assert Golden.open(tmp_path / "golden").complete
+
+
+ELSEWHERE = """
+import multiprocessing, os, threading
+os.makedirs("elsewhere")
+os.chdir("elsewhere")
+child = multiprocessing.get_context("fork").Process(target=print)
+child.start()
+child.terminate()
+child.join()
+assert child.exitcode in (0, -15), child.exitcode
+"""
+
+
+def test_a_script_that_goes_elsewhere_and_forks_is_recorded_where_it_was_asked(tmp_path: Path) -> None:
+    file = script(tmp_path)
+    call = file.read_text().partition("video = ")
+    file.write_text(f"{call[0]}{ELSEWHERE}video = {call[2]}")
+    done = cli("record", "golden", "--script", file, "--floors", "none", "--", model(), cwd=tmp_path, code=0)
+    assert done.out == MADE
     assert Golden.open(tmp_path / "golden").complete
 
 

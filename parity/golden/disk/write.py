@@ -54,6 +54,7 @@ class GoldenWriter:
         self._store.create()
         self._manifest = Manifest(provenance=provenance)
         self._replaces = overwrite
+        self._refuse_others()
         if overwrite:
             return  # what is there stays until there is something to put in its place
         found = read_manifest(self._store)
@@ -69,6 +70,16 @@ class GoldenWriter:
             self._write_manifest()
         else:
             self._manifest = self._resumed(found, self._manifest.provenance)
+
+    def _refuse_others(self) -> None:
+        """Raise UsageError where files of somebody's own have the names that a golden's have."""
+        files = self._store.files()
+        other = next((f for f in files if f[0] != "." and _OURS.fullmatch(f)), None)
+        if other is not None and MANIFEST not in files:
+            raise UsageError(
+                f"{self._store.name}/{other}: it is there without a golden, and would be replaced; move it, or choose "
+                "another place"
+            )
 
     def _resumed(self, found: Manifest, provenance: Provenance) -> Manifest:
         if difference := first_difference(found.provenance, provenance, ignore=("command",)):
