@@ -34,6 +34,8 @@ _ARGUMENT, _LATENTS, _OTHER = range(3)
 which may be in any."""
 _Place = tuple[str, int]
 """A branch and a kind of its sites."""
+MUCH_MORE = 10.0
+"""Of the relative distance of latents: an argument that holds them and is so far apart differs by something else."""
 SCALED = 1 - 1e-6
 """Cosine of two tensors above which one is the other times a factor."""
 _NUMBERS = ("timestep", "timestep_back", "sigma", "dt", "step_index")
@@ -111,7 +113,8 @@ class Births:
         excuses: the sites that a declared differing setting changes by design.
         dirty: whether what a step goes on from was beyond its floor so far; else left is how far the last of it was
             off within its limits. scheduled: whether a schedule was.
-        latents: their shape. arguments: of the step's model.
+        latents: their shape. apart: how far they are apart before the step; NaN where nobody knows. arguments: of the
+            step's model.
     """
 
     excuses: tuple[Excuse, ...] = ()
@@ -119,6 +122,7 @@ class Births:
     left: float = 0.0
     scheduled: bool = False
     latents: tuple[int, ...] = ()
+    apart: float = math.nan
     arguments: Arguments = Arguments()
 
     def judge(self, sites: list[SiteDiff], arguments: Arguments) -> None:
@@ -130,7 +134,8 @@ class Births:
             arguments: what the reference's model is given at this step.
         """
         self.arguments = arguments
-        self.latents = next((d.shapes[0] for d in sites if d.key.site == LATENTS[0]), ())
+        before = next((d for d in sites if d.key.site == LATENTS[0]), None)
+        self.latents, self.apart = ((), math.nan) if before is None else (before.shapes[0], before.distance.rel_l2)
         if far := [i for i, d in enumerate(sites) if d.verdict == "pass" and beyond(d)]:
             self._begin(sites, far)
         # Where nobody recorded the latents, the next step goes on from what they are made of.
@@ -179,7 +184,8 @@ class Births:
         Args:
             numbers: whether the schedule's were. worst: how far sites were so far.
         """
-        if d.key in self.arguments.handed:
+        more = not numbers and d.distance.rel_l2 > MUCH_MORE * self.apart
+        if d.key in self.arguments.handed or (more and self._of_latents(d)):
             return 0.0
         scaled = self._of_latents(d) and d.cosine > SCALED  # by a function of sigma, as some schedulers do
         own = is_given(d, (d.key.branch, d.key.site) in self.arguments.constant)

@@ -571,6 +571,13 @@ def test_a_declared_cache_excuses_its_blocks_at_the_steps_that_skip_them(site: s
     assert judged[f"cond/{site}"].verdict == ("harmless" if at else "fail")
 
 
+@pytest.mark.parametrize(("times", "birth"), [(5.0, "propagated"), (50.0, "input")])
+def test_an_argument_that_holds_wrong_latents_may_be_wrong_by_what_else_it_holds(times: float, birth: str) -> None:
+    """Latents rounded to 16 bits, beside a mask of a picture that is inverted."""
+    found = births(walk_of({"loop:latents.before": 1e3, ":in.hidden_states": 1e3 * times}).judge())
+    assert found == {"loop:latents.before": "input", ":in.hidden_states": birth}
+
+
 # --- ports, which are built differently ------------------------------------------------------------------------
 
 LAID = np.random.default_rng(0).standard_normal((1, 4, 2, 6)).astype(np.float32)
