@@ -57,12 +57,17 @@ def _without_trace(sites: Sequence[SiteDiff], origin: Origin) -> str:
     """
     begins = all(d.birth == "module" and d.key.module not in ("", LOOP) for d in sites if d.verdict == "fail")
     predicted = any(d.key.site == f"{LOOP}:noise_pred" and d.verdict == "pass" for d in sites)
-    if not (begins and predicted) or origin.key.is_input:
+    far = any(d.key == origin.key and d.distance.rel_l2 > ANOTHER for d in sites)
+    if not (begins and predicted and far) or origin.key.is_input:
         return ""
     return (
         f"nothing behind {origin.key.module} differs: the candidate may give its name to another thing, as a norm with "
         "its modulation, or nothing is made of it"
     )
+
+
+ANOTHER = 0.1
+"""Relative L2 from which two values may be two things."""
 
 
 def _rows(sites: Sequence[SiteDiff], origin: Origin, grid: tuple[int, int, int] | None) -> str:

@@ -67,10 +67,13 @@ def excuse_other_orders(step: Measured, sites: list[SiteDiff]) -> None:
     turned |= {sites[i].key: i for i in far if asked_by(sites[i].key) in turned}
     if not turned:
         return
-    around, seen = Around(tuple(sites), step.hands_on, bool(step.meeting.laid_out)), {d.key for d in sites}
+    around, seen = Around(tuple(sites), step.hands_on, bool(step.meeting.laid_out), turned), {d.key for d in sites}
+    undone: set[tuple[bytes, bytes]] = set()
     for key, i in turned.items():
         sharp = sites[i].distance.floor <= SHARP * sites[i].distance.rel_l2  # what reads it shows the order undone
-        if (sharp or turned_together(key, turned, seen)) and around.undone(i):
+        handed_on = step.held_bytes(i) in undone
+        if handed_on or ((sharp or turned_together(key, turned, seen)) and around.undone(i)):
+            undone |= {both for both in [step.held_bytes(i)] if both[0]}
             note = "the reference's values in another order, and what reads them agrees"
             sites[i] = replace(sites[i], verdict="not compared", note=note)
 
@@ -99,12 +102,13 @@ class Around:
 
     Attributes:
         sites: in execution order. hands_on: whether the reference's module gives what it is given, by branch and path.
-        laid_out: whether parameters of the port lie otherwise.
+        laid_out: whether parameters of the port lie otherwise. turned: what may be in another order.
     """
 
     sites: Sequence[SiteDiff]
     hands_on: Callable[[str, str], bool]
     laid_out: bool
+    turned: Container[Key] = ()
     _agrees: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -121,6 +125,9 @@ class Around:
             return False
         if self._agrees[key.branch, around] and (around or self.laid_out) and not self.hands_on(key.branch, around):
             return True
+        if "." not in key.module and self._agrees[key.branch, around]:  # what the model makes once, as a rotary table
+            later = (d for d in self.sites[i + 1 :] if d.key.branch in (key.branch, "") and all(d.dtypes))
+            return all(d.verdict != "pass" or _agrees(d) or d.key in self.turned for d in later)
         if key.module.rpartition(".")[2] != ATTENTION:
             return False  # what is called next need not read it, as keys are none of what queries are made of
         later = (

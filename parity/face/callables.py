@@ -22,6 +22,7 @@ import torch
 from parity.errors import UsageError
 from parity.face.arguments import Nest, leaves
 from parity.face.functions import Function, JaxFunction
+from parity.hooks.objects import objects_of
 from parity.hooks.tap import single_output
 from parity.hooks.torchtools import named_tensors, on_jax, parts_of, to_torch, uncompiled
 from parity.models.generic.inputs import LATENT
@@ -94,14 +95,21 @@ class Callee:
                 return x.dtype
         return torch.float32
 
-    @property
+    @functools.cached_property
     def holds_16_bits(self) -> bool:
-        """Whether a function of JAX's closes over arrays of 16 bits, which nobody casts."""
-        if self.runs != "jax" or self.port.weights is not None or self.invoke is None:
+        """Whether most of what a function of JAX's closes over is of 16 bits, or a Flax NNX module computes in them:
+        nobody casts that."""
+        if self.runs != "jax" or self.invoke is None:
             return False
         import jax
 
         from parity.paths.jax.tracing import to_jax  # jax, for a function that has it
+
+        if self.port.module is not None:
+            computed = (getattr(x, "dtype", None) for x in objects_of(self.port.module).values())
+            return any(x in (jax.numpy.bfloat16, jax.numpy.float16, *_NAMES_OF_16_BITS) for x in computed)
+        if self.port.weights is not None:
+            return False
 
         invoke = self.invoke
         given = {name: to_jax(x) for name, x in self.tensors.items()}
@@ -114,7 +122,8 @@ class Callee:
             closed = jax.make_jaxpr(traced)(given)
         except Exception:  # the comparison says what is wrong with it
             return False
-        return any(map(is_16_bits, _constants(closed)))
+        held = [x for x in _constants(closed) if str(x.dtype) in BITS]
+        return 2 * sum(x.size for x in held if is_16_bits(x)) > sum(x.size for x in held)
 
     @property
     def _held(self) -> dict[str, torch.nn.Module]:
@@ -240,6 +249,9 @@ def callee(
     if kind == "torch" and isinstance(port.module, torch.nn.Module) and runs_of(port.module) == "torchax":
         raise UsageError(f"the {role} runs in torch and the tensors of its module are torchax's: leave `runs` out")
     return Callee(port=port, invoke=invoke, runs=kind, name=_name(own), nest=nest, tensors=tensors, file=_file(own))
+
+
+_NAMES_OF_16_BITS = tuple(name for name, bits in BITS.items() if bits < BITS["float32"])
 
 
 def is_16_bits(x: Any) -> bool:

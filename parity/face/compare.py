@@ -109,8 +109,8 @@ def compare(
 
 
 OWN_DTYPE = (
-    "judged in its own dtype alone: the function closes over arrays of 16 bits; given as `Port(call, weights=...)` "
-    "they are cast, and its logic is judged in float32 too"
+    "judged in its own dtype alone: the candidate holds 16 bits that nobody casts; with weights given as "
+    "`Port(call, weights=...)` its logic is judged in float32 too"
 )
 
 

@@ -48,11 +48,16 @@ class _Active:
 
     @property
     def tap(self) -> Tap | None:
-        return self._tap if self._thread == threading.get_ident() else None
+        return self._tap if self.thread is threading.current_thread() else None
 
     @tap.setter
     def tap(self, tap: Tap | None) -> None:
-        self._tap, self._thread = tap, threading.get_ident()
+        self._tap, self.thread = tap, threading.current_thread()
+
+    def is_taken(self) -> bool:
+        """Whether a call in another thread has not ended; one whose thread has ended never will."""
+        other = self.thread is not threading.current_thread()
+        return self._tap is not None and other and self.thread.is_alive()
 
     def before(
         self, path: str, attention: str, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -154,27 +159,27 @@ def watching(model: torch.nn.Module, begin: Begin, end: End, overlap: Overlap) -
 
     Where `attached` is wrapped around a call that parity makes, this waits for calls that a script makes.
     """
-    active, frame, free = _Active(None), _Frame(), threading.Lock()
+    active, frame, one_at_a_time = _Active(None), _Frame(), threading.RLock()
 
     def before(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        nonlocal frame
         if active.tap is not None:
             return
-        if not free.acquire(blocking=False):
+        with one_at_a_time:
+            if not (overlaps := active.is_taken()):
+                active.tap = begin(args, kwargs)
+        if overlaps:
             overlap()
-            return
-        active.tap, active.stack = begin(args, kwargs), []
-        if active.tap is None:
-            free.release()
-            return
-        _FRAMES.open.append(frame)
-        frame.contexts.enter_context(using(_ACTIVE, active))
-        frame.contexts.enter_context(_attention_observed(active))
+        elif active.tap is not None:
+            active.stack, frame = [], _Frame()
+            _FRAMES.open.append(frame)
+            frame.contexts.enter_context(using(_ACTIVE, active))
+            frame.contexts.enter_context(_attention_observed(active))
 
     def after(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         tap = active.tap
         if tap is not None:
             active.tap = None
-            free.release()
             frame.ended = functools.partial(end, tap, output)
             for ended in _FRAMES.closed():
                 ended()
@@ -189,7 +194,6 @@ def watching(model: torch.nn.Module, begin: Begin, end: End, overlap: Overlap) -
         finally:
             if frame in _FRAMES.open:  # torch calls no hook where a call ends by a signal
                 active.tap = None
-                free.release()
                 _FRAMES.open.remove(frame)
                 frame.contexts.close()
 

@@ -24,7 +24,7 @@ import functools
 import math
 import operator
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -78,15 +78,14 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
         Of a value in doubt a text alone, under `@DOUBT`: the modules that it shares with what differs before it. Of a
         value left out, since others beside it are the reference's in another order too, one under `@TURNED`.
     """
-    held = {name: tensor(x) for name, x in plan.follow.items()}
-    own = _Run(plan, held)
-    with _traced(own):
-        truth(own.listen)
-    while other := own.misread:
-        held = {name: x for name, x in held.items() if name not in other}
-        own = _Run(plan, held, turned=own.turned)
-        with _traced(own):
-            truth(own.listen)
+    given = held = {name: tensor(x) for name, x in plan.follow.items()}
+    own = _walked(truth, _Run(plan, held))
+    straight = set[str]()
+    while (other := own.misread) or (wrong := own.read_wrongly):
+        straight |= set() if other else wrong  # what reads them shows that their order is a fault
+        back = {name: given[name] for name in own.turned if _caller(module_of(name)) in straight}
+        held = {name: x for name, x in held.items() if name not in other} | back
+        own = _walked(truth, _Run(plan, held, turned=own.turned, straight=straight))
     for variant in variants:
         variant(_Run(plan, own.held, own).listen)
     for constant, words in _constants(own):
@@ -109,6 +108,12 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
     for site in (*(f"{site}@{TURNED}" for site in turned), *(f"{module}:out@{LEFT_ALONE}" for module in own.unknown)):
         records.append(Record(Key(stage, step, "", site), "scalar", dtype="str", value=""))
     return StepRecords(step, tuple(records), floors)
+
+
+def _walked(truth: Walk, own: _Run) -> _Run:
+    with _traced(own):
+        truth(own.listen)
+    return own
 
 
 def _by_themselves(own: _Run) -> Iterator[tuple[Apart, list[str]]]:
@@ -231,8 +236,9 @@ class _Run:
         constants: of each module, by attribute.
         sites: what is judged. made_of: the operations that made it of the candidate's values, as bits. operations: what
             each bit is, `_LEFT` the first. fates: of each value, by `name_of`. counts: calls of each module.
-        turned: values, by `name_of`, that are the reference's in another order. unknown: modules of which something
-            held is not judged, as it is not known to be made of the candidate's values.
+        turned: values, by `name_of`, that are the reference's in another order. attends: modules that make a call of
+            attention, whose queries and keys may lie otherwise together. straight: those of them where that is a fault.
+        unknown: modules of which something held is not judged, as it is not known to be made of the candidate's values.
         _branches: of the call of the model. _layouts: where rows lie, by branch. _open: calls, innermost last.
     """
 
@@ -248,6 +254,8 @@ class _Run:
     fates: dict[str, Fate] = field(default_factory=dict)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     turned: dict[str, None] = field(default_factory=dict)
+    attends: set[str] = field(default_factory=set)
+    straight: Collection[str] = frozenset()
     unknown: dict[str, None] = field(default_factory=dict)
     _branches: tuple[str, ...] = ()
     _layouts: dict[str, Layout] = field(default_factory=dict)
@@ -283,14 +291,24 @@ class _Run:
             theirs[at] = max(theirs.get(at, 0), int(call) + 1)
         miscounted = {at[1] for at, count in theirs.items() if at in self.counts and self.counts[at] != count}
         around = Counter(map(_caller, {module_of(name) for name in self.turned}))
-        turned = {name for name in self.turned if around[_caller(module_of(name))] > 1}
+        may_turn = {module for module, many in around.items() if many > 1} & self.attends - set(self.straight)
+        turned = {name for name in self.turned if _caller(module_of(name)) in may_turn}
         return {name for name in self.held if name in turned or module_of(name) in miscounted}
+
+    @property
+    def read_wrongly(self) -> set[str]:
+        """Modules in which values in another order were left out, and what is made of them there is far off."""
+        left = {module_of(name) for name in self.turned if name not in self.held}
+        inputs = ((name, one) for name, one in self.sites.items() if one.key.is_input and not one.near(torch.float32))
+        made_by = (operation.module for name, _ in inputs for operation in self.operations_of(self.made_of[name]))
+        return {_caller(module) for module in made_by if module in left}
 
     @contextlib.contextmanager
     def listen(self, side: TorchBackend, branches: tuple[str, ...]) -> Iterator[None]:
         """See `Walk`."""
         calls: Counter[str] = Counter()
         self._branches, self._open = branches, []
+        self.attends |= {name.rpartition(".")[0] for name in side.ran}
         self._layouts = {branch: Layout(side, branch, self.plan.own_order) for branch in branches}
 
         def before(path: str, module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any] | None:

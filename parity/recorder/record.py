@@ -17,6 +17,7 @@ import torch
 from parity.errors import ParityError, UsageError, summary
 from parity.golden.disk.read import read_manifest
 from parity.golden.disk.store import open_store
+from parity.golden.disk.write import refuse_others
 from parity.hooks.methods import all_of
 from parity.hooks.torchtools import is_compiled as is_torch_compiled
 from parity.port import Layout
@@ -58,7 +59,7 @@ class Recording:
     calls: list[Again] | None = None
 
     def __post_init__(self) -> None:
-        parts, self._one_at_a_time = self.asked.parts, threading.RLock()
+        parts, self._one_at_a_time, self._process = self.asked.parts, threading.RLock(), os.getpid()
         self.kind = _kind(parts.observed)
         self.steps = Steps(
             absolute(self.where),
@@ -75,8 +76,13 @@ class Recording:
 
     def wanted(self) -> bool:
         """Whether anything is still recorded."""
-        going_on = self.process.together or not self.failed
+        going_on = self.is_here and (self.process.together or not self.failed)
         return going_on and not self.stopped and (self.quiet or not _REPEATED)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the process that began it, and none that the script forked."""
+        return os.getpid() == self._process
 
     @property
     def first(self) -> bool:
@@ -322,13 +328,18 @@ _REPEATED: list[str] = []
 """Goldens whose script is being run again: nobody else records that."""
 
 
-def refuse_golden(where: str, replace_it: str = "give overwrite=True") -> None:
-    """Refuse a place that is taken; `replace_it`: how the golden there is replaced.
+def refuse_taken(where: str, overwrite: bool, replace_it: str = "give overwrite=True") -> None:
+    """Refuse a place that is taken.
+
+    Args:
+        overwrite: whether a golden there is replaced. replace_it: how that is asked for.
 
     Raises:
-        UsageError: there is a golden.
+        UsageError: there is a golden, or a file of somebody's own that has the name of one of a golden's.
     """
-    if read_manifest(open_store(where)) is not None:
+    store = open_store(where)
+    refuse_others(store)
+    if not overwrite and read_manifest(store) is not None:
         raise UsageError(f"{where}: there is a golden here already; choose another place, or {replace_it}")
 
 
@@ -343,8 +354,8 @@ def _recording(where: str, asked: Asked, *, quiet: bool = False, wrong: Wrong | 
         return
     if not process.writes:
         say(f"process {process.rank} of {process.count} observes what the first one records")
-    if process.writes and not asked.overwrite:
-        refuse_golden(wanted.where)
+    if process.writes:
+        refuse_taken(wanted.where, asked.overwrite)
     if process.split and read_manifest(open_store(where)) is not None:
         raise UsageError(f"{where}: there is a golden of one process here, which would hide the shards; delete it")
     with all_of(_watched(wanted)):
@@ -385,7 +396,9 @@ def _watched(recording: Recording) -> list[contextlib.AbstractContextManager[Non
 
 
 def _finish(recording: Recording, complete: bool) -> None:
-    """Write what is left, and say what there is."""
+    """Write what is left, and say what there is; nothing in a process that the script forked."""
+    if not recording.is_here:
+        return
     like, called = recording.asked.like, bool(recording.asked.parts.models)
     try:
         recording.steps.finish(complete and not recording.failed)

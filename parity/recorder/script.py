@@ -18,7 +18,6 @@ import runpy
 import subprocess
 import sys
 import tempfile
-import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +29,7 @@ from parity.golden.disk.read import Golden, read_manifest
 from parity.golden.disk.store import open_store
 from parity.hooks.methods import all_of, replaced
 from parity.recorder.parts import Parts, place
-from parity.recorder.record import Asked, Recorder, Recording, absolute, in_torch, refuse_golden, say
+from parity.recorder.record import Asked, Recorder, Recording, absolute, in_torch, refuse_taken, say
 from parity.recorder.rerun import components_of, modules_in, modules_of, rounding
 
 KEPT = "what was recorded until then is kept"
@@ -75,8 +74,7 @@ def run_script(where: str, script: Script, runs: int, *, overwrite: bool) -> Non
     if run.isdigit():
         _watched(where, script, int(run), overwrite=overwrite)
         return
-    if not overwrite:
-        refuse_golden(where, "replace it with --overwrite")
+    refuse_taken(where, overwrite, "replace it with --overwrite")
     with tempfile.TemporaryDirectory(prefix="parity-") as scratch:
         made = _rounded(script, Path(scratch), runs if place()[1] == 1 and script.like is None else 0)
         _watched(where, script, None, overwrite=overwrite, made=made)
@@ -157,12 +155,9 @@ def _run(script: Path) -> None:
     Raises:
         UsageError: it ended with an error; 1 and the like mean something else in an exit code of parity's.
     """
-    process, before = os.getpid(), threading.enumerate()
+    process = os.getpid()
     try:
         runpy.run_path(str(script), run_name="__main__")
-        for thread in threading.enumerate():  # for which Python waits before it ends
-            if thread not in before and not thread.daemon:
-                thread.join()
     except (ParityError, KeyboardInterrupt, Terminated):
         raise
     except SystemExit as end:
@@ -218,7 +213,7 @@ class _Watch:
     def __init__(self, recorder: Callable[[Parts, bool], Recorder], run: int | None, wanted: int = 0) -> None:
         self.recorder, self.run, self.wanted, self.called, self.more = recorder, run, wanted, False, 0
         self.recording: Recording | None = None
-        self._inside = self._done = False
+        self._inside, self._done, self._process = False, False, os.getpid()
         self._classes = contextlib.ExitStack()
         self._seen: set[type[Any]] = set()
         self._rounding = contextlib.ExitStack()
@@ -238,7 +233,7 @@ class _Watch:
 
         @functools.wraps(own)
         def call(pipe: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._inside or self._done:
+            if self._inside or self._done or os.getpid() != self._process:
                 self.more += not self._inside
                 return own(pipe, *args, **kwargs)
             self.called = self._inside = True

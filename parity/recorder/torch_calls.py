@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -230,9 +231,18 @@ class TorchCompiledCalls(Calls):
     def watching(self) -> Iterator[None]:
         """Within it, its calls are recorded."""
         entry, name = self.entry, entry_of(self.entry)
-        own = getattr(entry, name)
+        own, one_at_a_time = getattr(entry, name), threading.RLock()
 
         def observed(*args: Any, **kwargs: Any) -> Any:
+            if not one_at_a_time.acquire(blocking=False):
+                self._overlapped()
+                return own(*args, **kwargs)
+            try:
+                return called(*args, **kwargs)
+            finally:
+                one_at_a_time.release()
+
+        def called(*args: Any, **kwargs: Any) -> Any:
             if self.busy or not self.recording.wanted():
                 return own(*args, **kwargs)
             again: Again | None = None

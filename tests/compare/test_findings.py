@@ -43,7 +43,8 @@ NANS = [site("a:out", nonfinite=(0, 0)), site("b:out", True, nonfinite=(0, 7)),
         site("b:out@padding", nonfinite=(0, 99)), site("c:in.x", True, nonfinite=(0, 7)),
         site("c:out", True, nonfinite=(0, 70))]  # fmt: skip
 
-ALONE, AFTER = site("a.norm:out", True, birth="module"), site("loop:noise_pred")
+ALONE = site("a.norm:out", True, birth="module", distance=Distance(1.2, 1e-6, 1e6))
+AFTER = site("loop:noise_pred")
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,19 @@ def test_what_an_attention_call_is_given_is_in_another_order_together(turned: st
     assert [found[f"cond/b.attn.attention:in.{name}"].verdict for name in ("query", "key", "value")] == verdicts
 
 
+@pytest.mark.parametrize(("after", "verdict"), [(0.5, "not compared"), (1e4, "fail")])
+def test_a_table_that_the_model_makes_once_may_lie_otherwise(after: float, verdict: str) -> None:
+    """Columns of a rotary table: all that is made of it agrees, or something does not."""
+    walk, table = Walk(), ("rope:out.0", "blocks.0:in.rope", "blocks.1:in.rope")
+    for site in table:
+        walk.pair(tensor(site, X), tensor(site, TURNED))
+        if site.startswith("blocks"):
+            walk.site(f"{site.partition(':')[0]}:out", after)
+    walk.site(":out", 0.5)
+    found = walk.judge(Judge(port=True))
+    assert {found[f"cond/{site}"].verdict for site in table} == {verdict}
+
+
 def test_what_is_called_next_need_not_read_what_is_in_another_order() -> None:
     """Two heads that change places in the queries: keys are made of the same input."""
     walk = Walk()

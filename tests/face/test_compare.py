@@ -508,6 +508,7 @@ ALL = "to_q to_k to_v to_out"
         (ALL, "to_out bias", ["attn.to_out"]),
         ("to_q", "", ["attn.to_q"]),
         ("to_v", "", ["attn.to_v"]),
+        ("to_q to_k", "", ["attn.to_q", "attn.to_k"]),  # whose values nobody turned
         ("to_q to_k to_v", "", ["attn.to_out"]),  # whose columns nobody turned
     ],
 )

@@ -17,12 +17,27 @@ from parity.errors import MalformedError, UsageError
 from parity.golden.disk.format import MANIFEST, Manifest, Part, encode_manifest, first_difference, part_name
 from parity.golden.disk.part import write_part
 from parity.golden.disk.read import mapped_part, read_manifest
-from parity.golden.disk.store import open_store
+from parity.golden.disk.store import Store, open_store
 from parity.records import Provenance, StepRecords
 
 _OURS = re.compile(r"\.?(golden\.json|(inputs|before|step-\d{4,7})\.safetensors)(\.[0-9a-f]{16})?|\.tmp[0-9A-Za-z]{6}")
 """What a golden's folder may lose when it is overwritten or resumed: never a file that neither parity nor the
 safetensors library named."""
+
+
+def refuse_others(store: Store) -> None:
+    """Refuse a place where files of somebody's own have the names that a golden's have.
+
+    Raises:
+        UsageError: one is there, without a golden.
+    """
+    files = store.files()
+    other = next((f for f in files if f[0] != "." and _OURS.fullmatch(f)), None)
+    if other is not None and MANIFEST not in files:
+        raise UsageError(
+            f"{store.name}/{other}: it is there without a golden, and would be replaced; move it, or choose another "
+            "place"
+        )
 
 
 class GoldenWriter:
@@ -54,7 +69,7 @@ class GoldenWriter:
         self._store.create()
         self._manifest = Manifest(provenance=provenance)
         self._replaces = overwrite
-        self._refuse_others()
+        refuse_others(self._store)
         if overwrite:
             return  # what is there stays until there is something to put in its place
         found = read_manifest(self._store)
@@ -70,16 +85,6 @@ class GoldenWriter:
             self._write_manifest()
         else:
             self._manifest = self._resumed(found, self._manifest.provenance)
-
-    def _refuse_others(self) -> None:
-        """Raise UsageError where files of somebody's own have the names that a golden's have."""
-        files = self._store.files()
-        other = next((f for f in files if f[0] != "." and _OURS.fullmatch(f)), None)
-        if other is not None and MANIFEST not in files:
-            raise UsageError(
-                f"{self._store.name}/{other}: it is there without a golden, and would be replaced; move it, or choose "
-                "another place"
-            )
 
     def _resumed(self, found: Manifest, provenance: Provenance) -> Manifest:
         if difference := first_difference(found.provenance, provenance, ignore=("command",)):
