@@ -54,6 +54,10 @@ class _Active:
     def tap(self, tap: Tap | None) -> None:
         self._tap, self.thread = tap, threading.current_thread()
 
+    def __deepcopy__(self, memo: object) -> _Active:
+        """Of a copy of a model, which nobody watches."""
+        return _Active(None)
+
     def is_taken(self) -> bool:
         """Whether a call in another thread has not ended; one whose thread has ended never will."""
         other = self.thread is not threading.current_thread()

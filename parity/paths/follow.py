@@ -78,14 +78,7 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
         Of a value in doubt a text alone, under `@DOUBT`: the modules that it shares with what differs before it. Of a
         value left out, since others beside it are the reference's in another order too, one under `@TURNED`.
     """
-    given = held = {name: tensor(x) for name, x in plan.follow.items()}
-    own = _walked(truth, _Run(plan, held))
-    straight = set[str]()
-    while (other := own.misread) or (wrong := own.read_wrongly):
-        straight |= set() if other else wrong  # what reads them shows that their order is a fault
-        back = {name: given[name] for name in own.turned if _caller(module_of(name)) in straight}
-        held = {name: x for name, x in held.items() if name not in other} | back
-        own = _walked(truth, _Run(plan, held, turned=own.turned, straight=straight))
+    own = _followed(truth, plan)
     for variant in variants:
         variant(_Run(plan, own.held, own).listen)
     for constant, words in _constants(own):
@@ -110,10 +103,21 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
     return StepRecords(step, tuple(records), floors)
 
 
-def _walked(truth: Walk, own: _Run) -> _Run:
-    with _traced(own):
-        truth(own.listen)
-    return own
+def _followed(truth: Walk, plan: Plan) -> _Run:
+    """The run that follows all values that the reference's code can go on from."""
+    given = held = {name: tensor(x) for name, x in plan.follow.items()}
+    turned, straight = dict[str, None](), set[str]()
+    while True:
+        own = _Run(plan, held, turned=turned, straight=straight)
+        with _traced(own):
+            truth(own.listen)
+        if other := own.misread:
+            held = {name: x for name, x in held.items() if name not in other}
+        elif wrong := own.read_wrongly:  # their order is a fault
+            straight |= wrong
+            held = held | {name: given[name] for name in turned if _caller(module_of(name)) in wrong}
+        else:
+            return own
 
 
 def _by_themselves(own: _Run) -> Iterator[tuple[Apart, list[str]]]:
@@ -297,11 +301,11 @@ class _Run:
 
     @property
     def read_wrongly(self) -> set[str]:
-        """Modules in which values in another order were left out, and what is made of them there is far off."""
+        """Modules in which values in another order were left out, and an input that comes of them is far off."""
         left = {module_of(name) for name in self.turned if name not in self.held}
         inputs = ((name, one) for name, one in self.sites.items() if one.key.is_input and not one.near(torch.float32))
         made_by = (operation.module for name, _ in inputs for operation in self.operations_of(self.made_of[name]))
-        return {_caller(module) for module in made_by if module in left}
+        return {_caller(module) for module in made_by if module in left} - set(self.straight)
 
     @contextlib.contextmanager
     def listen(self, side: TorchBackend, branches: tuple[str, ...]) -> Iterator[None]:
