@@ -172,17 +172,17 @@ def _require_arguments(runs: int, stop_after: int | None, branches: Sequence[str
     Raises:
         UsageError: naming the argument.
     """
-    wrong = {
-        f"runs must be at least 0, a whole number; found {runs!r}": not isinstance(runs, int) or runs < 0,
-        f"stop_after must be at least 1, a whole number; found {stop_after!r}": stop_after is not None
-        and (not isinstance(stop_after, int) or stop_after < 1),
-        f"branches must be names, each once, as a list or a tuple; found {branches!r}": isinstance(branches, str)
-        or len(set(branches)) < len(branches),
-        f"layout must be one of {', '.join(get_args(Layout))}, found {layout!r}": layout not in get_args(Layout),
-        f"like must name a golden, found {like!r}": like is not None and not os.fspath(like),
-    }
-    for text, is_wrong in wrong.items():
-        if is_wrong:
+    counts = runs if isinstance(runs, int) else -1, stop_after if isinstance(stop_after, int | None) else 0
+    once = not isinstance(branches, str) and len(set(branches)) == len(branches)
+    layouts = get_args(Layout)
+    for holds, text in (
+        (counts[0] >= 0, f"runs must be at least 0, a whole number; found {runs!r}"),
+        (counts[1] is None or counts[1] >= 1, f"stop_after must be at least 1, a whole number; found {stop_after!r}"),
+        (once, f"branches must be names, each once, as a list or a tuple; found {branches!r}"),
+        (layout in layouts, f"layout must be one of {', '.join(layouts)}, found {layout!r}"),
+        (like is None or os.fspath(like), f"like must name a golden, found {like!r}"),
+    ):
+        if not holds:
             raise UsageError(f"parity.record: {text}")
 
 
