@@ -63,6 +63,12 @@ def any_block(place: str) -> str:
     return re.sub(BLOCK, "*", place)
 
 
+def caller_of(module: str) -> str:
+    """The module that calls this one; a list of modules, as that of an output projection, calls none."""
+    above, _, name = module.rpartition(".")
+    return above.rpartition(".")[0] if name.isdigit() else above
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Key:
     """Names one observation; the same key in two runs is the same place.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from parity.compare.births import call_of, is_unlike
 from parity.compare.result import Result, SiteDiff
-from parity.records import ATTENTION, BLOCK, FRAMES, LOOP, SCHEDULE, Key, any_block
+from parity.records import ATTENTION, BLOCK, FRAMES, LOOP, SCHEDULE, Key, any_block, caller_of
 
 _RELATIONS = (f"{LOOP}:noise_pred", f"{LOOP}:latents.after", "decode:in.z", FRAMES)
 """In execution order."""
@@ -77,12 +77,12 @@ def differences(result: Result) -> tuple[Difference, ...]:
     made = {of(c.at) for c in result.causes if c.at and c.setting in checked}  # of weights, where they show
     for key in (*([first] if first else []), *(d.key for d in result.introduced)):
         of_model = key.module == "" and not key.is_input and unseen
-        maker = _caller(key.module) if key.is_input else key.module  # an input is of its caller's own parameters
+        maker = caller_of(key.module) if key.is_input else key.module  # an input is of its caller's own parameters
         held = any(within(module, maker) for module in weighed)
         if key.is_input:  # what the model is given it hands on as it is
             held = maker in weighed and not (maker == "" and key.port in arguments)
         elif call_of(key) not in given:  # which its caller's parameters may be in
-            held = held or (_caller(maker) != "" and _caller(maker) in weighed)
+            held = held or (caller_of(maker) != "" and caller_of(maker) in weighed)
         of_weights = key.module not in _AROUND and held
         if of_model or of_weights or of(key.site) in made:
             continue  # a module that has other weights differs by them
@@ -96,7 +96,9 @@ def differences(result: Result) -> tuple[Difference, ...]:
                 again.add(code_of(key.site))
                 continue  # the model hands one value to several modules, or on
         code = of(key.site)
-        if key.is_input and (caller := _caller(key.module)):  # what the same call's code gives next may be off with it
+        if key.is_input and (
+            caller := caller_of(key.module)
+        ):  # what the same call's code gives next may be off with it
             code = begun.setdefault((key.step, key.branch, caller), code)
         one = found.setdefault(code, Difference(place_of(key.site), key))
         if code == of(key.site):
@@ -117,12 +119,12 @@ def _codes(result: Result, origin: Key | None) -> Callable[[str], str]:
     one block; in another the same fault shows at the next module behind it."""
     if origin is None or origin.module.rpartition(".")[2] != ATTENTION:
         return code_of
-    first, caller = code_of(origin.site), any_block(_caller(origin.module))
+    first, caller = code_of(origin.site), any_block(caller_of(origin.module))
     before = {any_block(d.key.module) for d in itertools.takewhile(lambda d: d.key != origin, result.closer)}
 
     def of(site: str) -> str:
         module, _, port = site.partition(":")
-        beside = port.startswith("in.") and any_block(_caller(module)) == caller
+        beside = port.startswith("in.") and any_block(caller_of(module)) == caller
         return first if beside and any_block(module) not in before else code_of(site)
 
     return of
@@ -167,14 +169,8 @@ def code_of(site: str) -> str:
         return place_of(site)
     own = module.removesuffix(f".{ATTENTION}")
     if port.startswith("in.") and own == module:
-        own = f"{module}'s input" if _caller(module) else f"{module}'s {port.split('.')[1]}"
+        own = f"{module}'s input" if caller_of(module) else f"{module}'s {port.split('.')[1]}"
     return any_block(own)
-
-
-def _caller(module: str) -> str:
-    """The module that calls this one; a list of modules calls none."""
-    above, _, name = module.rpartition(".")
-    return above.rpartition(".")[0] if name.isdigit() else above
 
 
 def place_of(site: str) -> str:

@@ -41,7 +41,7 @@ from parity.paths.loaded import tensor
 from parity.paths.loop import Around, Loop, Once, denoise
 from parity.paths.plan import DOUBT, LEFT_ALONE, TURNED, Plan, module_of, name_of
 from parity.paths.reference import TorchBackend
-from parity.records import LOOP_STAGE, Key, Record, StepRecords, any_block
+from parity.records import LOOP_STAGE, Key, Record, StepRecords, any_block, caller_of
 
 Fate = Literal["followed", "same", "absent", "left"]
 """What becomes of a value: it gives way, it need not, the candidate does not hand it out, or it cannot give way."""
@@ -75,8 +75,8 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
         For each value that is judged, in execution order, a record with the reference's own moments, whose value is
         not the output but the norm of what the candidate's is apart, by row bin; floors likewise. Behind it a text of
         the same key that says what was done to it, where that is known; of modules that are alike of the first alone.
-        Of a value in doubt a text alone, under `@DOUBT`: the modules that it shares with what differs before it. Of a
-        value left out, since others beside it are the reference's in another order too, one under `@TURNED`.
+        Of a value in doubt a text alone, under `@DOUBT`: the modules that it shares with what differs before it. A text
+        under `@TURNED` for a value that was left out because its order is another, like that of values beside it.
     """
     own = _followed(truth, plan)
     for variant in variants:
@@ -115,7 +115,7 @@ def _followed(truth: Walk, plan: Plan) -> _Run:
             held = {name: x for name, x in held.items() if name not in other}
         elif wrong := own.read_wrongly:  # their order is a fault
             straight |= wrong
-            held = held | {name: given[name] for name in turned if _caller(module_of(name)) in wrong}
+            held = held | {name: given[name] for name in turned if caller_of(module_of(name)) in wrong}
         else:
             return own
 
@@ -294,9 +294,9 @@ class _Run:
             at = branch, site.partition(":")[0]
             theirs[at] = max(theirs.get(at, 0), int(call) + 1)
         miscounted = {at[1] for at, count in theirs.items() if at in self.counts and self.counts[at] != count}
-        around = Counter(map(_caller, {module_of(name) for name in self.turned}))
+        around = Counter(map(caller_of, {module_of(name) for name in self.turned}))
         may_turn = {module for module, many in around.items() if many > 1} & self.attends - set(self.straight)
-        turned = {name for name in self.turned if _caller(module_of(name)) in may_turn}
+        turned = {name for name in self.turned if caller_of(module_of(name)) in may_turn}
         return {name for name in self.held if name in turned or module_of(name) in miscounted}
 
     @property
@@ -305,7 +305,7 @@ class _Run:
         left = {module_of(name) for name in self.turned if name not in self.held}
         inputs = ((name, one) for name, one in self.sites.items() if one.key.is_input and not one.near(torch.float32))
         made_by = (operation.module for name, _ in inputs for operation in self.operations_of(self.made_of[name]))
-        return {_caller(module) for module in made_by if module in left} - set(self.straight)
+        return {caller_of(module) for module in made_by if module in left} - set(self.straight)
 
     @contextlib.contextmanager
     def listen(self, side: TorchBackend, branches: tuple[str, ...]) -> Iterator[None]:
@@ -444,12 +444,6 @@ class _Run:
         elif found and self.plan.far and key.module:
             self.unknown[key.module] = None
         return "followed" if placed is not None and all(one.finite for one in found.values()) else "left"
-
-
-def _caller(module: str) -> str:
-    """The module that calls this one; a list of modules, as that of an output projection, calls none."""
-    above, _, name = module.rpartition(".")
-    return above.rpartition(".")[0] if name.isdigit() else above
 
 
 def _swapped(value: Any, changed: Mapping[int, torch.Tensor]) -> Any:
