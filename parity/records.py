@@ -263,7 +263,7 @@ class Provenance:
         shard: (index, count) of the process that recorded it: where count > 1, sketches and moments are of the
             shard's own elements, and reading `WHERE`, the folder above, adds the shards up.
         idle: why a pass would not rest on what a port installed, a sentence each. sites: those that were asked for;
-            empty where nobody knows.
+            empty where nobody knows. chip: the TPU whose elementary functions the floors allow for; empty for none.
     """
 
     side: str
@@ -282,6 +282,7 @@ class Provenance:
     shard: tuple[int, int] = (0, 1)
     idle: tuple[str, ...] = ()
     sites: str = ""
+    chip: str = ""
 
 
 # --- a side before its first forward

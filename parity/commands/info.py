@@ -157,6 +157,7 @@ def _golden_sections(golden: Golden, problems: list[Problem] | None) -> Iterator
         ("run", f"{counted(provenance.steps, 'step')}, seed {provenance.seed}"),
         ("weights", f"{len(provenance.weights)} tensors, {weights}" if provenance.weights else "not fingerprinted"),
         ("devices", ", ".join(provenance.devices)),
+        ("floors for", f"a TPU {provenance.chip} too" if provenance.chip else ""),
         ("commit", provenance.commit),
         ("command", provenance.command),
         ("shard", f"{index} of {count}" if count > 1 else ""),

@@ -16,8 +16,10 @@ from parity.redact import typed_command
 from parity.report.document import counted
 from parity.report.output import tell
 from parity.runs.record import Recorded, RecordRequest, record as record_side
+from parity.settings.chips import CHIPS, NO_CHIP
 
-Floors = Literal["measured", "none"]
+Floors = Literal["measured", "none", "v4", "v5e", "v5p", "v6e", "tpu7x"]
+"""A chip's also allow for what its elementary functions may err by (`parity.settings.chips`)."""
 
 
 @command
@@ -34,7 +36,8 @@ def record(
     observed: Observed,
     side: Annotated[Role, typer.Option(help="Which side: reference is torch, candidate torchax.")] = "reference",
     floors: Annotated[
-        Floors, typer.Option(help="Whether the reference's floors are measured; a candidate has none.")
+        Floors,
+        typer.Option(help="The reference's floors: measured, none, or such as allow for a TPU's elementary functions."),
     ] = "measured",
     stages: Annotated[str | None, stages_option("Some of these, the transformer among them.")] = None,
     script: Annotated[
@@ -63,7 +66,8 @@ def record(
         from parity.recorder.rerun import RUNS
         from parity.recorder.script import Script, run_script
 
-        asked = Script(script, arguments or [], observed.sites or "blocks", observed.values, causes, generation.inputs)
+        sites, chip = observed.sites or "blocks", floors if floors in CHIPS else NO_CHIP
+        asked = Script(script, arguments or [], sites, observed.values, chip, causes, generation.inputs)
         return run_script(where, asked, 0 if floors == "none" else RUNS, overwrite=overwrite)
     if causes:
         raise UsageError("--causes is for --script FILE: of parity's own models `parity explain` runs the known faults")
@@ -114,7 +118,8 @@ def recorded(
             where=where,
             side=side,
             run=run,
-            floors=floors == "measured" and side == "reference",
+            floors=floors != "none" and side == "reference",
+            chip=floors if floors in CHIPS else NO_CHIP,
             resume=resume,
             overwrite=overwrite,
             command=command_line(),

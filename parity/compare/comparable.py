@@ -22,7 +22,6 @@ from parity.errors import shown
 from parity.golden import Golden
 from parity.records import PORT, Provenance
 from parity.settings import BY_NAME, Backend, Difference, render
-from parity.settings.chips import CHIPS, NO_CHIP, chip_of
 
 _BACKENDS = get_args(Backend)
 
@@ -50,7 +49,6 @@ def comparable(
         weights,
         *_modules(a, b, mapped=rename is not None),
         _held(reference, candidate),
-        *_chips(a, b),
     )
 
 
@@ -171,19 +169,6 @@ def _modules(a: Provenance, b: Provenance, *, mapped: bool) -> list[Check]:
         return []
     detail = f"{len(one_sided)} on one side only: {few(one_sided)}; where only the names differ: --map auto"
     return [Check("module names", "explained", detail)]
-
-
-def _chips(a: Provenance, b: Provenance) -> list[Check]:
-    """Whether the reference's floors allow for what the candidate's chip makes of elementary functions."""
-    here = chip_of(b.devices[0] if b.devices else "")
-    chip = b.settings.get("tpu", NO_CHIP) if here == NO_CHIP else here
-    if not CHIPS.get(chip) or CHIPS[chip] == CHIPS.get(a.settings.get("tpu", NO_CHIP)):
-        return []
-    detail = (
-        f"those of a TPU {chip}, which the floors do not allow for: a reference recorded with --reference tpu={chip} "
-        "has floors that do"
-    )
-    return [Check("elementary functions", "explained", detail)]
 
 
 def _parameter(name: str, rename: Callable[[str], str]) -> str:

@@ -119,7 +119,7 @@ prediction hides an attention without half of its keys (Flux in bfloat16, whose 
 
 
 def widest_of(chip: str, failing: Failed = "logic") -> float:
-    """The widest floor to judge by, of a reference whose setting `tpu` this is, in a check that stands by itself."""
+    """The widest floor to judge by, of floors that allow for this chip, in a check that stands by itself."""
     if failing == "precision":
         return WIDEST_ROUNDED
     return WIDEST if chip == NO_CHIP else WIDEST_ON_A_CHIP

@@ -34,7 +34,7 @@ from parity.compare.independent import code_of, in_order
 from parity.compare.judge import Judge
 from parity.compare.pairs import decodes, matching
 from parity.compare.preflight import failed, of_weights
-from parity.compare.reason import Note, Reason
+from parity.compare.reason import Note, Problem, Reason
 from parity.compare.relations import judged_by_own
 from parity.compare.result import Cause, Check, Failed, Origin, Result, measured
 from parity.errors import Say, UsageError
@@ -43,7 +43,7 @@ from parity.golden.disk.part import named, tabled
 from parity.golden.rename import NONE, Rename, Renamer
 from parity.records import AFTER, ATTENTION, FRAMES, OUTSIDE, PORT, Key, Provenance, StepRecords
 from parity.settings import BITS, NEUTRAL
-from parity.settings.chips import NO_CHIP
+from parity.settings.chips import CHIPS, chip_of, most_off
 
 TO_COUNT = "to count zeroed or padded keys"
 """How the note begins that says what a count needs."""
@@ -94,10 +94,10 @@ def diff(
     if failed([f for f in findings if not f.computed]):
         return sides.incomparable(findings, notes)
     result = _judged(sides, findings, notes, rename, say)
-    if result.verdict == "fail" and sides.coarser > 1.0:
-        coarse = sides.candidate.provenance.settings["dtype"]
-        again = _judged(replace(sides, wider=sides.coarser), findings, notes, rename, say)
-        why = Reason(kind="inconclusive", problem="coarser", detail=coarse)
+    wider, problem, coarse = sides.coarser
+    if result.verdict == "fail" and wider > 1.0:
+        again = _judged(replace(sides, wider=wider), findings, notes, rename, say)
+        why = Reason(kind="inconclusive", problem=problem, detail=coarse)
         result = again if again.verdict == "fail" else _without(result, why)
     return _with_weights(result)
 
@@ -132,11 +132,15 @@ class Sides:
         return len(self.reference.loop), len(self.candidate.loop)
 
     @property
-    def coarser(self) -> float:
-        """How many times as wide a rounding of the candidate's dtype is as one of the reference's, and so its floors;
-        1 where it has as many bits, or more."""
-        ours, theirs = (side.provenance.settings.get("dtype", "") for side in (self.reference, self.candidate))
-        return float(2.0 ** max(BITS.get(ours, 0) - BITS.get(theirs, 24), 0))
+    def coarser(self) -> tuple[float, Problem, str]:
+        """How many times as wide the candidate's roundings may be as those that the floors are of; and whether by its
+        dtype, or by its chip, whose elementary functions they do not allow for."""
+        a, b = self.reference.provenance, self.candidate.provenance
+        ours, theirs = (side.settings.get("dtype", "") for side in (a, b))
+        bits, chip = BITS.get(ours, 0), chip_of(b.devices)
+        by_chip = most_off(chip) * 2.0 ** (bits - 24) if CHIPS[chip] != CHIPS.get(a.chip) else 0.0
+        by_dtype = 2.0 ** (bits - BITS.get(theirs, 24))
+        return (by_chip, "chip", chip) if by_chip > by_dtype else (by_dtype, "coarser", theirs)
 
     @property
     def left_out(self) -> str:
@@ -229,7 +233,7 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
         preflight=tuple(findings),
         notes=told,
         failing=_round(a, b),
-        widest=widest_of(a.settings.get("tpu", NO_CHIP), _round(a, b)),
+        widest=widest_of(a.chip, _round(a, b)),
         seen=judge.seen if rename or port else None,
     )
     alike = b.modules.keys() & a.modules.keys() - {""}

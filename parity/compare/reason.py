@@ -32,6 +32,7 @@ Problem = Literal[
     "wide_floor",
     "no_prediction",
     "coarser",
+    "chip",
 ]
 
 WIDE = 0.05
@@ -273,6 +274,8 @@ def _inconclusive(reason: Reason) -> str:
         "wide_floor": _wide_floor(reason),
         "coarser": f"the candidate computes in {reason.detail}, and the reference golden's floors are those of a wider "
         f"dtype: record the reference in {reason.detail} too, or the candidate in the reference's dtype",
+        "chip": f"exp, tanh and the like are a TPU {reason.detail}'s, which the reference golden's floors do not allow "
+        f"for: record the reference with --floors {reason.detail}",
         "no_prediction": f"the candidate's recording lacks noise_pred and latents at {reason.steps} "
         f"step{'s' * (reason.steps > 1)}, so its guidance and scheduler were not compared: give parity.record the "
         "scheduler that its loop calls (scheduler=), or record the reference without its own",

@@ -20,7 +20,7 @@ What is in 16 bits can be computed in float32 (`wide`): what that gives is as fa
 is large, element by element, where whole ulps of 16 bits would be far more than two implementations differ by.
 Another's rounding is sampled there by up to half an ulp of 16 bits around modules whose weights have these.
 
-Where the other implementation runs on a TPU (the setting `tpu`), elementary functions move in every module, within what
+Where the other implementation runs on a TPU, elementary functions move in every module, within what
 its own may be off (`reach`). `parity.settings.chips` has the bounds of each function of XLA; a torch function is one of
 them, or is made of some (a softmax of exp and a division), whose bounds add up. What is added up by the million
 (attention, norms) errs less than the sum of its parts; a floor that holds this bound holds that too. float32 alone:
@@ -63,7 +63,7 @@ def perturbed(model: torch.nn.Module, seed: int, chip: str = NO_CHIP, *, wide: b
     """Within it, calls of `model` round as drawn from `seed`. Parameters and hooks are as before on leaving.
 
     Args:
-        chip: the TPU whose elementary functions another implementation may have, by the setting `tpu`.
+        chip: the TPU whose elementary functions another implementation may have.
         wide: whether it computes in float32 what it has in 16 bits; what it gives is in 16 bits again.
     """
     run = _Run(model, seed, CHIPS[chip], wide)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,6 @@ from parity.paths.reference import TorchBackend
 from parity.paths.stage import Stage
 from parity.records import PORT, Facts, Provenance
 from parity.settings import Settings
-from parity.settings.chips import NO_CHIP, chip_of
 from parity.transforms import stored_as
 from parity.versions import versions
 
@@ -100,7 +99,7 @@ def facts_of(loop: Loop, role: Role, *, alone: bool) -> Facts:
 
 
 def _own_checks(side: Loaded, role: Role) -> tuple[tuple[str, str, str], ...]:
-    """Preflight checks (name, verdict, detail): what is parity's own in a loaded side, and what is its chip's."""
+    """Preflight checks (name, verdict, detail): what is parity's own in a loaded side."""
     found = []
     if side.backend.safe_attention:  # what `parity.paths.jax.mended` mends
         found.append("torchax's attention (rows without a key give 0, not NaN) and `type_as` (a cast, not in place)")
@@ -110,31 +109,7 @@ def _own_checks(side: Loaded, role: Role) -> tuple[tuple[str, str, str], ...]:
     for what, paths in (("attention processors", processors), ("forward", forwards)):
         if paths:
             found.append(f"{what} of {_places(paths)}")
-    own = (f"{role}: replaced by parity", "pass", "; ".join(found) or "nothing: its code runs as it is")
-    if role == "reference":
-        return (own,)
-    return (own, *_of_the_chip(side.backend.describe(), side.settings.text("tpu")))
-
-
-def _of_the_chip(devices: Sequence[str], chip: str) -> tuple[tuple[str, str, str], ...]:
-    """What a candidate's elementary functions are, where that is of any account: a preflight check, or none.
-
-    Args:
-        devices: as `Backend.describe` says. chip: the setting `tpu`.
-    """
-    here, verdict = chip_of(devices[0]), "explained"
-    if chip == here == NO_CHIP:
-        return ()
-    if here == chip:
-        verdict, said = "pass", f"those of the TPU {here}, which the floors allow for"
-    elif chip == NO_CHIP:
-        said = f"those of the TPU {here}, which no floor allows for: --candidate tpu={here} makes some that do"
-    else:
-        said = (
-            f"in float32 each errs at random within XLA's bounds for a TPU {chip}, and the floors allow for it; the "
-            "order of sums, the passes of a product and what fusions keep in float32 are this machine's"
-        )
-    return (("candidate: elementary functions", verdict, said),)
+    return ((f"{role}: replaced by parity", "pass", "; ".join(found) or "nothing: its code runs as it is"),)
 
 
 def _is_ours(x: object) -> bool:
@@ -146,12 +121,18 @@ def _places(paths: list[str]) -> str:
 
 
 def stage_facts(
-    stage: Stage, spec: Spec, settings: Settings, modules: Mapping[str, str], weights: Mapping[str, str]
+    stage: Stage,
+    spec: Spec,
+    settings: Settings,
+    modules: Mapping[str, str],
+    weights: Mapping[str, str],
+    devices: tuple[str, ...] = (),
 ) -> Facts:
-    """What a stage outside the loop is about to run with, of which nothing needs to be loaded.
+    """What a stage outside the loop is about to run with.
 
     Args:
         spec: of its side. modules: module path -> parent's path. weights: fingerprints by name.
+        devices: that it computes on.
     """
     inputs = {f"{branch}.{name}": x for branch, given in stage.inputs.items() for name, x in given.items()}
     origin = Provenance(
@@ -163,6 +144,7 @@ def stage_facts(
         steps=0,
         weights=weights,
         versions=versions(),
+        devices=devices,
         modules=modules,
     )
     return Facts(

@@ -33,6 +33,7 @@ from parity.paths.reference import load_reference
 from parity.paths.stage import Stage
 from parity.records import StepRecords
 from parity.settings import BITS, Settings
+from parity.settings.chips import NO_CHIP
 
 SEEDS = 3
 """Perturbed runs; the limits of `parity.compare.judge` were measured with three."""
@@ -53,11 +54,11 @@ class Variant:
     is_truth: bool = False
 
 
-def make_variants(side: Loaded, seeds: int = SEEDS) -> list[Variant]:
+def make_variants(side: Loaded, chip: str = NO_CHIP, seeds: int = SEEDS) -> list[Variant]:
     """The variants of a loaded reference, the truth (where it is another run) before those that are measured around it.
 
     Args:
-        seeds: perturbed runs.
+        chip: the candidate's, whose elementary functions the floors allow for. seeds: perturbed runs.
     """
     variants = []
     if (exact := _exact(side)) != side.settings:
@@ -66,7 +67,7 @@ def make_variants(side: Loaded, seeds: int = SEEDS) -> list[Variant]:
     inputs = side.inputs.of("float64")
     double = load_reference(side.network, side.case, side.settings, inputs, dtype=torch.float64)
     variants.append(Variant("float64", double, lambda step: widest()))
-    model, chip = side.backend.model, side.settings.text("tpu")
+    model = side.backend.model
     for seed in range(seeds):
 
         def around(step: int, seed: int = seed) -> contextlib.AbstractContextManager[None]:

@@ -93,6 +93,7 @@ class LiveSide:
     def __init__(self, host: Host, spec: Spec) -> None:
         self.host, self.spec = host, spec
         self._walked: tuple[Plan, Mapping[str, Loop | Once]] = Plan(), {}
+        self._variants: list[Variant] = []
 
     # --- what it runs
 
@@ -159,7 +160,7 @@ class LiveSide:
         # A loop that is forced from a later step on has walked there too, for what a feature cache holds by then.
         state = (start(first) if first else None) if callable(start) else start
         loop = self._begin(self.loaded, first, state)
-        variants = self.variants if plan.floors else []
+        variants = self.variants(plan)
         walks = [(v, self._begin(v.side, first, state, v.around, plan.forced)) for v in variants]
         self._walked = plan, {"": loop, **{v.name: walk for v, walk in walks}}
         own = denoise(loop, plan.sites, forced, first=first, stop=stop)
@@ -181,7 +182,7 @@ class LiveSide:
         def walk(side: Loaded, around: Around = nullcontext) -> Walk:
             return lambda listen: take(self._begin(side, step, state, around), step, around, listen)
 
-        variants = self.variants if plan.floors else []
+        variants = self.variants(plan)
         truth = next((v.side for v in variants if v.is_truth), self.loaded)
         others = [walk(v.side, v.around) for v in variants if v.side is not truth]
         if truth is not self.loaded:
@@ -208,14 +209,15 @@ class LiveSide:
             loop.continue_from(step, state, around)
         return loop
 
-    @functools.cached_property
-    def variants(self) -> list[Variant]:
-        """The runs of it that measure floors."""
-        return make_variants(self.loaded)
+    def variants(self, plan: Plan) -> list[Variant]:
+        """The runs of it that measure a plan's floors; all plans of a side are for one chip."""
+        if plan.floors and not self._variants:
+            self._variants = make_variants(self.loaded, plan.chip)
+        return self._variants if plan.floors else []
 
     def close(self) -> None:
         vars(self).pop("loaded", None)
-        vars(self).pop("variants", None)
+        self._variants.clear()
         self._walked = Plan(), {}
 
 
@@ -256,7 +258,8 @@ class StageSide(LiveSide):
             each = self.loaded.backend.weights()
             weights = weight_prints((f"{spec.source.stage}.{name}", read) for name, _, read in each)
         modules = self.loaded.modules if stage.modules is None else stage.modules
-        return stage_facts(stage, spec, self.settings, modules, weights)
+        devices = self.loaded.backend.describe() if spec.role == "candidate" else ()
+        return stage_facts(stage, spec, self.settings, modules, weights, devices)
 
     @property
     def _span(self) -> tuple[int, int]:

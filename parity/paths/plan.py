@@ -20,6 +20,7 @@ import numpy as np
 from parity.hooks.sites import SitePlan
 from parity.paths.port.settings import PortInfo
 from parity.records import LOOP, LOOP_STAGE, Array as Array, Facts, Key, StepRecords
+from parity.settings.chips import NO_CHIP
 
 T = TypeVar("T")
 
@@ -147,7 +148,8 @@ class Plan:
 
     Attributes:
         sites: of the transformer; None for the loop's own values alone.
-        floors: whether floors are measured beside (of a reference alone).
+        floors: whether floors are measured beside (of a reference alone). chip: the TPU, the candidate's, whose
+            elementary functions they allow for; the same in all that is asked of a side.
         forced: whether the runs that measure floors start each step from this side's own latents.
         follow: values of the other side by `name_of` their keys: those of this side, a reference, give way to the
             other's, in its step and in those that measure its floors, and what is handed out is how far each was from
@@ -158,6 +160,7 @@ class Plan:
 
     sites: SitePlan | None = None
     floors: bool = False
+    chip: str = NO_CHIP
     forced: bool = False
     follow: Given = field(default_factory=dict)
     far: bool = False

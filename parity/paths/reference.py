@@ -106,18 +106,7 @@ class TorchBackend(Base):
 
 @contextlib.contextmanager
 def torch_scope(reached: Reached) -> Iterator[None]:
-    """The context in which the reference computes: no gradients, products as `matmul_precision` says, never in TF32.
-
-    Raises:
-        UsageError: it is a candidate's, and is to have a TPU's elementary functions.
-    """
-    settings = reached.settings
-    if settings.backend != "torch" and settings.changed("tpu"):
-        raise UsageError(
-            f"tpu={settings.text('tpu')} is for a candidate that JAX computes; this one is plain torch, whose "
-            "elementary functions are its own: leave it out"
-        )
-    reached.mark("tpu")  # of a reference it changes the floors
+    """The context in which the reference computes: no gradients, products as `matmul_precision` says, never in TF32."""
     before, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False  # on by default, whatever the precision of products

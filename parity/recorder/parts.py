@@ -167,7 +167,7 @@ def provenance_of(
         steps=kind.numbers(getattr(parts.scheduler, "timesteps", None)).size,
         weights=weights,
         versions=versions(),
-        devices=tuple(x.device.type for x in tensors[:1]),
+        devices=kind.devices(tensors[0]) if tensors else (),
         modules=modules,
         shard=process.shard,
     )

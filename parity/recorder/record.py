@@ -28,6 +28,7 @@ from parity.recorder.steps import Steps
 from parity.recorder.torch_calls import Calls, Kind, TorchCompiledCalls
 from parity.recorder.wrong import Wrong
 from parity.redact import typed_command
+from parity.settings.chips import CHIPS, NO_CHIP
 
 
 class _StoppedError(BaseException):
@@ -123,6 +124,7 @@ def record(
     sites: str = "blocks",
     values: Sequence[str] = (),
     runs: int = RUNS,
+    chip: str = NO_CHIP,
     causes: bool = False,
     branches: Sequence[str] = (),
     layout: Layout = "channels_first",
@@ -147,7 +149,8 @@ def record(
             `decode` of tensors or arrays, and may come alone.
         like: the golden that this one is going to be compared with, which has the floors: none are measured here.
         sites: `blocks`, `all`, `none`, or a glob over `module` or `module:port`. values: globs of sites kept whole.
-        runs: with perturbed rounding, for the floors; 0 for none.
+        runs: with perturbed rounding, for the floors; 0 for none. chip: the TPU (`v6e`) whose elementary functions
+            the floors allow for.
         causes: whether there is one more run, whose first step and decoder are tried under known faults, for
             `parity explain` of this golden and another's: a forward for each of some ten to twenty. Of a reference.
         branches: names of the guidance branches in a batch, in order; default: as diffusers' pipelines have them.
@@ -158,15 +161,17 @@ def record(
         UsageError: nothing to record, a golden is there already, no module matches, or one of several processes is
             asked for what it cannot give (`parity.recorder.parts`). What the script raises.
     """
-    _require_arguments(runs, stop_after, branches, layout, like)
+    _require_arguments(runs, chip, stop_after, branches, layout, like)
     parts = Parts.found(pipe, transformer=transformer, vae=vae, scheduler=scheduler)
     if stop_after is not None and parts.scheduler is None:
         raise UsageError("parity.record: stop_after counts steps of a scheduler: give it (scheduler=)")
-    asked = Asked(parts, like, sites, tuple(values), runs, causes, tuple(branches), layout, stop_after, overwrite)
+    asked = Asked(parts, like, sites, tuple(values), runs, chip, causes, tuple(branches), layout, stop_after, overwrite)
     return Recorder(os.fspath(where), asked)
 
 
-def _require_arguments(runs: int, stop_after: int | None, branches: Sequence[str], layout: str, like: Any) -> None:
+def _require_arguments(
+    runs: int, chip: str, stop_after: int | None, branches: Sequence[str], layout: str, like: Any
+) -> None:
     """Refuse arguments of `record` that cannot be meant.
 
     Raises:
@@ -174,10 +179,11 @@ def _require_arguments(runs: int, stop_after: int | None, branches: Sequence[str
     """
     counts = runs if isinstance(runs, int) else -1, stop_after if isinstance(stop_after, int | None) else 0
     once = not isinstance(branches, str) and len(set(branches)) == len(branches)
-    layouts = get_args(Layout)
+    layouts, chips = get_args(Layout), [*filter(None, CHIPS)]
     for holds, text in (
         (counts[0] >= 0, f"runs must be at least 0, a whole number; found {runs!r}"),
         (counts[1] is None or counts[1] >= 1, f"stop_after must be at least 1, a whole number; found {stop_after!r}"),
+        (chip in CHIPS, f"chip must be one of {', '.join(chips)}; found {chip!r}"),
         (once, f"branches must be names, each once, as a list or a tuple; found {branches!r}"),
         (layout in layouts, f"layout must be one of {', '.join(layouts)}, found {layout!r}"),
         (like is None or os.fspath(like), f"like must name a golden, found {like!r}"),
@@ -200,6 +206,7 @@ class Asked:
     sites: str = "blocks"
     values: tuple[str, ...] = ()
     runs: int = RUNS
+    chip: str = NO_CHIP
     causes: bool = False
     branches: tuple[str, ...] = ()
     layout: Layout = "channels_first"
@@ -302,8 +309,8 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
         _REPEATED.append(self._where)
         try:
             if self._made:
-                write_floors(self._place, self._made, say)
-            yield from measured(self._place, again, modules_of(asked.parts), asked.runs, say)
+                write_floors(self._place, self._made, asked.chip, say)
+            yield from measured(self._place, again, modules_of(asked.parts), asked.runs, asked.chip, say)
             if asked.causes:
                 wrong = Wrong(say)
                 with tempfile.TemporaryDirectory(prefix="parity-") as scratch:

@@ -232,39 +232,41 @@ def modules_in(things: Iterable[Any]) -> list[torch.nn.Module]:
     return [module for key, module in found.items() if key not in inner]
 
 
-def rounding(modules: Iterable[torch.nn.Module], run: int) -> contextlib.AbstractContextManager[None]:
-    """Within it, calls of the modules round as drawn for this run, in float32 at least; nothing runs as torch.compile
-    made it."""
-    draws = (perturbed(module, 1_000_003 * (run + 1) + i, wide=True) for i, module in enumerate(modules))
+def rounding(modules: Iterable[torch.nn.Module], run: int, chip: str) -> contextlib.AbstractContextManager[None]:
+    """Within it, calls of the modules round as drawn for this run, elementary functions as a chip's may, in float32 at
+    least; nothing runs as torch.compile made it."""
+    draws = (perturbed(module, 1_000_003 * (run + 1) + i, chip, wide=True) for i, module in enumerate(modules))
     return all_of((torch.compiler.set_stance("force_eager"), all_of(draws)))
 
 
 def measured(
-    where: str, again: Into, modules: Sequence[torch.nn.Module], runs: int, say: Callable[[str], None]
+    where: str, again: Into, modules: Sequence[torch.nn.Module], runs: int, chip: str, say: Callable[[str], None]
 ) -> Iterator[Recording]:
     """Have a script that was recorded run again with perturbed rounding, once for each that is yielded; write floors.
 
     Args:
-        where: of the golden, which is there. again: records a run. say: tells the user a line.
+        where: of the golden, which is there. again: records a run. chip: see `write_floors`. say: tells the user
+            a line.
     """
     with tempfile.TemporaryDirectory(prefix="parity-") as scratch:
         folders = [str(Path(scratch) / str(run)) for run in range(runs)]
         for run, folder in enumerate(folders):
             say(f"run {run + 1} of {runs} with perturbed rounding, for the floors")
-            with again(folder) as recording, rounding(modules, run):
+            with again(folder) as recording, rounding(modules, run, chip):
                 yield recording
             if not recording.whole:
                 say("no floors: the perturbed run was not recorded whole; the golden is of the first")
                 return
         if folders:
-            write_floors(where, folders, say)
+            write_floors(where, folders, chip, say)
 
 
-def write_floors(where: str, runs: Sequence[str], say: Callable[[str], None]) -> None:
+def write_floors(where: str, runs: Sequence[str], chip: str, say: Callable[[str], None]) -> None:
     """Write the floors of a golden, as measured by perturbed runs of the same script, which makes it a reference.
 
     Args:
-        where: the golden. runs: of the perturbed ones. say: tells the user why there are none.
+        where: the golden. runs: of the perturbed ones. chip: the TPU whose functions they allow
+            for. say: tells the user why there are none.
     """
     own, others = Golden.open(where), [Golden.open(run) for run in runs]
     steps = [step for step in own.steps if all(step in other.steps for other in others)]
@@ -289,7 +291,7 @@ def write_floors(where: str, runs: Sequence[str], say: Callable[[str], None]) ->
     except BaseException:  # a full disk: the steps are there, some with floors
         writer.finish()
         raise
-    writer.finish(replace(own.provenance, side="reference", backend="torch"))
+    writer.finish(replace(own.provenance, side="reference", backend="torch", chip=chip))
     bare += [r.key.site for step in {*own.steps} - {*steps} for r in own.read_step(step).records]
     if bare:
         say(

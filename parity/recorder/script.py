@@ -31,6 +31,7 @@ from parity.hooks.methods import all_of, replaced
 from parity.recorder.parts import Parts, place
 from parity.recorder.record import Asked, Recorder, Recording, absolute, in_torch, refuse_taken, say
 from parity.recorder.rerun import components_of, modules_in, modules_of, rounding
+from parity.settings.chips import NO_CHIP
 
 KEPT = "what was recorded until then is kept"
 ROUNDING = "PARITY_ROUNDING"
@@ -43,13 +44,14 @@ class Script:
 
     Attributes:
         like: golden that this one is compared with, which has the floors; the script keeps its own inputs. None for a
-            reference.
+            reference. chip: the TPU whose elementary functions the floors allow for.
     """
 
     file: Path
     arguments: Sequence[str]
     sites: str = "blocks"
     values: Sequence[str] = ()
+    chip: str = NO_CHIP
     causes: bool = False
     like: str | None = None
 
@@ -86,7 +88,8 @@ def _rounded(script: Script, scratch: Path, runs: int) -> list[str]:
     for run, folder in enumerate(folders):
         say(f"run {run + 1} of {runs} with perturbed rounding, up to its pipeline's call")
         values = [word for glob in script.values for word in ("--values", glob)]
-        options = ["--script", str(script.file), "--sites", script.sites, *values]
+        floors = ["--floors", script.chip] if script.chip else []
+        options = ["--script", str(script.file), "--sites", script.sites, *values, *floors]
         command = [sys.executable, "-P", "-m", "parity", "record", folder, *options, "--", *script.arguments]
         done = subprocess.run(
             command, env={**os.environ, ROUNDING: str(run)}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
@@ -109,11 +112,15 @@ def _watched(where: str, script: Script, run: int | None, *, overwrite: bool, ma
     begun, place = os.stat("."), absolute(where)
 
     def recorder(parts: Parts, again: bool) -> Recorder:
-        asked = Asked(parts, script.like, script.sites, tuple(script.values), runs=0, causes=script.causes)
+        asked = Asked(
+            parts, script.like, script.sites, tuple(script.values), runs=0, chip=script.chip, causes=script.causes
+        )
         here = where if os.path.samestat(os.stat("."), begun) else place  # the script may have gone elsewhere
         return Recorder(here, replace(asked, overwrite=overwrite or again), made, quiet=run is not None)
 
-    watch = _Watch(recorder, run, 0 if script.like is None else next(iter(Golden.open(script.like).generations), 0))
+    watch = _Watch(
+        recorder, run, script.chip, 0 if script.like is None else next(iter(Golden.open(script.like).generations), 0)
+    )
 
     def seen(own: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(own)
@@ -206,12 +213,15 @@ class _Watch:
 
     Attributes:
         recorder: of the golden; whether another call's is replaced. run: which perturbed one; None for the script as it
-            is. wanted: steps of the golden that it is compared with; 0 for none.
+            is. chip: see `Script`. wanted: steps of the golden that it is compared with; 0 for none.
         called: whether a pipeline was called. recording: of that call. more: calls that came after it.
     """
 
-    def __init__(self, recorder: Callable[[Parts, bool], Recorder], run: int | None, wanted: int = 0) -> None:
-        self.recorder, self.run, self.wanted, self.called, self.more = recorder, run, wanted, False, 0
+    def __init__(
+        self, recorder: Callable[[Parts, bool], Recorder], run: int | None, chip: str, wanted: int = 0
+    ) -> None:
+        self.recorder, self.run, self.chip, self.wanted = recorder, run, chip, wanted
+        self.called, self.more = False, 0
         self.recording: Recording | None = None
         self._inside, self._done, self._process = False, False, os.getpid()
         self._classes = contextlib.ExitStack()
@@ -224,7 +234,7 @@ class _Watch:
         if self.run is not None and not self.called:
             modules = [m for m in modules_in(components_of(pipe)) if id(m) not in self._rounds]
             self._rounds.update(map(id, modules))
-            self._rounding.enter_context(rounding(modules, self.run))
+            self._rounding.enter_context(rounding(modules, self.run, self.chip))
         kind = type(pipe)
         if kind in self._seen:
             return
@@ -255,7 +265,7 @@ class _Watch:
             say("floors are measured where torch computes: this pipeline's transformer is in JAX")
             _leave(2)
         try:
-            with self.recorder(parts, False), rounding(modules_of(parts), self.run):
+            with self.recorder(parts, False), rounding(modules_of(parts), self.run, self.chip):
                 pipe(*args, **kwargs)
         except Exception as error:
             say(f"the pipeline's call raised {summary(error)}")

@@ -53,6 +53,10 @@ class Kind:
         """A tensor's values; 16-bit floats as float32."""
         return to_numpy(x)
 
+    def devices(self, x: torch.Tensor) -> tuple[str, ...]:
+        """What a weight lies on, for people."""
+        return (x.device.type,)
+
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         """The context in which its tensors can be computed with."""
         return contextlib.nullcontext()

@@ -42,6 +42,10 @@ class InTorchax(Kind):
     def host(self, x: torch.Tensor) -> Any:
         return on_host(whole(array_of(x)))
 
+    def devices(self, x: torch.Tensor) -> tuple[str, ...]:
+        found = list(array_of(x).devices())
+        return (f"{found[0].device_kind} x {len(found)}",)
+
     def is_traced(self, x: torch.Tensor) -> bool:
         return isinstance(x, torchax.tensor.Tensor) and isinstance(array_of(x), jax.core.Tracer)
 

@@ -49,7 +49,7 @@ def logic(pair: Ready, sink: Sink) -> tuple[Result, Truth]:
     say("preparing the floors")
     truth = Truth()
     forced = request.isolate == "steps"
-    plan = Plan(sites=judged.plan, floors=True, forced=forced or request.by_itself)
+    plan = Plan(sites=judged.plan, floors=True, chip=pair.chip, forced=forced or request.by_itself)
     first = pair.sides.reference.observe(plan)
     theirs = Plan(sites=holding(judged.plan, request))
     second = pair.sides.candidate.observe(theirs, start=judged.states.get if forced else None)
@@ -62,7 +62,7 @@ def logic(pair: Ready, sink: Sink) -> tuple[Result, Truth]:
     judged.settle(pair.sides.reference)
     sink.ends["logic"] = Pair(truth.ends, ends)
     sink.finish()
-    widest = widest_of(pair.settings.reference.text("tpu"))
+    widest = widest_of(pair.chip)
     result = judged.conclude(pair.differing, widest)
     result = result.noted(*(_unmatched(pair, ends.names) if pair.port else ()), *attention(truth.ends, ends))
     result = _require_common(result, pair, ends, chosen=request.sites != "none")
@@ -227,7 +227,7 @@ def truth_alone(pair: Ready) -> Truth:
     request, say = pair.request, pair.say
     say("loading the float32 truth")
     side = pair.reference(pair.settings.reference.neutral, pair.facts.reference, "float32")
-    plan = Plan(sites=pair.plan(), floors=True, forced=request.by_itself)
+    plan = Plan(sites=pair.plan(), floors=True, chip=pair.chip, forced=request.by_itself)
     truth = Truth(list(counted(side.observe(plan), "truth and its floors", request.steps, say)), side.ends())
     side.close()
     return truth

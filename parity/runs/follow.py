@@ -90,9 +90,11 @@ class At:
         steps = pair.sides.candidate.observe(plan, start=self.state, steps=(self.step, self.step + 1))
         return without_held(next(steps))[1]
 
-    def followed(self, side: Side, held: Mapping[str, Array], *, far: bool, own_order: bool) -> StepRecords:
-        """A reference that follows these values; see `parity.paths.plan.Plan`."""
-        plan = Plan(follow=held, far=far, own_order=own_order, floors=True)
+    def followed(
+        self, pair: Ready, side: Side, held: Mapping[str, Array], *, far: bool, own_order: bool = False
+    ) -> StepRecords:
+        """A pair's reference `side`, which follows these values; see `parity.paths.plan.Plan`."""
+        plan = Plan(follow=held, far=far, own_order=own_order, floors=True, chip=pair.chip)
         return next(side.observe(plan, start=self.state, steps=(self.step, self.step + 1)))
 
 
@@ -115,13 +117,13 @@ def behind(result: Result, pair: Ready, side: Side, state: State) -> Result:
     passes: list[list[str]] = []
     try:
         held = _comparable(pair, _as_paired(at.held(pair, EVERYTHING), of_step))
-        found.append(at.followed(side, held, far=True, own_order=own_order))
+        found.append(at.followed(pair, side, held, far=True, own_order=own_order))
         passes = _passes(of_step, held, pair.modules)
         for modules in passes[:PASSES]:
             pair.say(f"the reference on the candidate's own values, {modules[0]} to {modules[-1]}")
             some = Held(EVERYTHING.ports, frozenset(modules), ROOM, ROOM)
             held = _comparable(pair, _as_paired(at.held(pair, some), of_step))
-            found.append(at.followed(side, held, far=True, own_order=own_order))
+            found.append(at.followed(pair, side, held, far=True, own_order=own_order))
     except LOST as error:
         result = result.noted(_lost(error))
     known = {key: local for step in found for key, local in followed_errors(step).items()}
@@ -350,7 +352,7 @@ class Following:
         return sites
 
     def _look(self, side: Side, at: At, held: Mapping[str, Array], sites: Sequence[SiteDiff]) -> Sequence[SiteDiff]:
-        known = followed_errors(at.followed(side, held, far=False, own_order=False))
+        known = followed_errors(at.followed(self.pair, side, held, far=False))
         if any(local.beyond for local in known.values()):
             self.failed = at
         return _settled(sites, at.step, known, self.pair)
@@ -370,7 +372,9 @@ def descend(result: Result, pair: Ready, state: State, sink: Sink, unseen: Colle
     step = result.origin.key.step
     pair.say(f"verdict: {result.verdict} ({result.failed}), in {block or 'the model'} at step {step}; looking closer")
     steps = (step, step + 1)
-    first = pair.sides.reference.observe(Plan(sites=plan, floors=True, forced=True), start=state, steps=steps)
+    first = pair.sides.reference.observe(
+        Plan(sites=plan, floors=True, chip=pair.chip, forced=True), start=state, steps=steps
+    )
     second = pair.sides.candidate.observe(Plan(sites=plan), start=state, steps=steps)
     ours, theirs = next(first), next(second)
     sink.closer(ours, theirs)

@@ -33,6 +33,7 @@ from parity.runs.given import carry
 from parity.runs.request import Choice, Request
 from parity.runs.sides import arrays, counted, modules_of, source_of, spec_of, workers
 from parity.settings import DeepCache, Settings
+from parity.settings.chips import NO_CHIP
 
 if TYPE_CHECKING:
     from parity.models.family import Family
@@ -45,13 +46,15 @@ class RecordRequest:
     Attributes:
         where: folder or URL of the golden. side: which path. run: what both sides of a run of it would be; of
             `stages`, the transformer is among them.
-        floors: whether they are measured. resume: go on with an unfinished golden. command: for the provenance.
+        floors: whether they are measured. chip: the TPU whose elementary functions they allow for. resume: go on with
+            an unfinished golden. command: for the provenance.
     """
 
     where: str
     side: Role
     run: Request
     floors: bool = True
+    chip: str = NO_CHIP
     resume: bool = False
     overwrite: bool = False
     command: str = ""
@@ -112,6 +115,7 @@ def _recorded(request: RecordRequest, side: Side, facts: Facts, chain: Chain | N
     plan = plan_sites(["", *modules_of(facts)], *choice)
     weights = dict(facts.provenance.weights) | ({} if chain is None else chain.weights)
     provenance = replace(facts.provenance, command=request.command, weights=weights, sites=request.run.sites)
+    provenance = replace(provenance, chip=request.chip)
     written = 0
     with GoldenWriter(request.where, provenance, resume=request.resume, overwrite=request.overwrite) as writer:
         if OUTSIDE in writer.steps_done:
@@ -175,7 +179,9 @@ def _steps(request: RecordRequest, side: Side, plan: SitePlan, done: int, say: S
     start = _state_after(request.where, first - 1) if first else None
     if request.floors:
         say("preparing the floors")
-    return side.observe(Plan(sites=plan, floors=request.floors), start=start, steps=(first, request.run.steps))
+    return side.observe(
+        Plan(sites=plan, floors=request.floors, chip=request.chip), start=start, steps=(first, request.run.steps)
+    )
 
 
 def _state_after(where: str, step: int) -> State:
@@ -259,7 +265,7 @@ class Chain:
         facts = side.facts()
         self.weights |= facts.provenance.weights
         sites = plan_sites(["", *modules_of(facts)], *choice, trunk=facts.trunk)
-        for step in side.observe(Plan(sites=sites, floors=self.request.floors)):
+        for step in side.observe(Plan(sites=sites, floors=self.request.floors, chip=self.request.chip)):
             for r in step.records:
                 # The values of a whole video are as large as everything else together: its sketch is compared.
                 video = spec.source.stage == AFTER and r.key.module == LOOP

@@ -28,7 +28,7 @@ from parity.paths.worker.process import Workers
 from parity.records import LOOP_STAGE
 from parity.redact import typed_command, without_secrets
 from parity.runs.given import Like
-from parity.settings import SETTINGS, Settings, paired
+from parity.settings import SETTINGS, Settings
 
 
 def no_run(where: Path, instead: str = "two goldens") -> UsageError:
@@ -64,7 +64,7 @@ class Ports:
             UsageError: one that a side does not take.
         """
         theirs = self.candidate or self.reference
-        return paired(chosen(self.reference, "torch", reference), chosen(theirs, "torchax", candidate))
+        return chosen(self.reference, "torch", reference), chosen(theirs, "torchax", candidate)
 
 
 NO_PORTS = Ports()

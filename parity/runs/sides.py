@@ -25,6 +25,7 @@ from parity.paths.worker.process import Workers
 from parity.records import LOOP_STAGE, Facts, StepRecords
 from parity.runs.request import Request
 from parity.settings import Difference, Settings, differences
+from parity.settings.chips import chip_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,11 @@ class Ready:
     @property
     def settings(self) -> Pair[Settings]:
         return Pair(self.request.reference, self.request.candidate)
+
+    @property
+    def chip(self) -> str:
+        """The candidate's, whose elementary functions the reference's floors allow for."""
+        return chip_of(self.facts.candidate.provenance.devices)
 
     @property
     def port(self) -> bool:

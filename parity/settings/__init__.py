@@ -169,13 +169,6 @@ def differences(reference: Settings, candidate: Settings) -> tuple[Difference, .
     )
 
 
-def paired(reference: Settings, candidate: Settings) -> tuple[Settings, Settings]:
-    """Both sides' settings as given, but that the reference's floors allow for the TPU that the candidate has."""
-    if reference.changed("tpu"):
-        return reference, candidate
-    return reference.with_({"tpu": candidate["tpu"]}), candidate
-
-
 # --- from what a user wrote
 
 

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from parity.errors import UsageError, did_you_mean
-from parity.settings.chips import CHIPS, NO_CHIP
 
 Backend = Literal["torch", "torchax"]
 Value = str | int | bool
@@ -229,13 +228,6 @@ SETTINGS: tuple[Setting, ...] = (
         fault="float32 products round their operands (precision {value})",
         remedy="set jax_default_matmul_precision to highest",
         around_ports=True,
-    ),
-    Setting(
-        name="tpu",
-        meaning="TPU whose elementary functions the candidate's err as (on a CPU) and the reference's floors allow for",
-        kind=one_of(*CHIPS), default=NO_CHIP, places=_EVERYWHERE,
-        fault="exp, tanh, division and the like err as a TPU {value}'s do", remedy="it is the chip's own error",
-        innocent=True, around_ports=True,
     ),
     Setting(
         name="attention.kernel", meaning="implementation of the joint attention",

@@ -10,20 +10,20 @@ Source. openxla/xla, `xla/tests/exhaustive/exhaustive_unary_test_functions.cc` a
 function tried with every float32 there is, per generation of the unit that computes it. Bounds, so more than what most
 arguments meet.
 
-How. `of` a chip gives them; an error within them is drawn at random, on the reference to widen its floors
-(`parity.hooks.perturb`), on a candidate on a CPU to err as the chip may (`parity.paths.jax.emulated`). Pure Python.
+How. Where the candidate runs on such a chip, errors within its bounds are drawn at random in the runs that measure the
+reference's floors (`parity.hooks.perturb`). Pure Python.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 EPS = 2.0**-23
 """float32's distance from 1 to the next number."""
 
-NO_CHIP = "none"
-"""The value of the setting `tpu` where there is none."""
+NO_CHIP = ""
+"""Of what is no TPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +86,7 @@ _V5: Bounds = {
 _V4: Bounds = {**_V5, "atan2": Bound(0, 133), "div": Bound(0, 136), "exp2": Bound(0, 44), "pow": Bound(0, 44)}
 
 CHIPS: Mapping[str, Bounds] = {NO_CHIP: {}, "v4": _V4, "v5e": _V5, "v5p": _V5, "v6e": _V6, "tpu7x": _V6}
-"""By the value of the setting `tpu`. No tests that name a tpu7x are public: it has the bounds of the one before."""
-
-LIMITS: Mapping[str, tuple[float, float]] = {
-    "cos": (-1.0, 1.0), "sin": (-1.0, 1.0), "erf": (-1.0, 1.0), "tanh": (-1.0, 1.0), "logistic": (0.0, 1.0),
-}  # fmt: skip
-"""What a result never leaves, on any chip."""
+"""By chip. No tests that name a tpu7x are public: it has the bounds of the one before."""
 
 _KINDS: Mapping[str, str] = {
     "TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p", "TPU v5p": "v5p", "TPU v6 lite": "v6e",
@@ -99,10 +94,15 @@ _KINDS: Mapping[str, str] = {
 }  # fmt: skip
 
 
-def chip_of(device: str) -> str:
-    """The chip of a device in JAX's words (`TPU v6 lite`), or of several alike (`TPU v6 lite x 8`).
+def most_off(chip: str) -> float:
+    """How far at most a function of a chip is off, in units of `EPS`; 1 where there is none."""
+    return max((bound.absolute / EPS + bound.relative for bound in CHIPS[chip].values()), default=1.0)
+
+
+def chip_of(devices: Sequence[str]) -> str:
+    """The chip of a side's devices in JAX's words, by process (`TPU v6 lite`, `TPU v6 lite x 8`).
 
     Returns:
         `NO_CHIP` for what is no known TPU.
     """
-    return _KINDS.get(device.partition(" x ")[0], NO_CHIP)
+    return _KINDS.get(devices[0].partition(" x ")[0], NO_CHIP) if devices else NO_CHIP

@@ -140,21 +140,3 @@ def test_differing_settings_are_listed(ours: Provenance, candidate: Provenance, 
     assert all(isinstance(d, Difference) for d in found)
     written = [f"{d.setting} {d.reference} {d.candidate}" for d in found]
     assert [text.startswith(begin) for text, begin in zip(written, differing, strict=True)] == [True] * len(written)
-
-
-@pytest.mark.parametrize(
-    ("devices", "theirs", "ours", "chip"),
-    [
-        (("cpu x 1",), "none", "none", ""),
-        (("cpu x 1",), "v6e", "none", "v6e"),
-        (("TPU v6 lite x 8",), "none", "none", "v6e"),
-        ((), "a golden may hold anything", "none", ""),
-    ],
-)
-def test_floors_for_another_chip_are_noted(devices: tuple[str, ...], theirs: str, ours: str, chip: str) -> None:
-    reference = replace(REFERENCE, settings={**REFERENCE.settings, "tpu": ours})
-    found = find(changed(devices=devices, settings={"tpu": theirs}), reference)
-    assert ("elementary functions" in found) == bool(chip)
-    if chip:
-        assert found["elementary functions"].verdict == "explained"
-        assert f"tpu={chip}" in found["elementary functions"].detail

@@ -108,6 +108,29 @@ def test_a_coarser_candidate_fails_where_no_rounding_of_its_dtype_reaches(
     assert found.verdict == verdict, found.reason
 
 
+@pytest.mark.parametrize(
+    ("devices", "chip", "dtype", "far", "verdict"),
+    [
+        (("cpu x 1",), "", "float32", 100.0, "fail"),
+        (("TPU v6 lite x 8",), "", "float32", 100.0, "inconclusive"),
+        (("TPU v6 lite x 8",), "", "float32", 1e5, "fail"),  # no function is so far off
+        (("TPU v6 lite x 8",), "v6e", "float32", 100.0, "fail"),  # its floors hold that already
+        (("TPU v6 lite x 8",), "v4", "float32", 100.0, "inconclusive"),
+        (("TPU v6 lite x 8",), "", "bfloat16", 100.0, "fail"),  # whose rounding is larger
+        (("TPU v6 lite x 8",), "a golden may hold anything", "float32", 0.0, "pass"),
+    ],
+)
+def test_floors_that_do_not_allow_for_the_candidates_chip_judge_no_function_of_it(
+    devices: tuple[str, ...], chip: str, dtype: str, far: float, verdict: str, tmp_path: Path
+) -> None:
+    ours, theirs = walk(1, far).steps()
+    sides = replace(REFERENCE, chip=chip), replace(CANDIDATE, devices=devices)
+    sides = tuple(replace(p, settings={**p.settings, "dtype": dtype}) for p in sides)
+    found = diff(*(write(tmp_path / p.side, p, [s]) for p, s in zip(sides, (ours, theirs), strict=True)))
+    assert found.verdict == verdict, found.reason
+    assert ("--floors v6e" in found.reason) == (verdict == "inconclusive")
+
+
 @pytest.mark.parametrize(("dtype", "said"), [("float32", 0), ("bfloat16", 1)])
 def test_a_pass_in_16_bits_says_what_it_does_not_show(dtype: str, said: int, tmp_path: Path) -> None:
     sides = [replace(p, settings={**p.settings, "dtype": dtype}) for p in (REFERENCE, CANDIDATE)]

@@ -96,12 +96,12 @@ EFFECTS: dict[str, dict[str, Effect]] = {
     },
 }
 
-ELSEWHERE = {"device", "mesh", "sharding", "scheduler.warmup_steps", "tpu"} | {
+ELSEWHERE = {"device", "mesh", "sharding", "scheduler.warmup_steps"} | {
     s.name for s in SETTINGS if s.places == ("vae",)
 }
 """The mesh needs eight devices (tests/e2e/test_run.py), and what places weights on it a mesh (test_mesh.py); a device
-another than the CPU (test_devices.py); warm-up calls have a test of their own below, TPUs in test_arithmetic.py; those
-of the VAE are in test_vae_stage.py."""
+another than the CPU (test_devices.py); warm-up calls have a test of their own below; those of the VAE are in
+test_vae_stage.py."""
 
 CASES = [(backend, setting) for backend, effects in EFFECTS.items() for setting in effects]
 

@@ -21,6 +21,7 @@ from transformers import T5Config, T5EncoderModel
 
 from parity.compare.diff import diff
 from parity.compare.result import Result
+from parity.golden import Golden
 from tests.support.scripts import (
     cogvideox_image,
     drawn,
@@ -332,3 +333,18 @@ def test_fault_of_a_script_fails(reference: tuple[Script, Path], tmp_path: Path)
     found = candidate(reference, tmp_path / "tpu", reference[0].fault)
     assert found.origin is not None
     assert (found.verdict, found.origin.key.site) == ("fail", reference[0].site)
+
+
+def test_floors_allow_for_the_elementary_functions_of_a_chip(tmp_path: Path) -> None:
+    class Tanh(Net):
+        def forward(self, hidden_states: torch.Tensor, timestep: torch.Tensor, text: Any = 0.0) -> torch.Tensor:
+            return torch.tanh(super().forward(hidden_states, timestep, text))
+
+    net, x = Tanh(), drawn(1, 8, 16)
+    floors = []
+    for chip in ("", "v5e"):
+        referenced(tmp_path / f"gpu{chip}", lambda: net(x, torch.ones(1)), transformer=net, chip=chip)
+        golden = Golden.open(tmp_path / f"gpu{chip}")
+        assert golden.provenance.chip == chip
+        floors += [f.l2 for key, f in golden.read_step(0).floors.items() if key.site == ":out"]
+    assert floors[1] > 100 * floors[0]  # its tanh may be 5e-4 off

@@ -222,6 +222,10 @@ def test_wrong_usage_is_refused_before_anything_runs(parts: Parts, reference: Pa
         ("transformer= of your own loop, or a vae=", {"where": "x", "vae": object()}),
         ("transformer= of your own loop, or a vae=", {"where": "x", "scheduler": object()}),
         ("must be a torch.nn.Module", {"where": "x", "transformer": 3}),
+        (
+            "chip must be one of v4, v5e, v5p, v6e, tpu7x; found 'v7'",
+            {"where": "x", "transformer": model, "chip": "v7"},
+        ),
         ("runs must be at least 0, a whole number; found -1", {"where": "x", "transformer": model, "runs": -1}),
         ("stop_after must be at least 1", {"where": "x", **parts.named, "stop_after": 0}),
         ("branches must be names, each once", {"where": "x", "transformer": model, "branches": "cond"}),

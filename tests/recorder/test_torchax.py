@@ -106,6 +106,7 @@ def test_port_agrees_with_the_torch_recording(compiled: bool, env: Any, referenc
     ported(env, tmp_path / "tpu", compiled=compiled, like=reference)
     golden = Golden.open(tmp_path / "tpu")
     assert (golden.provenance.side, golden.provenance.backend, golden.steps) == ("candidate", "port", (-1, 0, 1))
+    assert golden.provenance.devices == ("cpu x 1",)
     found = diff(reference, tmp_path / "tpu")
     assert found.verdict == "pass", found.reason
     ours, theirs = ({r.key for r in Golden.open(g).read_step(1).records} for g in (reference, tmp_path / "tpu"))

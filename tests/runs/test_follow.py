@@ -13,6 +13,7 @@ import pytest
 
 from parity.compare.independent import differences
 from parity.compare.result import Result
+from parity.paths.jax.mesh import Devices
 from parity.paths.live import Host
 from parity.paths.plan import Pair, Plan
 from parity.records import StepRecords
@@ -71,6 +72,22 @@ def test_a_reference_that_refuses_the_candidates_values_costs_no_verdict(tmp_pat
     result = ports.compare(*texts, openers=Host())
     assert (result.verdict, result.origin and result.origin.key.site) == ("fail", "embed:out")
     assert "the reference could not be run on the candidate's own values: " in result.notes[-1].text
+
+
+# --- On a TPU
+
+
+def test_floors_allow_for_the_elementary_functions_of_the_candidates_chip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The logistic function of a TPU is up to 2.4e-5 off; no port can do anything about it."""
+    texts = write(tmp_path, PORT.replace("jax.nn.silu(temb)", "(temb * (jax.nn.sigmoid(temb) + 1e-5))"))
+    assert ports.compare(*texts, openers=Host()).verdict == "fail"
+    monkeypatch.setattr(Devices, "describe", lambda self: ("TPU v6 lite x 1",))
+    result = ports.compare(*texts, openers=Host())
+    assert result.verdict == "pass", result.reason
+    wrong = write(tmp_path, PORT.replace("jax.nn.silu(temb)", "(temb * (jax.nn.sigmoid(temb) + 1e-3))"))
+    assert ports.compare(*wrong, openers=Host()).verdict == "fail"
 
 
 # --- Values that are too large to be held beside all others

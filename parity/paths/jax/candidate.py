@@ -39,7 +39,7 @@ from parity.hooks.tap import Entry, Tap, counted_on, require_fired
 from parity.hooks.torchtools import module_tree, named_tensors, uncached
 from parity.models.feature_cache import Kept, calling, given_at
 from parity.models.folder import Case
-from parity.paths.jax.emulated import elementary, products
+from parity.paths.jax.emulated import products
 from parity.paths.jax.mended import attention_of, is_torchax_own, mended
 from parity.paths.jax.mesh import Devices, make_devices, port_devices, use_compilation_cache
 from parity.paths.jax.program import Programs, Shell, apart, holding
@@ -113,10 +113,8 @@ class TorchaxBackend(Base):
         """The context in which everything is computed: torchax's environment, precision, no gradients."""
         settings = self.reached.settings
         own = mended(self.env) if self.safe_attention else contextlib.nullcontext()
-        chip = elementary(settings.text("tpu"), self.devices)
-        with self.env, torch.no_grad(), products(settings.text("matmul_precision")), chip, own:
+        with self.env, torch.no_grad(), products(settings.text("matmul_precision")), own:
             self.reached.mark("matmul_precision")
-            self.reached.mark("tpu")
             yield
 
     def host(self, x: torch.Tensor) -> np.ndarray:
