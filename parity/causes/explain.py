@@ -17,20 +17,19 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from parity.causes.evidence import Evidence, Machine
-from parity.causes.match import UNKNOWN, of_recording, signatures
+from parity.causes.match import UNKNOWN, signatures
 from parity.causes.request import FOLDER, ExplainRequest, of_run, outside_of
 from parity.causes.swaps import swap_tests
 from parity.causes.values import arguments_alone, dtype, schedule, values, values_elsewhere
-from parity.compare.attention import count_phantoms, mask_causes, phantom_cause
+from parity.compare.attention import attention_causes
 from parity.compare.branches import Branches
-from parity.compare.comparable import of_script
 from parity.compare.conclude import BEFORE
 from parity.compare.diff import TO_COUNT, diff
 from parity.compare.independent import in_order
@@ -72,7 +71,7 @@ def explain(request: ExplainRequest, openers: Openers, say: Say) -> Result:
     begins = {stage: _first_in(found, stage) for stage in (*failed, LOOP_STAGE)}
     if found.verdict != "fail" or not (failed or begins[LOOP_STAGE]):
         return found.noted(NOTHING.get(found.failed or found.verdict, UNPLACED))
-    told = {stage: tuple(_outside(request, stage, begins[stage], openers, say)) for stage in failed}
+    told = {stage: tuple(_outside(request, stage, openers, say)) for stage in failed}
     origin = begins[LOOP_STAGE]
     # Embeddings that differ are wrong in the loop too, whatever else is.
     if origin is not None and not (BEFORE in failed and origin.key.is_input):
@@ -115,15 +114,12 @@ def _in_loop(found: Result, request: ExplainRequest, origin: Origin, openers: Op
         check_extras(torchax=False)
         evidence = replace(evidence, model=Machine.of(request, reference.provenance, openers, say))
     except ParityError as error:
-        lacking = ["swap"] if of_script(reference.provenance) else ["swap", "fault"]
-        found = found.noted(f"no {' and no '.join(map(EVIDENCE.__getitem__, lacking))}: {error}")
+        found = found.noted(f"no {EVIDENCE['swap']} and no {EVIDENCE['fault']}: {error}")
     return _asked(found, evidence)
 
 
-def _outside(
-    request: ExplainRequest, stage: str, origin: Origin | None, openers: Openers, say: Say
-) -> Iterable[Cause | Note]:
-    """What is found of a stage outside the loop that failed: by running it again, or of recordings that cannot be."""
+def _outside(request: ExplainRequest, stage: str, openers: Openers, say: Say) -> Iterable[Cause | Note]:
+    """What is found of a stage outside the loop that failed, by running it again."""
 
     def again(pair: Request) -> Iterable[Cause | Note]:
         from parity.causes.stages import explain_stage  # torch and transformers, only from here on
@@ -138,22 +134,7 @@ def _outside(
         check_extras()
         return again(outside_of(request, reference.provenance, candidate.provenance, stage))
     except ParityError as error:
-        if origin is None:
-            raise
-        return _recorded(reference, candidate, origin.key, str(error))
-
-
-def _recorded(reference: Golden, candidate: Golden, key: Key, why: str) -> Iterator[Cause | Note]:
-    """The causes of a difference in a stage outside the loop of two recordings that cannot be run here.
-
-    Args:
-        key: where it begins. why: it cannot be run.
-    """
-    ours, theirs = reference.read_step(key.step), candidate.read_step(key.step)
-    told = tuple(of_recording(reference.name, key, ours, theirs, reference.provenance.settings))
-    if not any(isinstance(t, Cause) for t in told):
-        yield Note(f"the {key.stage} stage is not run again: {why}")
-    yield from told
+        return [Note(f"the {stage} stage is not run again: {error}")]
 
 
 def _asked(found: Result, evidence: Evidence) -> Result:
@@ -212,8 +193,8 @@ def attention(evidence: Evidence) -> Iterable[Cause | Note]:
         reference, candidate = _values_of_call(evidence, machine, module)
     except ParityError as error:
         return (Note(f"phantom keys are not counted: {error}"),)
-    certain = (p for p in count_phantoms(reference, candidate, module) if p.is_certain)
-    return tuple(phantom_cause(p, module) for p in certain) or mask_causes(reference, candidate, module)
+    known = {cause.cause for cause in evidence.found.causes}
+    return [cause for cause in attention_causes(reference, candidate, module) or () if cause.cause not in known]
 
 
 def _values_of_call(evidence: Evidence, machine: Machine, module: str) -> tuple[Sequence[Record], Sequence[Record]]:

@@ -4,16 +4,14 @@ Sketches are linear, so the sketch of an error is the difference of two sketches
 those between their sketches (`parity.sketch`). An error vector holds the errors of many sites of one step, each
 relative to the norm of what the reference has there, so that no site counts for its size.
 
-The known faults are run on this machine, or, where the reference was recorded in a script, its recording kept what each
-would give (`parity.record(..., causes=True)`), of its first step and of its decoder: then nothing is run. Those of a
-decoder by itself are run by `parity.causes.stages`.
+The known faults are run on this machine, those of a decoder by `parity.causes.stages`. Of a script's recording none can
+be run: its values alone are measured (`parity.causes.values`).
 """
 
 from __future__ import annotations
 
 import functools
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,13 +19,11 @@ import numpy as np
 
 from parity.causes.evidence import Evidence, known_faults
 from parity.causes.values import working_dtype
-from parity.compare.comparable import of_script
 from parity.compare.metrics import comparable_shapes
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Witness
 from parity.errors import ParityError
 from parity.floors import L2_LIMIT
-from parity.golden.faults import Faults, kept_faults
 from parity.records import AFTER, LOOP, Key, Record, StepRecords
 from parity.settings import BITS, NEUTRAL, remedy, sentence
 from parity.sketch import Geometry, norm as norm_of, of_the_whole
@@ -37,6 +33,8 @@ BROKEN = 1e6
 
 LOOP_OUTPUTS = ("noise_pred", "latents.after")
 
+Faults = frozenset[str]
+"""`setting=value` of those that a run had."""
 Vector = np.ndarray
 """float64 [counters]: the errors of several sites, one after another."""
 
@@ -167,7 +165,7 @@ def matched(known: Known, errors: Mapping[Faults, Vector]) -> Iterator[Cause | N
     """Causes for the known fault that has this error; a note where none has.
 
     Args:
-        errors: of the known faults, of one each but for what a recording kept together.
+        errors: of the known faults, one each or several together.
     """
     fits = {faults: _fit(known.error, vector) for faults, vector in errors.items()}
     within = L2_LIMIT * known.noise / norm(known.error)
@@ -241,10 +239,6 @@ def _named(
 def signatures(evidence: Evidence) -> Iterator[Cause | Note]:
     """Causes from the candidate's records alone, whatever it says of its settings."""
     if evidence.model is None:
-        if of_script(evidence.reference):
-            told = evidence.reference.settings
-            origin = evidence.origin.key
-            yield from of_recording(evidence.request.reference, origin, evidence.ours, evidence.theirs, told)
         return
     machine, ours, theirs, step = evidence.model, evidence.ours, evidence.theirs, evidence.ours.step
     base = machine.with_fault("", step)
@@ -294,40 +288,3 @@ def _coarse(ours: StepRecords, theirs: StepRecords, singles: Mapping[str, np.nda
     found = working_dtype(ours.records, theirs.records)
     name = f"dtype={found[1]}" if found is not None and BITS[found[1]] < BITS[found[0]] else ""
     return name if name in singles else None
-
-
-# --- faults that a recording kept
-
-HOW = "to have known faults looked for, record the reference again with causes=True"
-"""What can be done where none were kept."""
-
-
-def of_recording(
-    reference: str | os.PathLike[str], origin: Key, ours: StepRecords, theirs: StepRecords, told: Mapping[str, str]
-) -> Iterator[Cause | Note]:
-    """Causes for the error of a step of two recordings.
-
-    Args:
-        reference: the golden with the faults. origin: where the two part. ours, theirs: the records of that step.
-            told: the reference's settings.
-
-    Raises:
-        UsageError: the faults that were kept are damaged.
-    """
-    kept = kept_faults(reference, origin.step, origin.stage)
-    if not kept:
-        some = origin.step > 0 and kept_faults(reference, 0, origin.stage)
-        yield Note(f"signatures: known faults were kept of step 0, not of step {origin.step}" if some else HOW)
-        return
-    stage = as_read(ours.where(lambda key: key.stage == origin.stage))
-    theirs = as_read(theirs)
-    kept = {faults: as_read(run) for faults, run in kept.items()}
-    keys = common_keys(stage, theirs, *kept.values())
-    if not keys:
-        yield Note("signatures are skipped: the two recordings share no outputs of which known faults were kept")
-        return
-    known = Known.of(stage, theirs, keys, told)
-    if known is None:
-        yield WITHIN
-        return
-    yield from matched(known, {faults: error_vector(stage, run, keys) for faults, run in kept.items()})

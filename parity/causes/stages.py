@@ -23,12 +23,11 @@ from dataclasses import dataclass, replace
 
 from parity.bisect.settings import plan
 from parity.causes.evidence import decoder_faults
-from parity.causes.match import WITHIN, Known, Vector, as_read, error_vector, matched, scale_of
+from parity.causes.match import WITHIN, Faults, Known, Vector, as_read, error_vector, matched, scale_of
 from parity.causes.swaps import swap_test
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Result
 from parity.errors import ParityError, Say, UsageError
-from parity.golden.faults import NOT_DIVIDED, Faults
 from parity.hooks.sites import SitePlan
 from parity.models.registry import opened
 from parity.models.text import TEXT
@@ -39,6 +38,9 @@ from parity.runs.compare import run
 from parity.runs.request import Request, RunSpec
 from parity.runs.sides import source_of
 from parity.settings import BY_NAME, Settings, differences
+
+NOT_DIVIDED = "vae.scaling=none"
+"""Tried beside each fault of a decoder: a port that forgets the division often has another fault too."""
 
 
 def explain_stage(request: Request, openers: Openers, say: Say) -> Iterator[Cause | Note]:

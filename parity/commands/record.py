@@ -46,9 +46,6 @@ def record(
             metavar="FILE", help="Run this script and record the first diffusers pipeline that it calls (-- ARGS)."
         ),
     ] = None,
-    causes: Annotated[
-        bool, typer.Option("--causes", help="Of --script: keep what known faults would do, for `parity explain`.")
-    ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Resume an unfinished golden of the same run.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing golden.")] = False,
 ) -> None:
@@ -61,16 +58,14 @@ def record(
         if theirs != (Generation(), Sides(), "reference", None, False):
             raise UsageError(
                 "--script runs a script that has its own model, settings and steps: it takes only --inputs, --sites, "
-                "--values, --floors, --causes and --overwrite, and the script's own arguments behind --"
+                "--values, --floors and --overwrite, and the script's own arguments behind --"
             )
         from parity.recorder.rerun import RUNS
         from parity.recorder.script import Script, run_script
 
         sites, chip = observed.sites or "blocks", floors if floors in CHIPS else NO_CHIP
-        asked = Script(script, arguments or [], sites, observed.values, chip, causes, generation.inputs)
+        asked = Script(script, arguments or [], sites, observed.values, chip, generation.inputs)
         return run_script(where, asked, 0 if floors == "none" else RUNS, overwrite=overwrite)
-    if causes:
-        raise UsageError("--causes is for --script FILE: of parity's own models `parity explain` runs the known faults")
     if arguments:
         raise UsageError(f"'{arguments[0]}' is no option: arguments after the folder are those of --script FILE")
     if resume and overwrite:

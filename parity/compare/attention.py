@@ -1,4 +1,4 @@
-"""What the queries, keys, values and output of an attention call show: phantom keys, masks dropped or mistaken.
+"""What the queries, keys, values and output of an attention call show: phantom keys, a mask or a scale mistaken.
 
 Phantom keys are keys of zeros that an attention attends to although they are none. A key of zeros has logit 0 and
 weight exp(0), and its value of zeros adds nothing: the output shrinks by Z / (Z + n), with Z the sum of exp(logits)
@@ -105,6 +105,17 @@ def count_phantoms(reference: Sequence[Record], candidate: Sequence[Record], mod
     return tuple(found)
 
 
+def attention_causes(reference: Sequence[Record], candidate: Sequence[Record], module: str) -> tuple[Cause, ...] | None:
+    """Phantom keys of an attention call, or else a mistaken mask or scale; None where its values are not held.
+
+    Args:
+        reference, candidate: see `count_phantoms` and `mask_causes`. module: the call's site.
+    """
+    counts = count_phantoms(reference, candidate, module)
+    certain = tuple(phantom_cause(p, module) for p in counts if p.is_certain)
+    return (certain or mask_causes(reference, candidate, module)) if counts else None
+
+
 def mask_causes(reference: Sequence[Record], candidate: Sequence[Record], module: str) -> tuple[Cause, ...]:
     """What was mistaken with the mask of an attention call, of the first branch that shows it.
 
@@ -154,7 +165,8 @@ def _values(records: Sequence[Record], module: str, branch: str, *, padded: bool
     parts: dict[str, dict[str, np.ndarray]] = {}
     for r in records:
         own = (r.key.module, r.key.branch, r.key.call) == (module, branch, 0)
-        if own and (padded or not r.key.is_apart) and isinstance(r.value, np.ndarray) and r.value.ndim == 4:
+        once = (padded and r.key.is_padding) or not r.key.is_apart  # what is read lies in the whole too
+        if own and once and isinstance(r.value, np.ndarray) and r.value.ndim == 4:
             port, *part = r.key.port.split("@")
             held, name = parts.setdefault(port, {}), "@".join(p for p in part if p != PADDING)
             held[name] = held.get(name, 0.0) + r.value[0].astype(np.float64)
@@ -252,8 +264,8 @@ def mask_cause(reference: Call, candidate: np.ndarray, module: str) -> Cause | N
     if found is None:
         return None
     most = min(EXACT, LEFT * apart(out[asks], candidate[asks]))
-    for what, setting, mistaken, bias in _mistakes(*found, logits.shape[0]):
-        left = apart(candidate[asks], _attention(logits + bias, value)[asks])
+    for what, setting, mistaken, scores in (*_mistakes(logits, *found), *_scales(logits, *found, value.shape[-1])):
+        left = apart(candidate[asks], _attention(scores, value)[asks])
         if left <= most:
             detail = f"attention under it leaves {left:.1e} of the candidate's output at {module}"
             exact = "exact" if setting else ""
@@ -296,27 +308,40 @@ def _mask(logits: np.ndarray, value: np.ndarray, out: np.ndarray) -> np.ndarray 
     return reads if agrees else None
 
 
-def _mistakes(reads: np.ndarray, causal: bool, rows: int) -> Iterator[tuple[str, str, str, np.ndarray]]:
-    """(what it is, setting, its value, what it adds to the logits) of each mistake with a mask."""
+def _mistakes(logits: np.ndarray, reads: np.ndarray, causal: bool) -> Iterator[tuple[str, str, str, np.ndarray]]:
+    """(what it is, setting, its value, the logits with it) of each mistake with a mask."""
     keys, valid = len(reads), int(reads.sum())
     place, mask = np.arange(keys), "attention.mask"
-    before = _causal(keys) if causal else np.zeros(keys)
+    own = logits + _causal(keys) if causal else logits
     if causal:
-        yield "the attention is neither causal nor masked, and the reference's is", mask, "none", np.zeros(keys)
-        yield "the attention is not causal, and the reference's is", "", "", _only(reads)
+        yield "the attention is neither causal nor masked, and the reference's is", mask, "none", logits
+        yield "the attention is not causal, and the reference's is", "", "", logits + _only(reads)
     if valid < keys:
         out_of = f"{keys - valid} of {keys} keys that the reference masks are read: the mask is not applied"
-        yield out_of, mask, "none", before
+        yield out_of, mask, "none", own
         added = "the mask is added to the logits as ones and zeros: make it boolean, or zero and minus infinity"
-        yield added, mask, "added", before + reads
+        yield added, mask, "added", own + reads
         inverted = "the mask is inverted: only the keys that the reference masks are read"
-        yield inverted, mask, "inverted", before + _only(~reads)
+        yield inverted, mask, "inverted", own + _only(~reads)
         for which, others in (("first", place < valid), ("last", place >= keys - valid)):
             text = f"the {which} {valid} keys are read, whichever the mask lets through"
-            yield text, mask, which, before + _only(others)
-    if rows == keys and not causal:
+            yield text, mask, which, own + _only(others)
+    if len(logits) == keys and not causal:
         text = "the attention is causal: each query reads only the keys up to its own"
-        yield text, "", "", _causal(keys) + _only(reads)
+        yield text, "", "", logits + _causal(keys) + _only(reads)
+
+
+def _scales(
+    logits: np.ndarray, reads: np.ndarray, causal: bool, width: int
+) -> Iterator[tuple[str, str, str, np.ndarray]]:
+    """The same of each mistake with the scale of the logits; `width`: of a head."""
+    mask = _only(reads) + (_causal(len(reads)) if causal else 0.0)
+    for how, factor in (
+        ("are not scaled", width**0.5),
+        ("are scaled twice", width**-0.5),
+        ("are scaled by the width of all heads, not of one", logits.shape[1] ** -0.5),
+    ):
+        yield f"the logits of the attention {how}", "", "", factor * logits + mask
 
 
 def _causal(keys: int) -> np.ndarray:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from parity.compare.attention import count_phantoms, phantom_cause
+from parity.compare.attention import attention_causes
 from parity.compare.automap import Proposal, propose
 from parity.compare.births import excuses, is_number
 from parity.compare.branches import Branches
@@ -45,8 +45,8 @@ from parity.records import AFTER, ATTENTION, FRAMES, OUTSIDE, PORT, Key, Provena
 from parity.settings import BITS, NEUTRAL
 from parity.settings.chips import CHIPS, chip_of, most_off
 
-TO_COUNT = "to count zeroed or padded keys"
-"""How the note begins that says what a count needs."""
+TO_COUNT = "to see what was done to the mask of this attention"
+"""How the note begins that says what that needs."""
 
 
 class Auto:
@@ -250,7 +250,7 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     if result.verdict != "fail" or result.origin is None:
         return result
     shown = (
-        *_phantoms(sides, renamer, result),
+        *_attention(sides, renamer, result),
         *detectors.found,
         *_of_another_length(sides, result.origin),
         *_unrecorded(result, a, judge.seen.modules),
@@ -298,8 +298,8 @@ def _unrecorded(result: Result, reference: Provenance, recorded: Collection[str]
         )
 
 
-def _phantoms(sides: Sides, renamer: Renamer, result: Result) -> Iterator[Cause | Note]:
-    """Phantom keys, where the divergence starts in an attention call whose values both goldens hold, or may start in
+def _attention(sides: Sides, renamer: Renamer, result: Result) -> Iterator[Cause | Note]:
+    """What an attention call shows, where the divergence starts in one whose values both goldens hold, or may start in
     one whose rows are others on both sides."""
     assert result.origin is not None
     origin = result.origin.key
@@ -309,10 +309,8 @@ def _phantoms(sides: Sides, renamer: Renamer, result: Result) -> Iterator[Cause 
         return
     module = origin.module if here else unpaired[-1]
     reference, candidate = sides.read(origin.step)
-    found = count_phantoms(reference.records, renamer.step(candidate).records, module)
-    if not found:
-        yield Note(f"{TO_COUNT}, record both with the values of {module}")
-    yield from (phantom_cause(p, module) for p in found if p.is_certain)
+    found = attention_causes(reference.records, renamer.step(candidate).records, module)
+    yield from [Note(f"{TO_COUNT}, record both with the values of {module}")] if found is None else found
 
 
 def judge_streams(steps: Iterable[tuple[StepRecords, StepRecords]], judge: Judge, detectors: Detectors) -> Collected:

@@ -1,14 +1,9 @@
-"""Known faults of ports, simulated in a model of torch's by what its own code calls.
+"""Known faults of ported video decoders, simulated in a model of torch's by what its own code calls.
 
-A recording is made once, where the original runs; what a port got wrong is looked for later, elsewhere. Of a decoder
-that was written again in another framework the frames are all that it shows, and they say only how far they are. So
-a call of the model is run again with one fault at a time: a `Fault` is a function of torch's, and what a model that has
-it would make of the function's arguments. Nothing of the model's class is known. A fault that finds nothing to change
-is none of the model's, and is not marked (`parity.settings.Reached`).
-
-A ported attention may drop its mask, zero keys or fill blocks. Among the calls that have a mask the longest are those
-of the joint sequence, the shorter ones those of a text refiner. Attention by another function (flex, a kernel of its
-own) is not reached.
+Of a decoder that was written again in another framework the frames are all that it shows, and they say only how far
+they are. So the reference decodes again with one fault at a time: a `Fault` is a function of torch's, and what a model
+that has it would make of the function's arguments. Nothing of the model's class is known. A fault that finds nothing to
+change is none of the model's, and is not marked (`parity.settings.Reached`).
 
 A ported video decoder differs where its axes do: its attention sees one frame at a time, its group norms take the
 statistics of each frame, its convolutions pad with zeros. Attention is the function whose rows are frames times
@@ -19,15 +14,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.nn.functional import group_norm, pad
 
-from parity.hooks.methods import all_of, replaced
+from parity.hooks.methods import replaced
 from parity.hooks.torchtools import SDPA, SDPA_NAMES, Intercept
 
 Arguments = dict[str, Any]
@@ -69,8 +64,7 @@ def _changing(name: str, function: Callable[..., Any], change: Change) -> Fault:
 
 
 class Faulty(Intercept):
-    """Within it torch's functions compute what a model with these faults would; of two of one function the first is
-    around the other.
+    """Within it torch's functions compute what a model with these faults would, one fault at most of each function.
 
     Args:
         mark: is given the name of a fault, each time that it changes something.
@@ -78,123 +72,19 @@ class Faulty(Intercept):
 
     def __init__(self, faults: Iterable[Fault], mark: Callable[[str], None]) -> None:
         super().__init__(self._handle)
-        self.faults, self.mark = tuple(faults), mark
+        self.faults, self.mark = {fault.function: fault for fault in faults}, mark
 
     def _handle(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Arguments) -> Any:
-        faults = [fault for fault in self.faults if fault.function is func]
-        if not faults:
+        fault = self.faults.get(func)
+        if fault is None:
             return func(*args, **kwargs)
-        return self._called(func, faults, {**dict(zip(_NAMES[func], args, strict=False)), **kwargs})
-
-    def _called(self, func: Callable[..., Any], faults: Sequence[Fault], given: Arguments) -> Any:
-        if not faults:
-            return func(**given)
-        rest = functools.partial(self._called, func, faults[1:])
-        found = faults[0].around(rest, given)
+        given = {**dict(zip(_NAMES[func], args, strict=False)), **kwargs}
+        found = fault.around(lambda changed: func(**changed), given)
         if found is None:
-            return rest(given)
-        self.mark(faults[0].name)
+            return func(**given)
+        self.mark(fault.name)
         return found
 
-
-# --- of an attention
-
-BLOCKS = (128, 256, 512, 1024, 2048)
-"""Sizes of a kernel's blocks of keys."""
-_LEAST = -1e4
-"""Additive masks hold less where a key is not read."""
-
-
-@dataclass
-class Lengths:
-    """What the attention calls of a model have shown.
-
-    Attributes:
-        keys: numbers of keys of all calls. masked: of those with a mask.
-    """
-
-    keys: set[int] = field(default_factory=set)
-    masked: set[int] = field(default_factory=set)
-
-    def looking(self) -> Faulty:
-        """Within it the lengths of the attention calls are taken down."""
-
-        def around(call: Call, given: Arguments) -> None:
-            keys = int(given["key"].shape[-2])
-            self.keys.add(keys)
-            if given.get("attn_mask") is not None:
-                self.masked.add(keys)
-
-        return Faulty([Fault("", SDPA, around)], lambda name: None)
-
-    def faults(self) -> Iterator[tuple[Fault, ...]]:
-        """The faults that can change something, those of one cause first; several are had at once."""
-        masks = [
-            self._fault(f"attention.mask={how}", change) for how, change in (("none", _none), ("zero_kv", _zeroed))
-        ]
-        blocks = {-max(self.keys) % block: block for block in reversed(BLOCKS)} if self.keys else {}
-        filled = [self._filled(block) for fill, block in sorted(blocks.items()) if fill]
-        if self.masked:
-            yield from ((mask,) for mask in masks)
-            if len(self.masked) > 1:
-                yield (self._fault("refiner.mask=none", _none, refiner=True),)
-        yield (self._fault("attention.mask=causal", _causal),)
-        yield (self._fault("attention.scale=1", lambda given: {"scale": 1.0} if given.get("scale") != 1.0 else {}),)
-        yield from ((fill,) for fill in filled)
-        if self.masked:
-            yield from ((mask, fill) for mask in masks for fill in filled)
-
-    def _fault(self, name: str, change: Change, *, refiner: bool = False) -> Fault:
-        """A fault of the longest calls that have a mask, or else of the shorter ones (`refiner`)."""
-
-        def there(given: Arguments) -> Arguments:
-            keys = int(given["key"].shape[-2])
-            return {} if keys in self.masked and (keys < max(self.masked)) != refiner else change(given)
-
-        return _changing(name, SDPA, there)
-
-    def _filled(self, block: int) -> Fault:
-        """Keys and values of zero behind the others, which every query sees, of the longest calls."""
-
-        def change(given: Arguments) -> Arguments:
-            keys, mask = int(given["key"].shape[-2]), given.get("attn_mask")
-            fill = -keys % block if keys == max(self.keys) else 0
-            if not fill or given.get("is_causal"):
-                return {}
-            longer = None if mask is None else pad(mask, (0, fill), value=True if mask.dtype == torch.bool else 0.0)
-            added = {name: pad(given[name], (0, 0, 0, fill)) for name in ("key", "value")}
-            return {**added, "attn_mask": longer}
-
-        return self._fault(f"attention.block_padding=unmasked in blocks of {block}", change)
-
-
-def _none(given: Arguments) -> Arguments:
-    """No mask."""
-    return {} if given.get("attn_mask") is None else {"attn_mask": None}
-
-
-def _zeroed(given: Arguments) -> Arguments:
-    """Keys and values times 0 in place of the mask."""
-    mask, key = given.get("attn_mask"), given["key"]
-    if mask is None:
-        return {}
-    seen = mask if mask.dtype == torch.bool else mask > _LEAST
-    read = (seen.any(dim=-2) if seen.ndim > 1 else seen)[..., None].to(key.dtype)
-    return {"attn_mask": None, "key": key * read, "value": given["value"] * read}
-
-
-def _causal(given: Arguments) -> Arguments:
-    """Only keys that come before, of those that the mask lets through."""
-    mask, query = given.get("attn_mask"), given["query"]
-    if given.get("is_causal"):
-        return {}
-    before = torch.ones(query.shape[-2], given["key"].shape[-2], dtype=torch.bool, device=query.device).tril()
-    if mask is None:
-        return {"attn_mask": before}
-    return {"attn_mask": mask & before if mask.dtype == torch.bool else mask.masked_fill(~before, float("-inf"))}
-
-
-# --- of a decoder
 
 _AXES = 5
 """Of a video, [B, C, T, H, W]."""
@@ -290,12 +180,3 @@ def wrong_from_here_on(decoder: torch.nn.Module, names: Iterable[str], mark: Cal
     video = Video()
     faults = [video.faults()[name] for name in names]
     decoder.forward = video.forward(decoder, lambda: Faulty(faults, mark))
-
-
-def faulty(
-    vae: torch.nn.Module, z: torch.Tensor, name: str, mark: Callable[[str], None]
-) -> AbstractContextManager[None]:
-    """Within it, a VAE that decodes these latents has a fault, in its `decoder` and around it."""
-    video, decoder = Video(), getattr(vae, "decoder", None)
-    inside = [replaced(decoder, "forward", video.forward(decoder))] if isinstance(decoder, torch.nn.Module) else []
-    return all_of([video.of(z), *inside, Faulty([video.faults()[name]], mark)])

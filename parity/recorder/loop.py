@@ -23,8 +23,7 @@ from parity.hooks.methods import all_of, replaced, watched
 from parity.hooks.reduce.on_torch import widen16
 from parity.port import listening
 from parity.recorder.rerun import Again
-from parity.recorder.wrong import latents_of, unobserved
-from parity.records import FRAMES, LOOP, LOOP_STAGE, OUTSIDE, SCHEDULE, Key, Record
+from parity.records import FRAMES, LOOP, LOOP_STAGE, SCHEDULE, Key, Record
 from parity.sketch import shown_record, value_record
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ class Loop:
     _stood: tuple[np.ndarray, float] = (np.zeros(0), math.nan)
 
     def __post_init__(self) -> None:
-        self.kind, self.steps, self.wrong = self.recording.kind, self.recording.steps, self.recording.wrong
+        self.kind, self.steps = self.recording.kind, self.recording.steps
 
     # --- the scheduler
 
@@ -181,24 +180,15 @@ class Loop:
     def decoding(self, vae: Any) -> Iterator[None]:
         """Within it, calls of the VAE's `decode` are recorded, each with its number: by video, by frame or by tile."""
 
-        def before(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Again | None:
-            again: Again | None = None
-            if self.wrong is not None and isinstance(vae, torch.nn.Module):
-                with self.recording.guard():
-                    again = Again.of(unobserved(vae), args, kwargs)
-            return again
-
-        def after(again: Again | None, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+        def after(held: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
             if not self.recording.wanted():
                 return
             with self.recording.guard():
-                records = self._decoded_records(latents_of(args, kwargs)[1], _first(result))
+                records = self._decoded_records(_latents_of(args, kwargs), _first(result))
                 self.steps.outside += records
-                if self.wrong is not None and again is not None and isinstance(vae, torch.nn.Module):
-                    self._wrongly(vae, again, records)
                 self._decoded["decode"] += sum(r.key.is_input for r in records)
 
-        with watched(vae, "decode", before, after):
+        with watched(vae, "decode", lambda args, kwargs: None, after):
             yield
 
     def _decoded_records(self, latents: Any, frames: Any) -> list[Record]:
@@ -215,14 +205,6 @@ class Loop:
             whole = self.steps.after_loop("out", shown, _dtype(frames), call, held=False)
             found += [whole, shown_record(whole, shown)]
         return found
-
-    def _wrongly(self, vae: torch.nn.Module, decoding: Again, own: list[Record]) -> None:
-        """Decode with known faults; what they give in other shapes says nothing."""
-        assert self.wrong is not None
-        for faults, latents, made in self.wrong.decode(vae, decoding):
-            records = self._decoded_records(latents, _first(made))
-            if [r.shape for r in records] == [r.shape for r in own]:
-                self.wrong.keep(OUTSIDE, faults, [r for r in records if not r.key.is_input])
 
     def _placed(self, x: Any) -> np.ndarray:
         """A tensor, or an array of numpy's or JAX's, on the host with the channels in their place."""
@@ -306,6 +288,15 @@ MOST_NAMED = 256
 """Characters of a name that a script gives."""
 OWN_NAMES = (LOOP, SCHEDULE, "decode")
 """What the names of the recording's own values begin with."""
+
+
+def _latents_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """What a decoder is given: it comes first, or is called z or latents, or is the first tensor or array with a
+    name."""
+    named = (kwargs.get(name) for name in ("z", "latents", *kwargs))
+    return args[0] if args else next(x for x in named if hasattr(x, "shape"))
+
+
 _STEP = ("model_output", "timestep", "sample")
 OLD, BACK = "old_pred_original_sample", "timestep_back"
 """Further arguments of a step that remembers nothing itself, as CogVideoX's DPM: what the step before predicted, and

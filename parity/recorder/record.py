@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, get_args
 
 import torch
@@ -26,7 +24,6 @@ from parity.recorder.parts import Parts, Process, one_of, provenance_of
 from parity.recorder.rerun import RUNS, Again, Memory, measured, modules_of, write_floors
 from parity.recorder.steps import Steps
 from parity.recorder.torch_calls import Calls, Kind, TorchCompiledCalls
-from parity.recorder.wrong import Wrong
 from parity.redact import typed_command
 from parity.settings.chips import CHIPS, NO_CHIP
 
@@ -43,7 +40,6 @@ class Recording:
         where: of the golden. asked: what is recorded, and how. process: this one among the script's: where others
             observe the same their collectives are never left, though nothing is written.
         quiet: whether the user is shown nothing of it: a run again, of weights that the first recorded.
-        wrong: takes what known faults make of it; None for none.
         failed: what ended it before the script's end; empty for nothing. whole: whether it is written, to its end.
         calls: of the pipeline, so that they can be made again; None where they are not. kind: where the tensors lie.
         steps: what is recorded so far.
@@ -53,7 +49,6 @@ class Recording:
     asked: Asked
     process: Process
     quiet: bool = False
-    wrong: Wrong | None = None
     failed: str = ""
     stopped: bool = False
     whole: bool = False
@@ -87,7 +82,7 @@ class Recording:
 
     @property
     def first(self) -> bool:
-        """Whether this is the script's own run, and none that rounds otherwise or has known faults."""
+        """Whether this is the script's own run, and none that rounds otherwise."""
         return not self.quiet
 
     @contextlib.contextmanager
@@ -125,7 +120,6 @@ def record(
     values: Sequence[str] = (),
     runs: int = RUNS,
     chip: str = NO_CHIP,
-    causes: bool = False,
     branches: Sequence[str] = (),
     layout: Layout = "channels_first",
     stop_after: int | None = None,
@@ -151,8 +145,6 @@ def record(
         sites: `blocks`, `all`, `none`, or a glob over `module` or `module:port`. values: globs of sites kept whole.
         runs: with perturbed rounding, for the floors; 0 for none. chip: the TPU (`v6e`) whose elementary functions
             the floors allow for.
-        causes: whether there is one more run, whose first step and decoder are tried under known faults, for
-            `parity explain` of this golden and another's: a forward for each of some ten to twenty. Of a reference.
         branches: names of the guidance branches in a batch, in order; default: as diffusers' pipelines have them.
         layout: of what the VAE is given and gives: `channels_last` is recorded with the channels in their usual place.
         stop_after: leave the `with` block once so many steps are recorded. overwrite: replace a golden that is there.
@@ -165,7 +157,7 @@ def record(
     parts = Parts.found(pipe, transformer=transformer, vae=vae, scheduler=scheduler)
     if stop_after is not None and parts.scheduler is None:
         raise UsageError("parity.record: stop_after counts steps of a scheduler: give it (scheduler=)")
-    asked = Asked(parts, like, sites, tuple(values), runs, chip, causes, tuple(branches), layout, stop_after, overwrite)
+    asked = Asked(parts, like, sites, tuple(values), runs, chip, tuple(branches), layout, stop_after, overwrite)
     return Recorder(os.fspath(where), asked)
 
 
@@ -207,7 +199,6 @@ class Asked:
     values: tuple[str, ...] = ()
     runs: int = RUNS
     chip: str = NO_CHIP
-    causes: bool = False
     branches: tuple[str, ...] = ()
     layout: Layout = "channels_first"
     stop_after: int | None = None
@@ -215,10 +206,6 @@ class Asked:
 
 
 BARE = "without floors, which a reference needs: they are measured by `for _ in parity.record(...)`, in torch"
-CAUSES = (
-    "parity.record: causes=True is for a reference in torch that runs again: the body of a `for` loop, or a `with` "
-    "block that calls a diffusers pipeline"
-)
 
 
 class Recorder(contextlib.AbstractContextManager[Recording]):
@@ -244,8 +231,6 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
         """Record a block; the calls of its pipeline are made again once it has its result."""
         asked, parts = self._asked, self._asked.parts
         pipe = parts.pipe if self._runs_again() else None
-        if asked.causes and pipe is None:
-            raise UsageError(CAUSES)
         begin = Memory.of(() if pipe is None else modules_of(parts))
         with _recording(self._where, asked, quiet=self._quiet) as recording:
             recording.calls = None if pipe is None else []
@@ -266,8 +251,6 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
         if asked.stop_after is not None:
             raise UsageError("parity.record: stop_after leaves a block early, which a `for` cannot; use `with`")
         again = self._runs_again()
-        if asked.causes and not again:
-            raise UsageError(CAUSES)
         begin = Memory.of(modules_of(asked.parts) if again else ())
         with _recording(self._where, asked) as recording:
             yield recording
@@ -281,7 +264,7 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
     def _runs_again(self) -> bool:
         """Whether this is a reference that is run again: it is asked for, in torch, and in one process alone."""
         asked, parts = self._asked, self._asked.parts
-        if asked.like is not None or not (self._made or asked.runs or asked.causes):
+        if asked.like is not None or not (self._made or asked.runs):
             return False
         return in_torch(parts) and one_of(parts.models, asked.stop_after).count == 1
 
@@ -291,7 +274,7 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
             raise error
 
     def _runs(self, anew: Callable[[], None]) -> Iterator[Recording]:
-        """The runs after the first: one for each sample of rounding, and one under known faults.
+        """The runs after the first, one for each sample of rounding.
 
         What they draw and what models remember of them is taken back at the end. What parity itself raises in between
         ends them, and not the script.
@@ -301,9 +284,9 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
         """
         asked = replace(self._asked, like=None, overwrite=False)
 
-        def again(folder: str, wrong: Wrong | None = None) -> contextlib.AbstractContextManager[Recording]:
+        def again(folder: str) -> contextlib.AbstractContextManager[Recording]:
             anew()
-            return _recording(folder, asked, quiet=True, wrong=wrong)
+            return _recording(folder, asked, quiet=True)
 
         end = Memory.of(modules_of(asked.parts))
         _REPEATED.append(self._where)
@@ -311,13 +294,6 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
             if self._made:
                 write_floors(self._place, self._made, asked.chip, say)
             yield from measured(self._place, again, modules_of(asked.parts), asked.runs, asked.chip, say)
-            if asked.causes:
-                wrong = Wrong(say)
-                with tempfile.TemporaryDirectory(prefix="parity-") as scratch:
-                    say("one run under known faults, for their causes")
-                    with again(str(Path(scratch) / "causes"), wrong=wrong) as recording:
-                        yield recording
-                wrong.finish(self._place)
         except GeneratorExit:
             say(f"no floors: the script left the loop before its last run; {self._where} keeps the first")
             raise
@@ -351,10 +327,10 @@ def refuse_taken(where: str, overwrite: bool, replace_it: str = "give overwrite=
 
 
 @contextlib.contextmanager
-def _recording(where: str, asked: Asked, *, quiet: bool = False, wrong: Wrong | None = None) -> Iterator[Recording]:
+def _recording(where: str, asked: Asked, *, quiet: bool = False) -> Iterator[Recording]:
     """Record a block; see `record`, and `Recording` for the others."""
     process = one_of(asked.parts.models, asked.stop_after)
-    wanted = Recording(process.folder(where), asked, process, quiet, wrong)
+    wanted = Recording(process.folder(where), asked, process, quiet)
     if process.rank and not process.split and not process.together:
         say(f"process {process.rank} of {process.count} does not record: the first one does")
         yield wanted

@@ -52,7 +52,6 @@ class Script:
     sites: str = "blocks"
     values: Sequence[str] = ()
     chip: str = NO_CHIP
-    causes: bool = False
     like: str | None = None
 
 
@@ -66,8 +65,6 @@ def run_script(where: str, script: Script, runs: int, *, overwrite: bool) -> Non
         UsageError: there is no such script, it called no pipeline, it ended with an error, or what it computed could
             not be recorded whole.
     """
-    if script.causes and script.like is not None:
-        raise UsageError("--causes is of a reference: leave --inputs out")
     if not script.file.is_file():
         raise UsageError(f"--script: there is no file '{script.file}'")
     if script.like is not None:
@@ -112,9 +109,7 @@ def _watched(where: str, script: Script, run: int | None, *, overwrite: bool, ma
     begun, place = os.stat("."), absolute(where)
 
     def recorder(parts: Parts, again: bool) -> Recorder:
-        asked = Asked(
-            parts, script.like, script.sites, tuple(script.values), runs=0, chip=script.chip, causes=script.causes
-        )
+        asked = Asked(parts, script.like, script.sites, tuple(script.values), runs=0, chip=script.chip)
         here = where if os.path.samestat(os.stat("."), begun) else place  # the script may have gone elsewhere
         return Recorder(here, replace(asked, overwrite=overwrite or again), made, quiet=run is not None)
 

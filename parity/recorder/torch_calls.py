@@ -32,7 +32,6 @@ from parity.hooks.tap import Reducer, Tap, by_branch, rows_of
 from parity.hooks.torchtools import ORIGINAL, eagerly, entry_of, leaves, mapped, module_tree, prediction_of
 from parity.recorder.rerun import Again, Memory
 from parity.recorder.steps import Branches, names_of
-from parity.recorder.wrong import STEP, copied
 from parity.records import LOOP_STAGE, Key, Record
 
 if TYPE_CHECKING:
@@ -115,10 +114,10 @@ class Calls:
     entry: torch.nn.Module
     prefix: str
     busy: bool = False
-    _call: tuple[tuple[str, ...], Again | None] | None = None
+    _call: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        asked, self.tell, self.wrong = self.recording.asked, self.recording.tell, self.recording.wrong
+        asked, self.tell = self.recording.asked, self.recording.tell
         self.kind, self.steps = self.recording.kind, self.recording.steps
         self.branches = Branches(asked.parts.guided, asked.branches, self.steps)
         self.modules = ["", *module_tree(self.model)]
@@ -156,7 +155,7 @@ class Calls:
             return None
         with self.recording.guard():
             rows = self.branches.of(args, kwargs)
-            self._call = rows, Again.of(copied(self.model), args, kwargs) if self._tried() else None
+            self._call = rows
             self.steps.calling = functools.partial(self._named, rows)
             return self.tap(rows)
         return None
@@ -182,24 +181,12 @@ class Calls:
             self.branches.failed()
             return
         with self.recording.guard(), replaced(self, "busy", True):
-            self._record(*call, tap, output)
+            self._record(call, tap, output)
 
-    def _record(self, rows: tuple[str, ...], again: Again | None, tap: Tap, output: Any) -> None:
-        """Take what a call gave.
-
-        Args:
-            again: the call; None where it is not tried with known faults.
-        """
-        step = self.steps.number
-        self.steps.part += self.placed(self.kind.records(tap, step))
+    def _record(self, rows: tuple[str, ...], tap: Tap, output: Any) -> None:
+        """Take what a call gave."""
+        self.steps.part += self.placed(self.kind.records(tap, self.steps.number))
         self.steps.part += self.predictions(rows, output)
-        if self.wrong is not None and again is not None and self._tried():
-            for faults, made in self.wrong.call(again, functools.partial(self.tap, rows)):
-                self.wrong.keep(step, faults, self.predictions(rows, made))
-
-    def _tried(self) -> bool:
-        """Whether a call is repeated with known faults: those of the first step, of the first transformer."""
-        return self.wrong is not None and self.steps.number == STEP and not self.prefix
 
     def predictions(self, rows: tuple[str, ...], output: Any) -> list[Record]:
         """Records of the predictions of the branches in a batch, which is a tensor or a list of them; none of a call
@@ -279,4 +266,4 @@ class TorchCompiledCalls(Calls):
             tap = self.tap(rows)
             with attached(self.model, tap):
                 again()
-            self._record(rows, again, tap, output)
+            self._record(rows, tap, output)

@@ -106,6 +106,16 @@ def test_a_mask_is_read_from_records_with_grouped_keys() -> None:
     assert found.candidate == "none"
 
 
+@pytest.mark.parametrize(
+    ("factor", "how"), [(DIM**0.5, "not scaled"), (DIM**-0.5, "scaled twice"), (HEADS**-0.5, "all heads"), (0.9, None)]
+)
+@pytest.mark.parametrize("call", [CALL, SQUARE])
+def test_another_scale_is_named(call: Call, factor: float, how: str | None) -> None:
+    reads = READS if call is CALL else np.ones(KEYS, bool)
+    found = mask_cause(call, again({**call, "in.query": factor * call["in.query"]}, only(reads)), MODULE)
+    assert how in found.cause if found is not None and how else found is how
+
+
 # --- phantom keys ----------------------------------------------------------------------------------------------
 
 IMAGE, TEXT = 40, 24

@@ -232,8 +232,6 @@ def test_wrong_usage_is_refused_before_anything_runs(parts: Parts, reference: Pa
         ("layout must be one of channels_first, channels_last", {"where": "x", "transformer": model, "layout": "nhwc"}),
         ("like must name a golden", {"where": "x", "transformer": model, "like": ""}),
         ("no module matches the site 'blocks.7'", {"where": "x", "transformer": model, "sites": "blocks.7"}),
-        ("causes=True is for a reference", {"where": "x", "transformer": model, "like": "y", "causes": True}),
-        ("causes=True is for a reference", {"where": "x", "transformer": model, "causes": True}),
     ):
         with pytest.raises(UsageError, match=message), parity.record(**options):  # type: ignore[arg-type]
             pytest.fail("nothing may run")

@@ -11,9 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from parity.runs.request import FILE, Request, RunSpec
-from parity.settings import paired, parse
+from parity.settings import parse
 
-REFERENCE, CANDIDATE = paired(parse("torch", []), parse("torchax", ["attention.mask=zero_kv"]))
+REFERENCE, CANDIDATE = parse("torch", []), parse("torchax", ["attention.mask=zero_kv"])
 PLAIN = RunSpec.of(Request("tiny-hunyuan-video-1.5", REFERENCE, CANDIDATE))
 FULL = replace(
     PLAIN, model="my model", steps=3, seed=7, prompt="a cat's\npaw", golden="gs://b/g", port="/p.py:build",
