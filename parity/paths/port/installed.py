@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator
@@ -114,6 +115,7 @@ class Installations:
     _found: dict[Callable[..., Any], Installed] = field(default_factory=dict)
     _caught: list[str] = field(default_factory=list)
     _pending: dict[int, str] = field(default_factory=dict)
+    _files: dict[str, bool] = field(default_factory=dict)
 
     def look(self, port: Port) -> Port:
         """Find and wrap what is installed now; returns the port, which is seen too."""
@@ -144,6 +146,7 @@ class Installations:
         )
 
     def _in_libraries(self) -> Iterator[tuple[str, Held]]:
+        of_class = functools.cache(self._of_class)  # many modules name one class
         for path, module in list(sys.modules.items()):
             if not isinstance(module, ModuleType) or not _is_library(path, module):
                 continue
@@ -155,7 +158,7 @@ class Installations:
                     own = [(n, f) for n, f in vars(x).items() if isinstance(f, FunctionType) and self._is_own(f)]
                     yield from ((f"{path}.{name}.{n}", (x, n, f)) for n, f in own)
                 elif issubclass(type(x), type):
-                    yield from ((f"{path}.{name}", held) for held in self._of_class(x))
+                    yield from ((f"{path}.{name}", held) for held in of_class(x))
 
     def _in_copies(self) -> Iterator[tuple[str, Held]]:
         """Functions of another file in one of two copies of a module, where the other has its own."""
@@ -180,10 +183,16 @@ class Installations:
         """Whether it is of the port's files, or a decorated or partial one of them."""
         while type(function).__name__ in _FUNCTIONS:
             code = getattr(function, "__code__", None)
-            if code is not None and lies_in(self.folder, code.co_filename):
+            if code is not None and self._lies_here(code.co_filename):
                 return not of_library(function)
             function = function.func if isinstance(function, functools.partial) else vars(function).get("__wrapped__")
         return False
+
+    def _lies_here(self, file: str) -> bool:
+        """Whether a file is of the port's own; asked of every function that is loaded."""
+        if file not in self._files:
+            self._files[file] = lies_in(self.folder, file)
+        return self._files[file]
 
     def _counted(self, function: Callable[..., Any], place: str = "") -> Callable[..., Any]:
         one = self._found.setdefault(function, Installed(described(function), place))
@@ -213,7 +222,7 @@ class Installations:
     def _seen(self, frame: FrameType, event: str, arg: Any) -> Any:
         """What Python tells of a frame (`sys.settrace`): one that an error reaches and that gives a value caught it."""
         code = frame.f_code
-        if event == "call" and not lies_in(self.folder, code.co_filename):
+        if event == "call" and not self._lies_here(code.co_filename):
             return None
         frame.f_trace_lines = False
         if event == "exception" and not _asks(arg[0], at_once=arg[2].tb_next is None):
@@ -239,4 +248,4 @@ def _file(module: ModuleType) -> str:
 def _is_library(path: str, module: ModuleType) -> bool:
     """Whether a module is of a library; a port's own package may name what the port has."""
     root = path.partition(".")[0]
-    return root != "parity" and (root in LIBRARIES or not INSTALLED.isdisjoint(Path(_file(module)).parts))
+    return root != "parity" and (root in LIBRARIES or not INSTALLED.isdisjoint(_file(module).split(os.sep)))
