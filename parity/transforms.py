@@ -74,6 +74,12 @@ class Done:
         return f"the {one}'s is the {other}'s {self.words}"
 
 
+def as_factor(x: float) -> str:
+    """A factor as it is printed: one that is nearly 1 with the digits by which it is not."""
+    text = f"{x:.5g}"
+    return text if abs(x) == 1.0 or text not in ("1", "-1") else f"{x:.9g}"
+
+
 def done(a: np.ndarray, b: np.ndarray, *, fitted: bool = True) -> Done | None:
     """How one side's values were made of the other's; None where that is not known, and where they are the same.
 
@@ -105,8 +111,8 @@ def _about(x: np.ndarray, y: np.ndarray) -> Iterator[str]:
     """Transforms that hold up to rounding."""
     if _kept_in_bfloat16(x, y):
         yield "computed in bfloat16"
-    if x.ndim == 1 and (factor := _shift(x, y)):
-        yield f"shifted once more, by {factor:.4g}: sigma' = s sigma / (1 + (s - 1) sigma)"
+    if x.ndim == 1 and (shift := _shift(x, y)):
+        yield f"shifted once more, by {shift:.4g}: sigma' = s sigma / (1 + (s - 1) sigma)"
     if x.ndim == 1 and x.size > 2:  # what comes in at the end is the other's own
         late = ("a step ahead", np.append(x[1:], y[-1])), ("a step late", np.append(y[0], x[:-1]))
         yield from (words for words, made in late if _explains(made, x, y))
@@ -114,11 +120,11 @@ def _about(x: np.ndarray, y: np.ndarray) -> Iterator[str]:
     if x.size > 1 and x.any():
         gain = float(np.vdot(x, y) / np.vdot(x, x))
         if _explains(gain * x, x, y):
-            yield "negated" if abs(gain + 1) <= EXACT else f"times {gain:.5g}"
+            yield "negated" if abs(gain + 1) <= EXACT else f"times {as_factor(gain)}"
     if x.size > 3 and np.ptp(x) > 0:
         slope, offset = np.polyfit(x.ravel(), y.ravel(), 1)
         if _explains(slope * x + offset, x, y):
-            yield f"plus {offset:.5g}" if abs(slope - 1) <= EXACT else f"times {slope:.5g} plus {offset:.5g}"
+            yield f"plus {offset:.5g}" if abs(slope - 1) <= EXACT else f"times {as_factor(slope)} plus {offset:.5g}"
     if x.ndim > 3 and _by_channel(x, y):
         yield "with another scale and offset in each channel"
     if x.size > 3 and _alike(np.sort(x, None), np.sort(y, None)):

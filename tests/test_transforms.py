@@ -42,6 +42,7 @@ def test_what_gives_every_value_is_named_in_its_direction(words: str, inverse: b
         (X, np.zeros_like, "set to zero"),
         (X, rows, "with 3 of its 24 rows zero"),
         (X, lambda x: 0.8 * x, "times 0.8"),
+        (X, lambda x: 1.000002 * x, "times 1.000002"),
         (X, lambda x: 0.8 * x + 2, "times 0.8 plus 2"),
         (X, lambda x: x + 20, "plus 20"),
         (X, lambda x: x.swapaxes(-1, -2), "transposed"),

@@ -26,7 +26,7 @@ from parity.compare.result import Cause, measured
 from parity.records import LOOP, PORT, Key, Record
 from parity.settings import BITS
 from parity.sketch import Geometry, of_the_whole
-from parity.transforms import EXACT, LEFT, WITHIN, Done, done
+from parity.transforms import EXACT, LEFT, WITHIN, Done, as_factor, done
 
 MOST = 1 << 24
 """Elements of a value that transforms are tried on."""
@@ -143,7 +143,7 @@ def _gain(ours: Record, theirs: Record) -> Iterator[Cause]:
         detail = f"gain {gain:.6f} leaves {left:.1%} of the difference"
         how = "it is set to zero" if not y.any() else "a scale, gate or count is off"
         how = "it is negated" if abs(gain + 1) <= EXACT else how
-        yield measured(f"{ours.key.site} is the reference's times {gain:.5g}: {how}", value=gain, detail=detail)
+        yield measured(f"{ours.key.site} is the reference's times {as_factor(gain)}: {how}", value=gain, detail=detail)
 
 
 def _elsewhere(record: Record, others: Sequence[Record]) -> str | None:

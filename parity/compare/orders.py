@@ -21,6 +21,7 @@ from parity.compare.metrics import LINF_LIMIT
 from parity.compare.result import SiteDiff
 from parity.floors import L2_LIMIT
 from parity.records import ATTENTION, LOOP, Key
+from parity.transforms import as_factor
 
 SHARP = 1e-3
 """Share of a difference that a floor may be for what reads it to have decided; in 16 bits it is far wider."""
@@ -59,7 +60,7 @@ def excuse_other_orders(step: Measured, sites: list[SiteDiff]) -> None:
     for i in far:
         same = [factor for factor in step.meeting.laid_out.get(i, ()) if step.same_values(i, factor)]
         if same:
-            how = "in another order" if same[0] == 1.0 else f"times {same[0]:.4g}"
+            how = "in another order" if same[0] == 1.0 else f"times {as_factor(same[0])}"
             note = f"the reference's values {how}, as its parameters are"
             sites[i] = replace(sites[i], verdict="not compared", note=note)
     far = [i for i in far if sites[i].verdict == "pass"]

@@ -23,7 +23,7 @@ from parity.errors import shown
 from parity.golden.fingerprint import WeightPrint
 from parity.records import BLOCK, Facts, Schedule, any_block
 from parity.settings import Difference, Input, changed_by, remedy, sentence
-from parity.transforms import bfloat16
+from parity.transforms import as_factor, bfloat16
 
 TABLE_LIMIT = 1e-4
 """Relative L2 by which rotary tables may differ: libraries' sines differ by 5e-7 at 111,600 tokens (measured by
@@ -185,7 +185,7 @@ def _judged_weights(
     elif set(wrong) <= laid_out:
         how = "hold the reference's values in another order"
     elif scaled:
-        how = f"are the reference's times {', '.join(dict.fromkeys(f'{gain:.4g}' for gain in gains.values()))}"
+        how = f"are the reference's times {', '.join(dict.fromkeys(as_factor(gain) for gain in gains.values()))}"
     else:
         how = f"have other values, '{worst}' by {apart[worst]:.1%}" + " in a few places" * (worst in few_values)
     detail = f"{len(wrong)} of {len(a)} parameters {how}: {few(wrong)}"

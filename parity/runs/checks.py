@@ -22,7 +22,7 @@ from parity.compare.result import Check, Failed, Result, SiteDiff
 from parity.floors import Floors
 from parity.hooks.implementations import sentence
 from parity.paths.plan import Ends, Pair, Plan, Side, State, state_of
-from parity.records import LOOP, StepRecords
+from parity.records import ATTENTION, LOOP, StepRecords
 from parity.runs.follow import Following, behind, descend, holding, unobserved, without_held
 from parity.runs.sides import Ready, Sink, counted
 from parity.settings import BITS, NEUTRAL, Difference, Reached, Settings
@@ -170,7 +170,8 @@ def attention(reference: Ends, candidate: Ends) -> Iterator[str]:
 
 def _unmatched(pair: Ready, names: Sequence[str]) -> tuple[str, ...]:
     """The names that a port gave to values and that no module of the reference has, with the nearest."""
-    alone = [name for name in names if name and name not in pair.modules]
+    known = {*pair.modules, *(f"{module}.{ATTENTION}" for module in pair.modules)}
+    alone = [name for name in names if name and name not in known]
     if not alone or len(alone) == len(names):  # where none meets any, nothing is judged, as the note says
         return ()
     shown = []

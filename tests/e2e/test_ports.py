@@ -264,6 +264,14 @@ def tap(name, x):
 """
 
 
+def test_a_port_may_name_what_attention_is_given(tmp_path: Path) -> None:
+    before = "    a = jax.nn.softmax("
+    text = edited(PORT, (before, f'    q = tap(name + ".attention:in.query", q)\n{before}'))
+    result = compare(*write(tmp_path, text), sites="all")
+    assert result.verdict == "pass", result.reason
+    assert not any("meet no module" in note.text for note in result.notes)
+
+
 @pytest.mark.parametrize(
     ("text", "verdict", "said"),
     [
