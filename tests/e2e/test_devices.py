@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli import Ran
-from tests.support.fake_device import WRONG_AT, announce
+from tests.support.cli import Ran, cli
+from tests.support.fake_device import announce
 from tests.support.models import NANO, checkpoint
 
 PORT = """
@@ -32,13 +32,11 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return announce(tmp_path_factory.mktemp("packages"))
 
 
-def run(device: Path, *words: str, **environment: str) -> Ran:
+def run(device: Path, *words: str) -> Ran:
     """`parity run`, where a package has brought the device."""
     paths = f"{device}{os.pathsep}{Path(__file__).parents[2]}"
     command = [sys.executable, "-m", "parity", "run", "--format", "json", "-m", str(checkpoint(NANO)), *words]
-    done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": paths, **environment}, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False)
     return Ran(done.returncode, done.stdout, done.stderr)
 
 
@@ -53,33 +51,71 @@ def test_a_device_without_float64_is_compared_whole(device: Path) -> None:
     assert differing == {"device": "fake", "attention.kernel": "sdpa"}  # flex attention is not for every device
 
 
-def test_a_fault_of_the_device_is_found_at_its_module(device: Path) -> None:
-    done = run(device, "-c", "device=fake", "--sites", "all", "--checks", "logic", **{WRONG_AT: "aten::gelu"})
-    assert done.code == 1, done.err
-    assert done.json["origin"]["introduced"] == "module"
-    assert done.json["origin"]["site"].endswith((".act:out", ".act_fn:out", ".net.0:out")), done.json["origin"]
+SEVERAL = """
+import json, os, sys
+from parity.errors import UsageError
+from parity.paths.live import Host
+from parity.runs.compare import run
+from parity.runs.request import Request, load_ports
+from tests.support.fake_device import WRONG_AT
+from tests.support.lab import quiet
+
+said = {}
+for name, (ours, theirs, port, wrong) in json.loads(sys.argv[2]).items():
+    os.environ[WRONG_AT] = wrong
+    try:
+        openers = Host()
+        ports = load_ports(None, port or None, sys.argv[1], openers)
+        settings = ports.settings(ours, theirs)
+        request = Request(sys.argv[1], *settings, ports=ports, sites="all", checks="logic")
+        found = run(request, quiet, openers=openers)
+        said[name] = found.verdict, str(found.origin and found.origin.key.site), len(found.sites)
+    except UsageError as error:
+        said[name] = "refused", str(error), 0
+print(json.dumps(said), file=open(sys.argv[3], "w"))
+"""
+"""Comparisons in one process, which has loaded the device as torch does: each in its own would import all anew."""
+
+CASES = {
+    "a fault": ([], ["device=fake"], False, "aten::gelu"),
+    "a port": ([], [], True, ""),
+    "no such device": ([], ["device=nonsense"], False, ""),
+    "a reference": (["device=fake"], ["device=fake"], False, ""),
+}
 
 
-def test_a_port_that_moves_itself_to_a_device_stays_there(device: Path, tmp_path: Path) -> None:
-    (tmp_path / "port.py").write_text(textwrap.dedent(PORT))
-    done = run(device, "-p", f"{tmp_path / 'port.py'}:build", "--checks", "logic")
-    assert done.code == 0, done.err
-    assert len(done.json["sites"]) > 50
+@pytest.fixture(scope="module")
+def said(device: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str, int]]:
+    folder = tmp_path_factory.mktemp("devices")
+    (folder / "port.py").write_text(textwrap.dedent(PORT))
+    cases = {n: (*given, f"{folder / 'port.py'}:build" * ported, wrong) for n, (*given, ported, wrong) in CASES.items()}
+    paths = f"{device}{os.pathsep}{Path(__file__).parents[2]}"
+    words = [sys.executable, "-c", SEVERAL, str(checkpoint(NANO)), json.dumps(cases), str(folder / "said.json")]
+    done = subprocess.run(words, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, tuple[str, str, int]] = json.loads((folder / "said.json").read_text())
+    return found
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("name", "verdict", "at"),
     [
-        (("-c", "device=nonsense"), "'device=nonsense': torch has no such device here"),
-        (("-c", "device=Fake!"), "has no value 'Fake!'"),
-        (("-r", "device=fake", "-c", "device=fake"), "floors are measured in float64, which 'fake' does not have"),
+        ("a fault", "fail", (".act:out", ".act_fn:out", ".net.0:out")),
+        ("a port", "pass", ("None",)),
+        ("no such device", "refused", ("'device=nonsense': torch has no such device here",)),
+        ("a reference", "refused", ("floors are measured in float64, which 'fake' does not have",)),
     ],
 )
-def test_a_device_that_cannot_serve_is_refused(device: Path, words: tuple[str, ...], said: str) -> None:
-    done = run(device, *words)
-    assert (done.code, done.out) == (2, "")
-    assert said in done.err
-    assert "Traceback" not in done.err
+def test_what_a_device_computes_or_cannot_is_said(
+    said: dict[str, tuple[str, str, int]], name: str, verdict: str, at: tuple[str, ...]
+) -> None:
+    found, where, sites = said[name]
+    assert (found, any(text in where for text in at)) == (verdict, True), where
+    assert sites > 100 or verdict == "refused"
+
+
+def test_a_device_of_no_name_is_refused() -> None:
+    assert "has no value 'Fake!'" in cli("run", "-c", "device=Fake!", code=2).err
 
 
 def test_the_reductions_of_a_device_are_those_of_the_cpu(device: Path) -> None:

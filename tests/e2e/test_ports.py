@@ -21,7 +21,7 @@ from parity.runs.sides import ready
 from tests.support import linen_port, nnx_port
 from tests.support.cli import cli
 from tests.support.lab import quiet
-from tests.support.ports import check, compare, modules, origin
+from tests.support.ports import check, compare, inside, modules, origin
 from tests.support.tiny_dit import PORT, REFERENCE, write
 
 pytest.importorskip("torchax")
@@ -193,7 +193,7 @@ def test_flax_parameters_are_compared_with_torch_s(
     edits: tuple[tuple[str, str], ...], reason: str, listed: list[str], tmp_path: Path
 ) -> None:
     paths = nnx_port.write(tmp_path, edited(nnx_port.PORT, *edits))
-    result = compare(*paths, "attention.mask=exact", sites="all")
+    result = inside(*paths, "attention.mask=exact", sites="all")
     assert reason in result.reason
     assert [d.place for d in differences(result)] == listed
 
@@ -227,7 +227,7 @@ def test_an_argument_that_hands_on_what_differs_in_an_inner_module_is_no_second_
     paths = write(tmp_path, port)
     inner = ("torch.nn.Linear(1, width)", "torch.nn.Sequential(torch.nn.Linear(1, width))")
     (tmp_path / "model.py").write_text(edited(REFERENCE, inner))
-    result = compare(*paths)
+    result = inside(*paths)
     assert origin(result) == ("fail", "time.0:out")
     assert [d.place for d in differences(result)] == ["time.0"]
 
@@ -235,7 +235,7 @@ def test_an_argument_that_hands_on_what_differs_in_an_inner_module_is_no_second_
 def test_a_fault_of_a_block_that_gives_a_carry_is_one_difference(tmp_path: Path) -> None:
     """Flax's scan wants `(x, None)` of it, torch's block gives `x`."""
     paths = linen_port.write(tmp_path, edited(linen_port.PORT, ("return x + jnp.tanh(", "return x + 1.01 * jnp.tanh(")))
-    result = compare(*paths)
+    result = inside(*paths)
     assert [d.place for d in differences(result)] == ["blocks.*"]
     assert not result.causes
 
@@ -267,7 +267,7 @@ def tap(name, x):
 def test_a_port_may_name_what_attention_is_given(tmp_path: Path) -> None:
     before = "    a = jax.nn.softmax("
     text = edited(PORT, (before, f'    q = tap(name + ".attention:in.query", q)\n{before}'))
-    result = compare(*write(tmp_path, text), sites="all")
+    result = inside(*write(tmp_path, text), sites="all")
     assert result.verdict == "pass", result.reason
     assert not any("meet no module" in note.text for note in result.notes)
 
@@ -304,7 +304,7 @@ def test_a_port_may_name_what_attention_is_given(tmp_path: Path) -> None:
     ids=["no names", "no calls", "no taps", "names within blocks", "some names"],
 )
 def test_port_whose_names_meet_nothing_is_told_so(text: str, verdict: str, said: str, tmp_path: Path) -> None:
-    result = compare(*write(tmp_path, text))
+    result = inside(*write(tmp_path, text))
     assert result.verdict == verdict
     assert said in " ".join([result.reason, *(n.text for n in result.notes)])
     if verdict == "fail":
@@ -315,7 +315,7 @@ def test_port_whose_names_meet_nothing_is_told_so(text: str, verdict: str, said:
 def test_a_fault_is_placed_at_what_a_port_names_though_it_is_not_observed(tmp_path: Path) -> None:
     imports = ("import Port, tap", f"import Port\nfrom parity.port import tap as named\n{WITHIN}")
     fault = ('linear(w, name + ".qkv", h)', '1.01 * linear(w, name + ".qkv", h)')
-    result = compare(*write(tmp_path, edited(PORT, imports, fault)))
+    result = inside(*write(tmp_path, edited(PORT, imports, fault)))
     assert origin(result) == ("fail", "blocks.0.qkv:out")
     assert [d.place for d in differences(result)] == ["blocks.0.qkv"]
 
@@ -556,7 +556,7 @@ def test_a_block_that_shares_what_no_port_hands_out_with_another_has_a_fault_of_
         'tap("time", linear(w, "time", inputs["timestep"][:, None]))',
         'linear(w, "time", inputs["timestep"][:, None])',
     )
-    result = compare(*write(tmp_path, edited(PORT, *FEW, fault, time)))
+    result = inside(*write(tmp_path, edited(PORT, *FEW, fault, time)))
     assert [d.place for d in differences(result)] == ["blocks.*"]
 
 
@@ -611,7 +611,7 @@ def build(case):
 def test_a_stream_that_no_port_hands_out_is_one_difference(factor: str, listed: str, tmp_path: Path) -> None:
     """The next blocks differ by what the first has made of it."""
     (tmp_path / "model.py").write_text(STREAMS.replace("FACTOR", factor))
-    result = compare(f"{tmp_path / 'model.py'}:reference", f"{tmp_path / 'model.py'}:build")
+    result = inside(f"{tmp_path / 'model.py'}:reference", f"{tmp_path / 'model.py'}:build")
     assert [d.place for d in differences(result)] == [listed][: bool(listed)]
 
 
@@ -689,7 +689,7 @@ def test_what_a_value_that_agrees_was_made_by_is_not_in_doubt(
     """A block makes its modulation itself, and hands out what its modules give; tokens are a convolution's pixels."""
     text = MODULATED.replace("TIME", time).replace(" B *", f" {b} *").replace(" C *", f" {c} *").replace("OUT", out)
     (tmp_path / "model.py").write_text(text)
-    result = compare(f"{tmp_path / 'model.py'}:reference", f"{tmp_path / 'model.py'}:build")
+    result = inside(f"{tmp_path / 'model.py'}:reference", f"{tmp_path / 'model.py'}:build")
     assert [d.place for d in differences(result)] == listed
     assert result.origin is None or result.origin.key.module == listed[0].replace("*", "0")
 
@@ -697,7 +697,7 @@ def test_what_a_value_that_agrees_was_made_by_is_not_in_doubt(
 def test_what_was_compared_before_the_block_that_is_looked_at_is_named(tmp_path: Path) -> None:
     """The closer look observes that block alone, and the port names its output alone."""
     fault = ("return tap(name, x + gate", 'return tap(name, (1.01 if "1" in name else 1) * x + gate')
-    result = compare(*write(tmp_path, edited(PORT, *FEW, fault)))
+    result = inside(*write(tmp_path, edited(PORT, *FEW, fault)))
     assert origin(result) == ("fail", "blocks.1:out")
     assert "its own inputs were not compared, blocks.0 output (step 0, cond) before it matches" in result.reason
 
@@ -706,7 +706,7 @@ def test_what_was_compared_before_the_block_that_is_looked_at_is_named(tmp_path:
 def test_prediction_is_taken_from_what_a_model_returns(returned: str, tmp_path: Path) -> None:
     """As Flax models do: a tuple, or a dict with `return_dict=True`."""
     made = returned.replace("OUT", OUT.removeprefix("return "))
-    assert compare(*write(tmp_path, edited(PORT, (OUT, f"return {made}")))).verdict == "pass"
+    assert inside(*write(tmp_path, edited(PORT, (OUT, f"return {made}")))).verdict == "pass"
 
 
 # --- ports that misbehave

@@ -43,6 +43,11 @@ def compare(
     return run(Request(model or "model", ours, theirs, ports=ports, **options), quiet)
 
 
+def inside(reference: str | None, candidate: str | None, *settings: str, **options: Any) -> Result:
+    """`compare` in this process, half the time: for what the judge makes of a port, not of what a port may do."""
+    return compare(reference, candidate, *settings, openers=Host(), **options)
+
+
 def port(folder: Path, text: str, function: str = "build") -> str:
     """Write a port; returns its `FILE:FUNCTION`."""
     (folder / "port.py").write_text(text)
