@@ -159,9 +159,8 @@ def _narrow(sites: list[SiteDiff]) -> None:
 
 def _is_wide(d: SiteDiff) -> bool:
     """Whether a module's output, not the model's, is further away than a dtype moves it, within its floor."""
-    inside = d.key.stage == LOOP_STAGE and not d.key.is_input and d.key.module not in ("", LOOP)
-    wide = WIDEST < d.distance.floor < math.inf and d.distance.rel_l2 > L2_LIMIT * WIDEST
-    return inside and wide and d.verdict == "pass"
+    wide = WIDEST < d.distance.floor < math.inf and d.distance.rel_l2 > L2_LIMIT * WIDEST and d.verdict == "pass"
+    return wide and d.key.stage == LOOP_STAGE and not d.key.is_input and d.key.module not in ("", LOOP)
 
 
 def _tell_apart(sites: list[SiteDiff]) -> None:
