@@ -269,7 +269,8 @@ def mask_cause(reference: Call, candidate: np.ndarray, module: str) -> Cause | N
         if left <= most:
             detail = f"attention under it leaves {left:.1e} of the candidate's output at {module}"
             exact = "exact" if setting else ""
-            return measured(what, setting, exact, mistaken, left, detail=detail)
+            fix = remedy(setting) if mistaken == "none" else ""
+            return measured(what, setting, exact, mistaken, left, detail=detail, fix=fix)
     return None
 
 
@@ -341,7 +342,7 @@ def _scales(
         ("are scaled twice", width**-0.5),
         ("are scaled by the width of all heads, not of one", logits.shape[1] ** -0.5),
     ):
-        yield f"the logits of the attention {how}", "", "", factor * logits + mask
+        yield f"the logits of the attention {how}: divide them by the root of {width}", "", "", factor * logits + mask
 
 
 def _causal(keys: int) -> np.ndarray:
