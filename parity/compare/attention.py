@@ -7,10 +7,10 @@ n = Z (1 / g - 1) is one and the same integer at all of them, and no other fault
 
 A mask is no value of a module: where one is lost, every input of the attention call agrees and its output does not,
 whatever the model. A mask of keys, the same for every query and head, gives each key i a weight m_i beside its softmax,
-so that sum_i m_i exp(l_i) (v_i - out) = 0 for every query and head. The least eigenvector of that system is the
-reference's mask, alone or with a causal one; it counts only where attention under it gives the reference's output. The
-candidate's output is then compared with attention under each mistake that is made with such a mask; the one that gives
-it is named. What none gives is not named.
+so that sum_i m_i exp(l_i) (v_i - out) = 0 for every query and head. The least eigenvector of that system is the mask,
+alone or with a causal one; it counts only where attention under it gives the output. So each side's mask is found, the
+candidate's under each scale that is mistaken for the right one, and what differs between the two is named. What no mask
+gives is not named.
 
 numpy, from values that were held whole. Cost of a mask: K x K sums for K keys over as many queries as determine them;
 calls of more than `MOST` keys are left out.
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -210,10 +210,11 @@ logit is then that of the negative mean."""
 
 def _count(branch: str, ours: Mapping[str, np.ndarray], out: np.ndarray, tokens: int, how: How) -> Phantoms:
     q, k, ref = ours["in.query"], ours["in.key"], ours["out"]
-    # Rows of a frame that are padding are held as zeros.
-    true = np.abs(k).sum(axis=(1, 2)) > 0
+    # Rows of a frame that are padding are held as zeros; a recording's are as the model has them.
     asks = np.abs(ref).sum(axis=(1, 2)) > 0
-    if len(asks) == len(true):  # a recording's padded keys are as the model has them: who asks no key is none
+    way = _way(_logits(ours), ours["in.value"], ref, asks) if "in.value" in ours and _fits(ours, ref) else None
+    true = (np.abs(k).sum(axis=(1, 2)) > 0) & (True if way is None or way.causal else way.reads)
+    if len(asks) == len(true):  # who asks no key is none
         true &= asks
     q, k, ref, out = q[asks], k[true], ref[asks], out[asks]
     padded, smooth = tokens - int(true.sum()), how != "plain"
@@ -249,29 +250,94 @@ Call = Mapping[str, np.ndarray]
 
 
 def mask_cause(reference: Call, candidate: np.ndarray, module: str) -> Cause | None:
-    """The mistake with a mask of keys that gives the candidate's output; None where none does, or there is no mask.
+    """The mistakes with mask and scale that give the candidate's output; None where none do, or there is no mask.
 
     Args:
         reference: the call's values. candidate: its output on the other side. module: the call's site.
     """
     if not _fits(reference, candidate):
         return None
-    logits = np.einsum("qhd,khd->qhk", reference["in.query"], reference["in.key"])
-    logits /= math.sqrt(reference["in.key"].shape[-1])
-    value, out = reference["in.value"], reference["out"]
-    asks = np.abs(out).sum(axis=(1, 2)) > 0  # padded queries may read nothing
-    found = _reads(logits, value, out, asks)
-    if found is None:
+    asks = np.abs(reference["out"]).sum(axis=(1, 2)) > 0  # padded queries may read nothing
+    ours = _way(_logits(reference), reference["in.value"], reference["out"], asks)
+    if ours is None:
         return None
-    most = min(EXACT, LEFT * apart(out[asks], candidate[asks]))
-    for what, setting, mistaken, scores in (*_mistakes(logits, *found), *_scales(logits, *found, value.shape[-1])):
-        left = apart(candidate[asks], _attention(scores, value)[asks])
-        if left <= most:
-            detail = f"attention under it leaves {left:.1e} of the candidate's output at {module}"
-            exact = "exact" if setting else ""
-            fix = remedy(setting) if mistaken == "none" else ""
-            return measured(what, setting, exact, mistaken, left, detail=detail, fix=fix)
+    most = min(EXACT, LEFT * apart(reference["out"][asks], candidate[asks]))
+    width, heads = reference["in.query"].shape[-1], reference["in.query"].shape[1]
+    for scale, factor in _SCALES.items():
+        logits = factor(width, heads) * _logits(reference)
+        theirs = _way(logits, reference["in.value"], candidate, asks, most, ours.reads)
+        if theirs is not None:
+            advice = f"the logits {scale}: divide them by the root of {width}" if scale else ""
+            return _named(ours, theirs, advice, module)
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How an attention comes to its output.
+
+    Attributes:
+        reads: the keys that are read, bool [keys]. causal: whether of them only those up to the query's own. added:
+            whether instead a mask of ones and zeros is added to the logits. left: the share of the output that is not.
+    """
+
+    reads: np.ndarray
+    causal: bool
+    left: float
+    added: bool = False
+
+
+_SCALES: Mapping[str, Callable[[int, int], float]] = {
+    "": lambda width, heads: 1.0,
+    "are not scaled": lambda width, heads: width**0.5,
+    "are scaled twice": lambda width, heads: width**-0.5,
+    "are scaled by the width of all heads, not of one": lambda width, heads: heads**-0.5,
+}
+"""Mistakes with the scale, none first -> the factor that is too much, of a head's width and the number of heads."""
+
+
+def _named(ours: Way, theirs: Way, scale: str, module: str) -> Cause | None:
+    """What another way does otherwise; None where that is nothing."""
+    how, mask = _of_masks(ours.reads, theirs)
+    causal = "the attention is causal: each query reads only the keys up to its own" if theirs.causal else ""
+    causal = "the attention is not causal, and the reference's is" if ours.causal and not theirs.causal else causal
+    said = [*filter(None, (mask, causal if ours.causal != theirs.causal else "", scale))]
+    if not said:
+        return None
+    setting = "attention.mask" if mask else ""
+    detail = f"attention so leaves {theirs.left:.1e} of the candidate's output at {module}"
+    fix = remedy(setting) if how == "none" else ""
+    return measured("; ".join(said), setting, "exact" if setting else "", how, theirs.left, detail=detail, fix=fix)
+
+
+def _of_masks(reads: np.ndarray, theirs: Way) -> tuple[str, str]:
+    """What was done to a mask, as a value of its setting and in words; both empty where it is the same."""
+    other, keys, valid = theirs.reads, len(reads), int(reads.sum())
+    if theirs.added:
+        return "added", "the mask is added to the logits as ones and zeros: make it boolean, or zero and minus infinity"
+    differ = np.flatnonzero(reads != other)
+    if not differ.size:
+        return "", ""
+    first, last = int(differ[0]), int(differ[-1])
+    if other.all():
+        text = f"{keys - valid} of {keys} keys that the reference masks are read: the mask is not applied"
+        return "none", text
+    for which, place in (("first", np.arange(keys) < valid), ("last", np.arange(keys) >= keys - valid)):
+        if np.array_equal(other, place):
+            return which, f"the {which} {valid} keys are read, whichever the mask lets through"
+    if differ.size == last - first + 1 and len({*reads[differ].tolist()}) == 2:
+        where = "" if differ.size == keys else f" of keys {first} to {last}"
+        return "inverted", f"the mask{where} is inverted: what the reference masks there is read, and nothing else"
+    for far, ahead in (("far", other[1:] == reads[:-1]), ("early", other[:-1] == reads[1:])):
+        if ahead.all():
+            return "shifted", f"the mask lies one key too {far}"
+    more, less = int((other & ~reads).sum()), int((reads & ~other).sum())
+    return "another", f"another mask: it lets {more} keys through that the reference masks, and masks {less} others"
+
+
+def _logits(call: Call) -> np.ndarray:
+    """Float64 [queries, heads, keys]."""
+    return np.einsum("qhd,khd->qhk", call["in.query"], call["in.key"]) / math.sqrt(call["in.key"].shape[-1])
 
 
 def _fits(call: Call, candidate: np.ndarray) -> bool:
@@ -281,17 +347,32 @@ def _fits(call: Call, candidate: np.ndarray) -> bool:
     return whole and heads and value.shape[2] == out.shape[2] and out.shape == candidate.shape and len(key) <= MOST
 
 
-def _reads(logits: np.ndarray, value: np.ndarray, out: np.ndarray, asks: np.ndarray) -> tuple[np.ndarray, bool] | None:
-    """Which keys the reference reads, and whether only those up to the query's own; None where neither is its way."""
+def _way(
+    logits: np.ndarray,
+    value: np.ndarray,
+    out: np.ndarray,
+    asks: np.ndarray,
+    most: float = EXACT,
+    added: np.ndarray | None = None,
+) -> Way | None:
+    """How these logits give an output; None where neither a mask of keys, nor a causal one beside it, does.
+
+    Args:
+        most: share of the output that may be left. added: a mask that may be added as ones and zeros.
+    """
     for causal in (False, True) if logits.shape[0] == logits.shape[2] else (False,):
-        reads = _mask((logits + _causal(len(logits)) if causal else logits)[asks], value, out[asks])
-        if reads is not None:
-            return reads, causal
+        scores = (logits + _causal(len(logits)) if causal else logits)[asks]
+        reads = _mask(scores, value, out[asks])
+        left = apart(out[asks], _attention(np.where(reads, scores, -np.inf), value))
+        if left <= most:
+            return Way(reads, causal, left)
+        if added is not None and (left := apart(out[asks], _attention(scores + added, value))) <= most:
+            return Way(added, causal, left, added=True)
     return None
 
 
-def _mask(logits: np.ndarray, value: np.ndarray, out: np.ndarray) -> np.ndarray | None:
-    """Which keys the reference reads; None where its output is no attention under one mask for all."""
+def _mask(logits: np.ndarray, value: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """Which keys are read, where an output is attention under one mask for all."""
     rows, heads, keys = logits.shape
     every = np.ones(keys, dtype=bool)
     if apart(out, _attention(logits, value)) <= EXACT:
@@ -304,45 +385,8 @@ def _mask(logits: np.ndarray, value: np.ndarray, out: np.ndarray) -> np.ndarray 
             part = weights[head][:, None] * (value[:, head] - out[row, head])
             system += part @ part.T
     least = np.linalg.eigh(system)[1][:, 0]
-    reads = least / least[np.argmax(np.abs(least))] > 0.5
-    agrees = apart(out, _attention(np.where(reads, logits, -np.inf), value)) <= EXACT
-    return reads if agrees else None
-
-
-def _mistakes(logits: np.ndarray, reads: np.ndarray, causal: bool) -> Iterator[tuple[str, str, str, np.ndarray]]:
-    """(what it is, setting, its value, the logits with it) of each mistake with a mask."""
-    keys, valid = len(reads), int(reads.sum())
-    place, mask = np.arange(keys), "attention.mask"
-    own = logits + _causal(keys) if causal else logits
-    if causal:
-        yield "the attention is neither causal nor masked, and the reference's is", mask, "none", logits
-        yield "the attention is not causal, and the reference's is", "", "", logits + _only(reads)
-    if valid < keys:
-        out_of = f"{keys - valid} of {keys} keys that the reference masks are read: the mask is not applied"
-        yield out_of, mask, "none", own
-        added = "the mask is added to the logits as ones and zeros: make it boolean, or zero and minus infinity"
-        yield added, mask, "added", own + reads
-        inverted = "the mask is inverted: only the keys that the reference masks are read"
-        yield inverted, mask, "inverted", own + _only(~reads)
-        for which, others in (("first", place < valid), ("last", place >= keys - valid)):
-            text = f"the {which} {valid} keys are read, whichever the mask lets through"
-            yield text, mask, which, own + _only(others)
-    if len(logits) == keys and not causal:
-        text = "the attention is causal: each query reads only the keys up to its own"
-        yield text, "", "", logits + _causal(keys) + _only(reads)
-
-
-def _scales(
-    logits: np.ndarray, reads: np.ndarray, causal: bool, width: int
-) -> Iterator[tuple[str, str, str, np.ndarray]]:
-    """The same of each mistake with the scale of the logits; `width`: of a head."""
-    mask = _only(reads) + (_causal(len(reads)) if causal else 0.0)
-    for how, factor in (
-        ("are not scaled", width**0.5),
-        ("are scaled twice", width**-0.5),
-        ("are scaled by the width of all heads, not of one", logits.shape[1] ** -0.5),
-    ):
-        yield f"the logits of the attention {how}: divide them by the root of {width}", "", "", factor * logits + mask
+    reads: np.ndarray = least / least[np.argmax(np.abs(least))] > 0.5
+    return reads
 
 
 def _causal(keys: int) -> np.ndarray:

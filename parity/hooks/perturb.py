@@ -1,14 +1,14 @@
 """Monte Carlo rounding: what another correct implementation's rounding could do, sampled on the reference.
 
-Every module's inputs, outputs and parameters move by one unit in the last place, up or down at random. The tensors that
-the model itself is given stay: nobody computes them here, both sides hold the same bits, and a large frequency may
-multiply the ulp of a coordinate (LTX-2's rotary tables). In modules without parameters or children (rotary and time
-embeddings, activations) the results of elementary functions move too, and sums of products: IEEE 754 rounds a sum and a
-product alike everywhere, but not sin, exp or pow, and says no order; rotary tables come from constants, where nothing
-at the module's boundary could show that another library's differ. (Measured on HunyuanVideo-1.5's rotary table of
-111,600 tokens: XLA is 4.9e-7 from torch, where boundaries alone sample 7e-8.) In any other module those of vectors
-move: frequencies that its own forward makes, whose ulp a timestep of 1000 multiplies. (Z-Image's time embedding is no
-module: torch and XLA are 2.1e-6 apart, and 3.1e-6 from the exact one.)
+Every module's inputs, outputs, parameters and own tables move by one unit in the last place, up or down at random. The
+tensors that the model itself is given stay: nobody computes them here, both sides hold the same bits, and a large
+frequency may multiply the ulp of a coordinate (LTX-2's rotary tables). In modules without parameters or children
+(rotary and time embeddings, activations) the results of elementary functions move too, and sums of products: IEEE 754
+rounds a sum and a product alike everywhere, but not sin, exp or pow, and says no order; rotary tables come from
+constants, where nothing at the module's boundary could show that another library's differ. (Measured on
+HunyuanVideo-1.5's rotary table of 111,600 tokens: XLA is 4.9e-7 from torch, where boundaries alone sample 7e-8.) In any
+other module those of vectors move: frequencies that its own forward makes, whose ulp a timestep of 1000 multiplies.
+(Z-Image's time embedding is no module: torch and XLA are 2.1e-6 apart, and 3.1e-6 from the exact one.)
 
 float64 that a model computes by itself (frequencies of a time embedding) is narrowed to float32, which is all that JAX
 has unless told otherwise.
@@ -117,6 +117,12 @@ def _is_mask(x: torch.Tensor) -> bool:
         return first in (0.0, 1.0) and bool(((x == 0) | (x == 1)).all())
 
 
+def _is_whole(x: torch.Tensor) -> bool:
+    """Whether a tensor holds whole numbers alone: positions, ones and zeros."""
+    with torch._C.DisableTorchFunction():
+        return bool((x.detach() == x.detach().round()).all())
+
+
 class _Run:
     """The draw in use, the parameters set aside while their module is called, and what the model was given."""
 
@@ -125,7 +131,7 @@ class _Run:
         self.narrow: torch.dtype | None = None  # of the call that is going on, where it is in 16 bits
         self.generators: dict[torch.device, torch.Generator] = {}
         self.given: dict[int, torch.Tensor] = {}  # by the storage that a view of it has too
-        self.aside: list[tuple[torch.nn.Module, dict[str, Any], dict[str, tuple[Any, Any]]]] = []
+        self.aside: list[tuple[torch.nn.Module, dict[str, Any], list[tuple[dict[str, Any], str, Any, Any]]]] = []
         self.lent: list[list[tuple[torch.Tensor, torch.Tensor, int]]] = []
         self.around = contextlib.ExitStack()  # a call of the model
         self.owns: list[bool] = []  # of the calls that are going on, the innermost last
@@ -270,15 +276,31 @@ class _Run:
             return (out + SUM * math.sqrt(terms) * size * draw).to(out.dtype)
 
     def swap(self, module: torch.nn.Module) -> None:
-        before = dict(module._parameters)
-        tables = {n: (x, self.widened(x)) for n, x in module._buffers.items() if self.wide and _is(x, *HALF)}
+        before, tables = dict(module._parameters), [*self.tables(module)]
         self.aside.append((module, before, tables))
-        module._buffers.update({name: wide for name, (_, wide) in tables.items()})
+        for holder, name, _, moved in tables:
+            holder[name] = moved
         for name, parameter in before.items():
             there = parameter is not None and not parameter.is_meta  # or its own hook brings it, and takes it away
             if parameter is not None and there and _is(parameter, *HALF, torch.float32, torch.float64):
                 moved = self.ulp(self.widened(parameter.data))
                 module._parameters[name] = torch.nn.Parameter(moved, requires_grad=False)
+
+    def tables(self, module: torch.nn.Module) -> Iterator[tuple[dict[str, Any], str, torch.Tensor, torch.Tensor]]:
+        """What a module holds beside its parameters (where, its name, the tensor), and what stands there instead.
+
+        Tables that no checkpoint gives are made by each implementation, as rotary ones in `__init__`: they move, but
+        for whole numbers, which are exact.
+        """
+        given = module._buffers.keys() - module._non_persistent_buffers_set
+        holders: tuple[tuple[dict[str, Any], set[str]], ...] = (module._buffers, given), (vars(module), set())
+        for holder, exact in holders:
+            for name, x in holder.items():
+                if _is(x, *HALF, torch.float32, torch.float64) and not x.is_meta:
+                    wide = self.widened(x)
+                    moved = wide if name in exact or _is_whole(x) else self.ulp(wide)
+                    if moved is not x:
+                        yield holder, name, x, moved
 
     def enter(self, own: bool) -> None:
         """The begin of a module's call, within which elementary functions move."""
@@ -317,9 +339,9 @@ class _Run:
         if self.aside and self.aside[-1][0] is module:
             _, parameters, tables = self.aside.pop()
             module._parameters.update(parameters)
-            for name, (before, wide) in tables.items():
-                if module._buffers.get(name) is wide:  # what the module has put there itself stays
-                    module._buffers[name] = before
+            for holder, name, before, moved in tables:
+                if holder.get(name) is moved:  # what the module has put there itself stays
+                    holder[name] = before
 
     def restore_all(self) -> None:
         while self.aside:

@@ -69,7 +69,11 @@ LITTLE["out"] = again(LITTLE, only(READS))
         (CALL, again(CALL, only(np.arange(KEYS) < READS.sum())), "first"),
         (SQUARE, again(SQUARE, CAUSAL), ""),  # causal is no mask of keys
         (LITTLE, 1.0005 * LITTLE["out"], None),  # a mask of little effect explains no other error
-        (CALL, again(CALL, only(np.arange(KEYS) % 5 != 2)), None),  # some other mask, bias, scale
+        (CALL, again(CALL, only(np.arange(KEYS) % 5 != 2)), "another"),
+        (CALL, again(CALL, only(np.roll(READS, 1))), "shifted"),
+        (CALL, again(CALL, only(np.where(np.arange(KEYS) < 15, READS, ~READS))), "inverted"),  # that of the text alone
+        (CALL, again({**CALL, "in.query": DIM**0.5 * CALL["in.query"]}, 0.0), "none"),  # and not scaled
+        (CALL, again(CALL, READS.astype(float)), "added"),
         (CALL, again(CALL, np.random.default_rng(1).standard_normal(KEYS)), None),
         ({**CALL, "in.key": CALL["in.key"] * np.nan}, CALL["out"], None),
     ],
@@ -78,6 +82,13 @@ def test_a_mistaken_mask_is_named(call: Call, out: np.ndarray, candidate: str | 
     found = mask_cause(call, out.astype(np.float32), MODULE)
     assert (None if found is None else found.candidate) == candidate
     assert found is None or found.setting == ("attention.mask" if candidate else "")
+
+
+def test_two_mistakes_of_one_call_are_named_together() -> None:
+    twice = {**SQUARE, "in.query": DIM**-0.5 * SQUARE["in.query"]}
+    found = mask_cause(SQUARE, again(twice, CAUSAL), MODULE)
+    assert found is not None
+    assert [text in found.cause for text in ("is causal", "scaled twice", "mask")] == [True, True, False]
 
 
 @pytest.mark.parametrize("bias", [0.0, READS.astype(float), only(~READS)], ids=["left out", "added", "inverted"])
@@ -119,6 +130,16 @@ def test_another_scale_is_named(call: Call, factor: float, how: str | None) -> N
 # --- phantom keys ----------------------------------------------------------------------------------------------
 
 IMAGE, TEXT = 40, 24
+
+
+def test_padded_keys_of_a_recording_are_no_true_ones() -> None:
+    """A script's are as its model has them, and its padded queries compute: its mask says which are read."""
+    (q, k, v), padded = draw(*[(KEYS, HEADS)] * 3), int((~READS).sum())
+    zeroed = [x * READS[:, None, None] for x in (k, v)]
+    reference = held(query=q, key=k, value=v, out=attention(q, k, v, only(READS)))
+    (found,) = counted(reference, held(out=attention(q, *zeroed)))
+    assert found.is_certain
+    assert found.meaning().startswith(f"its {padded} padded text tokens")
 
 
 def counted(reference: list[Record], candidate: list[Record]) -> tuple[Phantoms, ...]:

@@ -248,6 +248,34 @@ def test_made_frequencies_move(make: Callable[[], torch.Tensor], has_children: b
 # --- nothing is left behind ------------------------------------------------------------------------------------
 
 
+class Tables(torch.nn.Module):
+    """One that the checkpoint gives, and others that its `__init__` makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        made = torch.exp(-torch.arange(8.0))
+        self.register_buffer("given", made)
+        self.register_buffer("made", made.clone(), persistent=False)
+        self.register_buffer("positions", torch.arange(8.0), persistent=False)
+        self.plain, self.seen = made.clone(), dict[str, torch.Tensor]()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen = {name: getattr(self, name).clone() for name in ("given", "made", "positions", "plain")}
+        return x
+
+
+def test_tables_that_no_checkpoint_gives_move() -> None:
+    """Another implementation makes them by itself: Kandinsky 5's are an attribute and buffers."""
+    module = Tables()
+    before = {name: getattr(module, name) for name in ("given", "made", "positions", "plain")}
+    with perturbed(module, 0):
+        module(torch.ones(2, 2))
+    moved = {name for name, x in module.seen.items() if not torch.equal(x, before[name])}
+    assert moved == {"made", "plain"}
+    assert all((module.seen[name] - before[name]).abs().max() < 2e-7 for name in moved)
+    assert all(getattr(module, name) is x for name, x in before.items())
+
+
 @pytest.mark.parametrize("fails", ["no", "caught within", "caught outside"])
 def test_parameters_and_hooks_are_restored(fails: str) -> None:
     module, x = Outer(fails=fails != "no"), values(4, 4)
