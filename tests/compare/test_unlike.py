@@ -190,6 +190,20 @@ def test_a_table_that_the_model_makes_once_may_lie_otherwise(after: float, verdi
     assert {found[f"cond/{site}"].verdict for site in table} == {verdict}
 
 
+@pytest.mark.parametrize(
+    ("between", "output", "verdict"), [(0.5, 0.5, "not compared"), (1e4, 0.5, "fail"), (0.5, 1e4, "fail")]
+)
+def test_tokens_may_stand_otherwise_in_all_blocks(between: float, output: float, verdict: str) -> None:
+    """Rows first instead of frames first: put back before the output, which agrees, as does what no row order is in."""
+    walk = Walk()
+    for block in ("blocks.0:out", "blocks.1:out"):
+        walk.pair(tensor(block, X), tensor(block, TURNED))
+    walk.site("temb:out", between)
+    walk.site(":out", output)
+    found = walk.judge(Judge(port=True))
+    assert {found[f"cond/blocks.{i}:out"].verdict for i in (0, 1)} == {verdict}
+
+
 def test_what_is_called_next_need_not_read_what_is_in_another_order() -> None:
     """Two heads that change places in the queries: keys are made of the same input."""
     walk = Walk()
