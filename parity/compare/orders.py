@@ -4,9 +4,10 @@ A right port may have the image before the text in its attention, or the columns
 That is no fault if the next values that are compared match again: the output of the nearest module around it, or, of
 what an attention call is given and gives, the input of the module called next. The output of a module that only hands
 on its input (a gate of zero) shows nothing, and the whole model's output is so far away that it counts only where the
-port's parameters lie otherwise too, or where all between agrees, or is in another order as well: a rotary table that is
-laid out otherwise, tokens that stand otherwise in all blocks. Nothing is fitted: what reads a value decides. A batch may have its branches in
-another order, and what holds several at once too.
+port's parameters lie otherwise too, or for what the model makes once and what its blocks hand on where all between
+agrees, or is in another order as well: a rotary table that is laid out otherwise, tokens that stand otherwise in all
+blocks. Nothing is fitted: what reads a value decides. A batch may have its branches in another order, and what holds
+several at once too.
 """
 
 from __future__ import annotations
@@ -127,7 +128,8 @@ class Around:
             return False
         if self._agrees[key.branch, around] and (around or self.laid_out) and not self.hands_on(key.branch, around):
             return True
-        if around == "" and self._agrees[key.branch, around]:  # all that was made of it stands beside that
+        handed_on = "." not in key.module or key.module.rpartition(".")[2].isdecimal()  # by the model, or by a block
+        if handed_on and self._agrees[key.branch, around]:
             later = (d for d in self.sites[i + 1 :] if d.key.branch in (key.branch, "") and all(d.dtypes))
             return all(d.verdict != "pass" or _agrees(d) or d.key in self.turned for d in later)
         if key.module.rpartition(".")[2] != ATTENTION:
