@@ -182,6 +182,12 @@ def _named(glob: str, paths: list[str]) -> tuple[list[str], bool]:
     return found, attention and any(fnmatch.fnmatchcase(f"{p}.{ATTENTION}", module_glob) for p in paths)
 
 
+def meets(glob: str, paths: list[str]) -> bool:
+    """Whether a glob names a module, or attention calls of one."""
+    found, attention = _named(glob, paths)
+    return bool(found) or attention
+
+
 def _expand(glob: str, paths: list[str]) -> list[str]:
     found, attention = _named(glob, paths)
     if not found and not attention:

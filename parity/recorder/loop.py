@@ -21,6 +21,7 @@ import torch
 from parity.errors import UsageError, summary
 from parity.hooks.methods import all_of, replaced, watched
 from parity.hooks.reduce.on_torch import widen16
+from parity.hooks.sites import matches
 from parity.port import listening
 from parity.recorder.rerun import Again
 from parity.records import FRAMES, LOOP, LOOP_STAGE, SCHEDULE, Key, Record
@@ -258,7 +259,10 @@ class Loop:
                     call = self._named[counted]
                     self._named[counted] += 1
                     key = Key(LOOP_STAGE, self.steps.number, branch, f"{module}:{port or 'out'}", call)
-                    self.steps.part.append(replace(value_record(key, piece, _dtype(x)), value=None))
+                    record = value_record(key, piece, _dtype(x))
+                    held = [glob for glob in self.recording.asked.values if matches(glob, key.module, key.port)]
+                    self.recording.met.update(held)
+                    self.steps.part.append(record if held else replace(record, value=None))
 
         with listening(named):
             yield

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 import torch
@@ -41,7 +41,8 @@ class Recording:
             observe the same their collectives are never left, though nothing is written.
         quiet: whether the user is shown nothing of it: a run again, of weights that the first recorded.
         failed: what ended it before the script's end; empty for nothing. whole: whether it is written, to its end.
-        calls: of the pipeline, so that they can be made again; None where they are not. kind: where the tensors lie.
+        calls: of the pipeline, so that they can be made again; None where they are not. met: globs of `values` that
+            named something. kind: where the tensors lie.
         steps: what is recorded so far.
     """
 
@@ -53,6 +54,7 @@ class Recording:
     stopped: bool = False
     whole: bool = False
     calls: list[Again] | None = None
+    met: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         parts, self._one_at_a_time, self._process = self.asked.parts, threading.RLock(), os.getpid()
@@ -420,6 +422,8 @@ def _finish(recording: Recording, complete: bool) -> None:
     if recording.steps.before:
         calls = f"{recording.steps.before} call{'s' if recording.steps.before > 1 else ''}"
         say(f"left out: {calls} before the first step's, on other latents")
+    if unmet := [glob for glob in recording.asked.values if glob not in recording.met]:
+        say(f"values: no module and no name of a parity.tap matches '{unmet[0]}'")
     if recording.steps.unlike:
         say("left out: a call whose rows are videos of one noise, and were taken for branches: seed them apart")
     say(f"{what} recorded to {recording.where}{state}; compare: {typed_command('parity', 'diff', *both)}")

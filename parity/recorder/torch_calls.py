@@ -27,7 +27,7 @@ from parity.hooks.attach import attached, watching
 from parity.hooks.methods import replaced
 from parity.hooks.reduce.on_torch import TorchReducer, is_split, to_numpy, torch_records
 from parity.hooks.rows import MaskedRows, Masks, NoRows, let_through
-from parity.hooks.sites import SitePlan, plan_sites
+from parity.hooks.sites import SitePlan, meets, plan_sites
 from parity.hooks.tap import Reducer, Tap, by_branch, rows_of
 from parity.hooks.torchtools import ORIGINAL, eagerly, entry_of, leaves, mapped, module_tree, prediction_of
 from parity.recorder.rerun import Again, Memory
@@ -121,7 +121,9 @@ class Calls:
         self.kind, self.steps = self.recording.kind, self.recording.steps
         self.branches = Branches(asked.parts.guided, asked.branches, self.steps)
         self.modules = ["", *module_tree(self.model)]
-        self.plan: SitePlan = plan_sites(self.modules, asked.sites, asked.values)
+        met = tuple(glob for glob in asked.values if meets(glob, self.modules))  # the others may name taps
+        self.recording.met.update(met)
+        self.plan: SitePlan = plan_sites(self.modules, asked.sites, met)
         self.whole = not any(is_split(x) for x in self.model.parameters())
 
     @contextlib.contextmanager

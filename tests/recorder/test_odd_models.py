@@ -593,3 +593,19 @@ def test_condition_channels_of_a_branch_lie_behind_the_latents(frames_first: boo
     golden(tmp_path / "gpu", lambda s: call(s, [0, 1]), model, once=False)
     golden(tmp_path / "tpu", lambda s: call(s, [1, 0]), model)
     assert diff(tmp_path / "gpu", tmp_path / "tpu").verdict == "pass"
+
+
+def test_values_may_be_of_what_a_port_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One of JAX that a script wraps has no modules; its attention is what it names so."""
+
+    model = Timed()
+
+    def call() -> None:
+        model(X, 900.0)
+        parity.tap("blocks.0.attention:in.query", X)
+        parity.tap("named", X)
+
+    recorded(tmp_path / "g", call, transformer=model, values=["*.attention", "blocks.7"])
+    held = {r.key.site for r in Golden.open(tmp_path / "g").read_step(0).records if isinstance(r.value, np.ndarray)}
+    assert {site for site in held if site.startswith(("blocks", "named"))} == {"blocks.0.attention:in.query"}
+    assert "no module and no name of a parity.tap matches 'blocks.7'" in capsys.readouterr().err
