@@ -37,6 +37,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -117,6 +118,21 @@ def _is_mask(x: torch.Tensor) -> bool:
         return first in (0.0, 1.0) and bool(((x == 0) | (x == 1)).all())
 
 
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A tensor that a module holds beside its parameters.
+
+    Attributes:
+        holder, name: where. own: what it has there. moved: what stands there during a call. version: that this had.
+    """
+
+    holder: dict[str, Any]
+    name: str
+    own: torch.Tensor
+    moved: torch.Tensor
+    version: int
+
+
 def _is_whole(x: torch.Tensor) -> bool:
     """Whether a tensor holds whole numbers alone: positions, ones and zeros."""
     with torch._C.DisableTorchFunction():
@@ -131,7 +147,7 @@ class _Run:
         self.narrow: torch.dtype | None = None  # of the call that is going on, where it is in 16 bits
         self.generators: dict[torch.device, torch.Generator] = {}
         self.given: dict[int, torch.Tensor] = {}  # by the storage that a view of it has too
-        self.aside: list[tuple[torch.nn.Module, dict[str, Any], list[tuple[dict[str, Any], str, Any, Any]]]] = []
+        self.aside: list[tuple[torch.nn.Module, dict[str, Any], list[_Table]]] = []
         self.lent: list[list[tuple[torch.Tensor, torch.Tensor, int]]] = []
         self.around = contextlib.ExitStack()  # a call of the model
         self.owns: list[bool] = []  # of the calls that are going on, the innermost last
@@ -278,16 +294,16 @@ class _Run:
     def swap(self, module: torch.nn.Module) -> None:
         before, tables = dict(module._parameters), [*self.tables(module)]
         self.aside.append((module, before, tables))
-        for holder, name, _, moved in tables:
-            holder[name] = moved
+        for table in tables:
+            table.holder[table.name] = table.moved
         for name, parameter in before.items():
             there = parameter is not None and not parameter.is_meta  # or its own hook brings it, and takes it away
             if parameter is not None and there and _is(parameter, *HALF, torch.float32, torch.float64):
                 moved = self.ulp(self.widened(parameter.data))
                 module._parameters[name] = torch.nn.Parameter(moved, requires_grad=False)
 
-    def tables(self, module: torch.nn.Module) -> Iterator[tuple[dict[str, Any], str, torch.Tensor, torch.Tensor]]:
-        """What a module holds beside its parameters (where, its name, the tensor), and what stands there instead.
+    def tables(self, module: torch.nn.Module) -> Iterator[_Table]:
+        """What a module holds beside its parameters, and what stands there instead.
 
         Tables that no checkpoint gives are made by each implementation, as rotary ones in `__init__`: they move, but
         for whole numbers, which are exact.
@@ -296,11 +312,12 @@ class _Run:
         holders: tuple[tuple[dict[str, Any], set[str]], ...] = (module._buffers, given), (vars(module), set())
         for holder, exact in holders:
             for name, x in holder.items():
-                if _is(x, *HALF, torch.float32, torch.float64) and not x.is_meta:
+                floats = _is(x, *HALF, torch.float32, torch.float64) and x.layout == torch.strided
+                if floats and not x.is_meta:
                     wide = self.widened(x)
                     moved = wide if name in exact or _is_whole(x) else self.ulp(wide)
                     if moved is not x:
-                        yield holder, name, x, moved
+                        yield _Table(holder, name, x, moved, _version(moved))
 
     def enter(self, own: bool) -> None:
         """The begin of a module's call, within which elementary functions move."""
@@ -339,9 +356,12 @@ class _Run:
         if self.aside and self.aside[-1][0] is module:
             _, parameters, tables = self.aside.pop()
             module._parameters.update(parameters)
-            for holder, name, before, moved in tables:
-                if holder.get(name) is moved:  # what the module has put there itself stays
-                    holder[name] = before
+            for table in tables:
+                if table.holder.get(table.name) is table.moved:  # what the module has put there itself stays
+                    table.holder[table.name] = table.own
+                    if _version(table.moved) > table.version:  # a cache that it writes into
+                        with torch.no_grad(), torch._C.DisableTorchFunction():
+                            table.own.copy_(table.moved)
 
     def restore_all(self) -> None:
         while self.aside:

@@ -264,6 +264,27 @@ class Tables(torch.nn.Module):
         return x
 
 
+class Cache(torch.nn.Module):
+    """Remembers what it was given, in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = torch.full((2, 2), 0.1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = x + self.held
+        self.held.copy_(x)
+        return out
+
+
+def test_what_a_module_writes_into_a_table_stays_written() -> None:
+    module = Cache()
+    with perturbed(module, 0):
+        module(torch.full((2, 2), 3.7))
+        assert torch.allclose(module(torch.ones(2, 2)), torch.tensor(4.7))
+    assert torch.equal(module.held, torch.ones(2, 2))
+
+
 def test_tables_that_no_checkpoint_gives_move() -> None:
     """Another implementation makes them by itself: Kandinsky 5's are an attribute and buffers."""
     module = Tables()
