@@ -114,7 +114,7 @@ def recorded(
             side=side,
             run=run,
             floors=floors != "none" and side == "reference",
-            chip=floors if floors in CHIPS else NO_CHIP,
+            chip=floors if floors in CHIPS and side == "reference" else NO_CHIP,
             resume=resume,
             overwrite=overwrite,
             command=command_line(),

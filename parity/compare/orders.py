@@ -128,8 +128,9 @@ class Around:
             return False
         if self._agrees[key.branch, around] and (around or self.laid_out) and not self.hands_on(key.branch, around):
             return True
-        handed_on = "." not in key.module or key.module.rpartition(".")[2].isdecimal()  # by the model, or by a block
-        if handed_on and self._agrees[key.branch, around]:
+        parts = key.module.split(".")
+        of_a_block = len(parts) == 2 and parts[1].isdecimal() and not self.hands_on(key.branch, around)
+        if (len(parts) == 1 or of_a_block) and self._agrees[key.branch, around]:
             later = (d for d in self.sites[i + 1 :] if d.key.branch in (key.branch, "") and all(d.dtypes))
             return all(d.verdict != "pass" or _agrees(d) or d.key in self.turned for d in later)
         if key.module.rpartition(".")[2] != ATTENTION:

@@ -144,7 +144,8 @@ def record(
         transformer, vae, scheduler: of one's own loop, or in place of the pipeline's. The VAE may be anything with a
             `decode` of tensors or arrays, and may come alone.
         like: the golden that this one is going to be compared with, which has the floors: none are measured here.
-        sites: `blocks`, `all`, `none`, or a glob over `module` or `module:port`. values: globs of sites kept whole.
+        sites: `blocks`, `all`, `none`, or a glob over `module` or `module:port`. values: globs of sites, and of
+            what `parity.tap` names, kept whole.
         runs: with perturbed rounding, for the floors; 0 for none. chip: the TPU (`v6e`) whose elementary functions
             the floors allow for.
         branches: names of the guidance branches in a batch, in order; default: as diffusers' pipelines have them.
@@ -177,7 +178,7 @@ def _require_arguments(
     for holds, text in (
         (counts[0] >= 0, f"runs must be at least 0, a whole number; found {runs!r}"),
         (counts[1] is None or counts[1] >= 1, f"stop_after must be at least 1, a whole number; found {stop_after!r}"),
-        (chip in CHIPS, f"chip must be one of {', '.join(chips)}; found {chip!r}"),
+        (isinstance(chip, str) and chip in CHIPS, f"chip must be one of {', '.join(chips)}; found {chip!r}"),
         (once, f"branches must be names, each once, as a list or a tuple; found {branches!r}"),
         (layout in layouts, f"layout must be one of {', '.join(layouts)}, found {layout!r}"),
         (like is None or os.fspath(like), f"like must name a golden, found {like!r}"),
@@ -423,7 +424,7 @@ def _finish(recording: Recording, complete: bool) -> None:
         calls = f"{recording.steps.before} call{'s' if recording.steps.before > 1 else ''}"
         say(f"left out: {calls} before the first step's, on other latents")
     if unmet := [glob for glob in recording.asked.values if glob not in recording.met]:
-        say(f"values: no module and no name of a parity.tap matches '{unmet[0]}'")
+        say(f"values: no module and no name of a parity.tap matches {', '.join(map(repr, unmet))}")
     if recording.steps.unlike:
         say("left out: a call whose rows are videos of one noise, and were taken for branches: seed them apart")
     say(f"{what} recorded to {recording.where}{state}; compare: {typed_command('parity', 'diff', *both)}")

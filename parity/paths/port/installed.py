@@ -146,7 +146,7 @@ class Installations:
         )
 
     def _in_libraries(self) -> Iterator[tuple[str, Held]]:
-        of_class = functools.cache(self._of_class)  # many modules name one class
+        known: dict[int, list[Held]] = {}  # many modules name one class
         for path, module in list(sys.modules.items()):
             if not isinstance(module, ModuleType) or not _is_library(path, module):
                 continue
@@ -158,7 +158,9 @@ class Installations:
                     own = [(n, f) for n, f in vars(x).items() if isinstance(f, FunctionType) and self._is_own(f)]
                     yield from ((f"{path}.{name}.{n}", (x, n, f)) for n, f in own)
                 elif issubclass(type(x), type):
-                    yield from ((f"{path}.{name}", held) for held in of_class(x))
+                    if id(x) not in known:
+                        known[id(x)] = self._of_class(x)
+                    yield from ((f"{path}.{name}", held) for held in known[id(x)])
 
     def _in_copies(self) -> Iterator[tuple[str, Held]]:
         """Functions of another file in one of two copies of a module, where the other has its own."""
