@@ -101,6 +101,8 @@ def recorded(
     """
     if side == "reference" and (sides.candidate or sides.port is not None):
         raise UsageError("--candidate and --port are of the candidate: --side candidate records it")
+    if side == "candidate" and floors in CHIPS:
+        raise UsageError(f"--floors {floors} is of the reference: a candidate has no floors")
     if side == "candidate" and sides.reference:
         raise UsageError("--reference is of the reference, and the candidate is recorded: leave it out")
     with Output().sides(torchax=side == "candidate" and sides.torchax) as say:
@@ -114,7 +116,7 @@ def recorded(
             side=side,
             run=run,
             floors=floors != "none" and side == "reference",
-            chip=floors if floors in CHIPS and side == "reference" else NO_CHIP,
+            chip=floors if floors in CHIPS else NO_CHIP,
             resume=resume,
             overwrite=overwrite,
             command=command_line(),

@@ -98,9 +98,13 @@ def count_phantoms(reference: Sequence[Record], candidate: Sequence[Record], mod
     found = []
     for branch, ours, theirs in _calls(reference, candidate, module):
         out = _in_the_rows_of(ours, theirs)
-        if out is not None and ours["in.key"].shape[1:] == ours["in.query"].shape[1:]:
-            tokens = _tokens(candidate, module, branch)
-            counts = [_count(branch, ours, out, tokens, how) for how in ("plain", "smooth", "zeroed")]
+        fits = (
+            ours["in.key"].shape[1:] == ours["in.query"].shape[1:]
+            and ours["out"].shape[:2] == ours["in.query"].shape[:2]
+        )
+        if out is not None and fits and len(ours["in.key"]):
+            tokens, true = _tokens(candidate, module, branch), _true_keys(ours)
+            counts = [_count(branch, ours, out, tokens, true, how) for how in ("plain", "smooth", "zeroed")]
             found.append(next((c for c in counts if c.is_certain), counts[0]))
     return tuple(found)
 
@@ -208,14 +212,21 @@ How = Literal["plain", "smooth", "zeroed"]
 logit is then that of the negative mean."""
 
 
-def _count(branch: str, ours: Mapping[str, np.ndarray], out: np.ndarray, tokens: int, how: How) -> Phantoms:
+def _true_keys(ours: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Which keys the reference attends to, bool [keys]: not those that its mask leaves out, nor rows of a frame that
+    are padding, which are held as zeros."""
+    held = np.abs(ours["in.key"]).sum(axis=(1, 2)) > 0
+    way = _way_of(ours, ours["out"]) if "in.value" in ours and _fits(ours, ours["out"]) else None
+    return held if way is None or way.causal else held & way.reads
+
+
+def _count(
+    branch: str, ours: Mapping[str, np.ndarray], out: np.ndarray, tokens: int, true: np.ndarray, how: How
+) -> Phantoms:
     q, k, ref = ours["in.query"], ours["in.key"], ours["out"]
-    # Rows of a frame that are padding are held as zeros; a recording's are as the model has them.
     asks = np.abs(ref).sum(axis=(1, 2)) > 0
-    way = _way(_logits(ours), ours["in.value"], ref, asks) if "in.value" in ours and _fits(ours, ref) else None
-    true = (np.abs(k).sum(axis=(1, 2)) > 0) & (True if way is None or way.causal else way.reads)
     if len(asks) == len(true):  # who asks no key is none
-        true &= asks
+        true = true & asks
     q, k, ref, out = q[asks], k[true], ref[asks], out[asks]
     padded, smooth = tokens - int(true.sum()), how != "plain"
     mean = k.sum(axis=0) / (len(k) + (padded if how == "zeroed" else 0))
@@ -240,8 +251,8 @@ def _count(branch: str, ours: Mapping[str, np.ndarray], out: np.ndarray, tokens:
 
 # --- masks
 
-MOST = 1024
-"""Keys at most: the system is of their square."""
+MOST, MOST_ROWS = 1024, 256
+"""Keys at most, as the system is of their square; queries that are looked at."""
 EXACT = 1e-3
 """Relative residual up to which attention under a mask is the output; float32 leaves 1e-6, bfloat16 some 3e-3."""
 
@@ -257,17 +268,18 @@ def mask_cause(reference: Call, candidate: np.ndarray, module: str) -> Cause | N
     """
     if not _fits(reference, candidate):
         return None
-    asks = np.abs(reference["out"]).sum(axis=(1, 2)) > 0  # padded queries may read nothing
-    ours = _way(_logits(reference), reference["in.value"], reference["out"], asks)
+    ours, rows = _way_of(reference, reference["out"]), _rows(reference)
     if ours is None:
         return None
-    most = min(EXACT, LEFT * apart(reference["out"][asks], candidate[asks]))
-    width, heads = reference["in.query"].shape[-1], reference["in.query"].shape[1]
-    for scale, factor in _SCALES.items():
-        logits = factor(width, heads) * _logits(reference)
-        theirs = _way(logits, reference["in.value"], candidate, asks, most, ours.reads)
+    most = min(EXACT, LEFT * apart(reference["out"][rows], candidate[rows]))
+    (_, heads, width), scales = reference["in.query"].shape, dict[float, str]()
+    for words, factor in _SCALES.items():
+        at = factor(width, heads)
+        scales[at] = f"{scales[at]} or {words}" if at in scales else words
+    for at, words in scales.items():
+        theirs = _way_of(reference, candidate, at, most, ours.reads)
         if theirs is not None:
-            advice = f"the logits {scale}: divide them by the root of {width}" if scale else ""
+            advice = f"the logits {words}: divide them by the root of {width}" if words else ""
             return _named(ours, theirs, advice, module)
     return None
 
@@ -325,48 +337,50 @@ def _of_masks(reads: np.ndarray, theirs: Way) -> tuple[str, str]:
     for which, place in (("first", np.arange(keys) < valid), ("last", np.arange(keys) >= keys - valid)):
         if np.array_equal(other, place):
             return which, f"the {which} {valid} keys are read, whichever the mask lets through"
+    if reads.all():
+        return "another", f"{differ.size} of {keys} keys are masked, and the reference masks none"
     if differ.size == last - first + 1 and len({*reads[differ].tolist()}) == 2:
         where = "" if differ.size == keys else f" of keys {first} to {last}"
         return "inverted", f"the mask{where} is inverted: what the reference masks there is read, and nothing else"
     for far, ahead in (("far", other[1:] == reads[:-1]), ("early", other[:-1] == reads[1:])):
-        if ahead.all():
+        if ahead.all() and other.sum() == valid:
             return "shifted", f"the mask lies one key too {far}"
     more, less = int((other & ~reads).sum()), int((reads & ~other).sum())
     return "another", f"another mask: it lets {more} keys through that the reference masks, and masks {less} others"
 
 
-def _logits(call: Call) -> np.ndarray:
-    """Float64 [queries, heads, keys]."""
-    return np.einsum("qhd,khd->qhk", call["in.query"], call["in.key"]) / math.sqrt(call["in.key"].shape[-1])
+def _rows(call: Call) -> np.ndarray:
+    """The queries that are looked at, at most `MOST_ROWS`: padded ones may read nothing."""
+    asks = np.flatnonzero(np.abs(call["out"]).sum(axis=(1, 2)) > 0)
+    return np.unique(asks[np.linspace(0, len(asks) - 1, min(len(asks), MOST_ROWS)).astype(int)])
 
 
 def _fits(call: Call, candidate: np.ndarray) -> bool:
     query, key, value, out = (call[port] for port in ("in.query", "in.key", "in.value", "out"))
     whole = all(np.isfinite(x).all() for x in (*call.values(), candidate)) and bool(out.any())
     heads = query.shape[1:] == key.shape[1:] and query.shape[:2] == out.shape[:2] and value.shape[:2] == key.shape[:2]
-    return whole and heads and value.shape[2] == out.shape[2] and out.shape == candidate.shape and len(key) <= MOST
+    return whole and heads and value.shape[2] == out.shape[2] and out.shape == candidate.shape and 0 < len(key) <= MOST
 
 
-def _way(
-    logits: np.ndarray,
-    value: np.ndarray,
-    out: np.ndarray,
-    asks: np.ndarray,
-    most: float = EXACT,
-    added: np.ndarray | None = None,
+def _way_of(
+    call: Call, out: np.ndarray, factor: float = 1.0, most: float = EXACT, added: np.ndarray | None = None
 ) -> Way | None:
-    """How these logits give an output; None where neither a mask of keys, nor a causal one beside it, does.
+    """How a call comes to an output; None where neither a mask of keys, nor a causal one beside it, gives that.
 
     Args:
-        most: share of the output that may be left. added: a mask that may be added as ones and zeros.
+        factor: of the logits. most: share of the output that may be left. added: a mask that may be added as ones and
+            zeros.
     """
-    for causal in (False, True) if logits.shape[0] == logits.shape[2] else (False,):
-        scores = (logits + _causal(len(logits)) if causal else logits)[asks]
-        reads = _mask(scores, value, out[asks])
-        left = apart(out[asks], _attention(np.where(reads, scores, -np.inf), value))
+    rows, key, value = _rows(call), call["in.key"], call["in.value"]
+    query, out = call["in.query"][rows], out[rows]
+    logits = (query.swapaxes(0, 1) @ key.transpose(1, 2, 0)).swapaxes(0, 1) * (factor / math.sqrt(key.shape[-1]))
+    for causal in (False, True) if len(call["in.query"]) == len(key) else (False,):
+        scores = logits + _only(np.arange(len(key)) <= rows[:, None])[:, None, :] if causal else logits
+        reads = _mask(scores, value, out)
+        left = apart(out, _attention(np.where(reads, scores, -np.inf), value))
         if left <= most:
             return Way(reads, causal, left)
-        if added is not None and (left := apart(out[asks], _attention(scores + added, value))) <= most:
+        if added is not None and (left := apart(out, _attention(scores + added, value))) <= most:
             return Way(added, causal, left, added=True)
     return None
 
@@ -390,10 +404,6 @@ def _mask(logits: np.ndarray, value: np.ndarray, out: np.ndarray) -> np.ndarray:
     return reads
 
 
-def _causal(keys: int) -> np.ndarray:
-    return _only(np.tri(keys, dtype=bool))[:, None, :]
-
-
 def _only(reads: np.ndarray) -> np.ndarray:
     return np.where(reads, 0.0, -np.inf)
 
@@ -403,4 +413,5 @@ def _attention(logits: np.ndarray, value: np.ndarray) -> np.ndarray:
     top = logits.max(axis=-1, keepdims=True)
     weights = np.exp(logits - np.where(np.isfinite(top), top, 0.0))
     total = weights.sum(axis=-1, keepdims=True)
-    return np.einsum("qhk,khd->qhd", weights / np.where(total > 0, total, 1.0), value)
+    shares: np.ndarray = weights / np.where(total > 0, total, 1.0)
+    return (shares.swapaxes(0, 1) @ value.swapaxes(0, 1)).swapaxes(0, 1)

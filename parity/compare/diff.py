@@ -43,7 +43,7 @@ from parity.golden.disk.part import named, tabled
 from parity.golden.rename import NONE, Rename, Renamer
 from parity.records import AFTER, ATTENTION, FRAMES, OUTSIDE, PORT, Key, Provenance, StepRecords
 from parity.settings import BITS, NEUTRAL
-from parity.settings.chips import CHIPS, chip_of, most_off
+from parity.settings.chips import chip_of, most_off
 
 TO_COUNT = "to see what was done to the mask of this attention"
 """How the note begins that says what that needs."""
@@ -138,7 +138,7 @@ class Sides:
         a, b = self.reference.provenance, self.candidate.provenance
         ours, theirs = (side.settings.get("dtype", "") for side in (a, b))
         bits, chip = BITS.get(ours, 0), chip_of(b.devices)
-        by_chip = most_off(chip) * 2.0 ** (bits - 24) if CHIPS[chip] != CHIPS.get(a.chip) else 0.0
+        by_chip = most_off(chip) * 2.0 ** (bits - 24) if most_off(chip) > most_off(a.chip) else 0.0
         by_dtype = 2.0 ** (bits - BITS.get(theirs, 24))
         return (by_chip, "chip", chip) if by_chip > by_dtype else (by_dtype, "coarser", theirs)
 

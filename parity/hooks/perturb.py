@@ -133,6 +133,14 @@ class _Table:
     version: int
 
 
+def _is_table(x: Any) -> bool:
+    return (
+        _is(x, *HALF, torch.float32, torch.float64, torch.complex64, torch.complex128)
+        and x.layout == torch.strided
+        and not x.is_meta
+    )
+
+
 def _is_whole(x: torch.Tensor) -> bool:
     """Whether a tensor holds whole numbers alone: positions, ones and zeros."""
     with torch._C.DisableTorchFunction():
@@ -310,14 +318,18 @@ class _Run:
         """
         given = module._buffers.keys() - module._non_persistent_buffers_set
         holders: tuple[tuple[dict[str, Any], set[str]], ...] = (module._buffers, given), (vars(module), set())
-        for holder, exact in holders:
-            for name, x in holder.items():
-                floats = _is(x, *HALF, torch.float32, torch.float64) and x.layout == torch.strided
-                if floats and not x.is_meta:
-                    wide = self.widened(x)
-                    moved = wide if name in exact or _is_whole(x) else self.ulp(wide)
-                    if moved is not x:
-                        yield _Table(holder, name, x, moved, _version(moved))
+        held = [(holder, n, x, n in exact) for holder, exact in holders for n, x in holder.items() if _is_table(x)]
+        places = [_storage(x) for _, _, x, _ in held]
+        for (holder, name, x, exact), place in zip(held, places, strict=True):
+            if place in self.given or places.count(place) > 1:  # the model's own input; views of one another
+                continue
+            with torch.inference_mode(False), torch.no_grad():  # whose tensors know when they are written to
+                real = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+                wide = self.widened(real)
+                moved = wide if exact or _is_whole(real) else self.ulp(wide)
+                moved = x if moved is real else torch.view_as_complex(moved) if x.is_complex() else moved
+            if moved is not x:
+                yield _Table(holder, name, x, moved, _version(moved))
 
     def enter(self, own: bool) -> None:
         """The begin of a module's call, within which elementary functions move."""

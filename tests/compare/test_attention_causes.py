@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parity.compare.attention import Phantoms, count_phantoms, mask_cause, mask_causes
+from parity.compare.attention import Phantoms, attention_causes, count_phantoms, mask_cause, mask_causes
 from parity.records import Record
 from tests.support.made import tensor
 
@@ -82,6 +82,22 @@ def test_a_mistaken_mask_is_named(call: Call, out: np.ndarray, candidate: str | 
     found = mask_cause(call, out.astype(np.float32), MODULE)
     assert (None if found is None else found.candidate) == candidate
     assert found is None or found.setting == ("attention.mask" if candidate else "")
+
+
+@pytest.mark.parametrize(("rows", "how"), [(slice(1, None), "masked, and the reference masks none"), (slice(None), "")])
+def test_a_mask_where_the_reference_has_none(rows: slice, how: str) -> None:
+    reads = np.zeros(KEYS, bool)
+    reads[rows] = True
+    found = mask_cause(SQUARE, again(SQUARE, only(reads)), MODULE)
+    assert how in found.cause if found is not None and how else found is None
+
+
+@pytest.mark.parametrize("shape", [(ROWS - 1, HEADS, DIM), (ROWS, 1, HEADS * DIM), (ROWS, HEADS + 1, DIM)])
+def test_odd_shapes_have_no_cause(shape: tuple[int, ...]) -> None:
+    q, k, v = draw((ROWS, HEADS), (KEYS, HEADS), (KEYS, HEADS))
+    for keys in (KEYS, 0):
+        reference = held(query=q, key=k[:keys], value=v[:keys], out=np.ones(shape))
+        assert attention_causes(reference, held(out=np.zeros(shape)), MODULE) in (None, ())
 
 
 def test_two_mistakes_of_one_call_are_named_together() -> None:

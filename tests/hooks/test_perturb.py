@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -248,6 +249,9 @@ def test_made_frequencies_move(make: Callable[[], torch.Tensor], has_children: b
 # --- nothing is left behind ------------------------------------------------------------------------------------
 
 
+TABLES = ("given", "made", "positions", "plain", "turns")
+
+
 class Tables(torch.nn.Module):
     """One that the checkpoint gives, and others that its `__init__` makes."""
 
@@ -257,10 +261,11 @@ class Tables(torch.nn.Module):
         self.register_buffer("given", made)
         self.register_buffer("made", made.clone(), persistent=False)
         self.register_buffer("positions", torch.arange(8.0), persistent=False)
-        self.plain, self.seen = made.clone(), dict[str, torch.Tensor]()
+        self.plain, self.turns = made.clone(), torch.polar(torch.ones(8), made)
+        self.seen = dict[str, torch.Tensor]()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.seen = {name: getattr(self, name).clone() for name in ("given", "made", "positions", "plain")}
+        self.seen = {name: getattr(self, name).clone() for name in TABLES}
         return x
 
 
@@ -277,9 +282,10 @@ class Cache(torch.nn.Module):
         return out
 
 
-def test_what_a_module_writes_into_a_table_stays_written() -> None:
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_what_a_module_writes_into_a_table_stays_written(mode: Callable[[], AbstractContextManager[None]]) -> None:
     module = Cache()
-    with perturbed(module, 0):
+    with mode(), perturbed(module, 0):
         module(torch.full((2, 2), 3.7))
         assert torch.allclose(module(torch.ones(2, 2)), torch.tensor(4.7))
     assert torch.equal(module.held, torch.ones(2, 2))
@@ -288,11 +294,11 @@ def test_what_a_module_writes_into_a_table_stays_written() -> None:
 def test_tables_that_no_checkpoint_gives_move() -> None:
     """Another implementation makes them by itself: Kandinsky 5's are an attribute and buffers."""
     module = Tables()
-    before = {name: getattr(module, name) for name in ("given", "made", "positions", "plain")}
+    before = {name: getattr(module, name) for name in TABLES}
     with perturbed(module, 0):
         module(torch.ones(2, 2))
     moved = {name for name, x in module.seen.items() if not torch.equal(x, before[name])}
-    assert moved == {"made", "plain"}
+    assert moved == {"made", "plain", "turns"}
     assert all((module.seen[name] - before[name]).abs().max() < 2e-7 for name in moved)
     assert all(getattr(module, name) is x for name, x in before.items())
 

@@ -189,7 +189,14 @@ def test_every_chip_has_every_function_and_every_bound_is_one() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "chip"),
-    [(["TPU v6 lite"], "v6e"), (["TPU v5"], "v5p"), (["TPU7x x 8"] * 2, "tpu7x"), (["cpu"], NO_CHIP), ([], NO_CHIP)],
+    [
+        (["TPU v6 lite"], "v6e"),
+        (["TPU v5"], "v5p"),
+        (["TPU7x x 8"] * 2, "tpu7x"),
+        (["tpu"], "v4"),
+        (["cpu"], NO_CHIP),
+        ([], NO_CHIP),
+    ],
 )
 def test_a_device_is_known_by_its_kind(kind: list[str], chip: str) -> None:
     assert chip_of(kind) == chip
