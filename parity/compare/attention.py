@@ -365,7 +365,7 @@ def _fits(call: Call, candidate: np.ndarray) -> bool:
 def _way_of(
     call: Call, out: np.ndarray, factor: float = 1.0, most: float = EXACT, added: np.ndarray | None = None
 ) -> Way | None:
-    """How a call comes to an output; None where neither a mask of keys, nor a causal one beside it, gives that.
+    """How attention comes to an output; None where no mask of keys explains it, alone or with a causal one.
 
     Args:
         factor: of the logits. most: share of the output that may be left. added: a mask that may be added as ones and
