@@ -31,7 +31,7 @@ from parity.causes.values import arguments_alone, dtype, schedule, values, value
 from parity.compare.attention import attention_causes
 from parity.compare.branches import Branches
 from parity.compare.conclude import BEFORE
-from parity.compare.diff import TO_COUNT, diff
+from parity.compare.diff import TO_SEE_IT, diff
 from parity.compare.independent import in_order
 from parity.compare.pairs import matching, met
 from parity.compare.reason import Note
@@ -147,8 +147,8 @@ def _asked(found: Result, evidence: Evidence) -> Result:
     swapped, faults, measured = ([c for c in evidence.causes if c.evidence[0].kind == kind] for kind in EVIDENCE)
     known = {c.setting for c in measured} - {""}
     measured += (c for c in found.causes if c.setting not in known)
-    # How to have phantom keys counted is no news where they were.
-    held = (n for n in found.notes if not (evidence.counts_keys and n.text.startswith(TO_COUNT)))
+    # How to have an attention looked at is no news where it was.
+    held = (n for n in found.notes if not (_is_looked_at(evidence) and n.text.startswith(TO_SEE_IT)))
     named = _merged(swapped, faults, measured, evidence.origin.key)
     if any(not c.harmless for c in named):  # what known faults leave unknown is not unknown beside a cause
         notes = [replace(n, text=re.sub("^unknown: ", "signatures: ", n.text)) for n in notes]
@@ -179,20 +179,25 @@ def _merged(
 # --- the attention call in which two sides part
 
 
+def _is_looked_at(evidence: Evidence) -> bool:
+    """Whether the divergence begins in an attention call, of a model that can be run here."""
+    return evidence.model is not None and evidence.origin.key.module.rpartition(".")[2] == ATTENTION
+
+
 def attention(evidence: Evidence) -> Iterable[Cause | Note]:
-    """Phantom keys, or else a mistaken mask, where the divergence is born in an attention call.
+    """Phantom keys, or else a mistaken mask or scale, where the divergence begins in an attention call.
 
     What the call shows is read from the values that the goldens hold, or from both sides, run again on this machine.
     Nothing without the model, nor where the comparison has counted phantom keys from what the goldens hold.
     """
     module = evidence.origin.key.module
     machine = evidence.model
-    if machine is None or evidence.counts_keys or module.rpartition(".")[2] != ATTENTION:
+    if machine is None or evidence.counts_keys or not _is_looked_at(evidence):
         return ()
     try:
         reference, candidate = _values_of_call(evidence, machine, module)
     except ParityError as error:
-        return (Note(f"phantom keys are not counted: {error}"),)
+        return (Note(f"what was done to the mask is not known: {error}"),)
     known = {cause.cause for cause in evidence.found.causes}
     return [cause for cause in attention_causes(reference, candidate, module) or () if cause.cause not in known]
 

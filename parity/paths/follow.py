@@ -76,7 +76,7 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
         not the output but the norm of what the candidate's is apart, by row bin; floors likewise. Behind it a text of
         the same key that says what was done to it, where that is known; of modules that are alike of the first alone.
         Of a value in doubt a text alone, under `@DOUBT`: the modules that it shares with what differs before it. A text
-        under `@TURNED` for a value that was left out because its order is another, like that of values beside it.
+        under `@TURNED` for a value that was left out since it stands in another order, as its neighbours do.
     """
     own = _followed(truth, plan)
     for variant in variants:

@@ -275,7 +275,7 @@ def _turned(
     judged = {key.module for key in known if not key.is_input}
     around = (key for key in records if any(module in judged for module in above(key.module)))
     turned = {key.site.removesuffix(f"@{TURNED}") for key in around}
-    note = "its values have another order than the reference's, like those of modules beside it"
+    note = "its values stand in another order than the reference's, as its neighbours' do"
     return [
         replace(d, verdict="not compared", birth=None, note=note)
         if d.key.step == step and d.key.site in turned and d.verdict == "fail"
