@@ -35,6 +35,7 @@ from known_reference import Known
 from stamp import Row, State, publish
 
 from parity.compare.independent import code_of, differences
+from parity.compare.sites import introduced
 
 SEED, STACKS, EACH = 20261126, 20, 4
 BEFORE = ("rope", "preflight", "loop")
@@ -64,7 +65,7 @@ def row(known: Known, stack: Sequence[Variant]) -> Row:
         for fault in stack:
             patches.enter_context(fault.apply(side))
         result = known.judge(side)
-    codes = {code_of(d.key.site) for d in result.introduced}
+    codes = {code_of(d.key.site) for d in introduced(result)}
     places = {fault.name: code_of(f"{fault.at}:out") for fault in stack}
     seen = [name for name, place in places.items() if any(_at(code, place) for code in codes)]
     invented = sorted(code for code in codes if not any(_at(code, place) for place in places.values()))

@@ -206,7 +206,8 @@ def bin_norms(s: np.ndarray, g: Geometry) -> np.ndarray:
     if g.rows * g.channels == 0:
         return np.zeros((*s.shape[:-1], 0))
     if not g.exact:
-        bins = s[..., TOTAL : TOTAL + g.bins * PER_BIN].astype(np.float64).reshape(*s.shape[:-1], g.bins, PER_BIN)
+        bins = s[..., TOTAL : TOTAL + g.bins * PER_BIN].astype(np.float64, copy=False)
+        bins = bins.reshape(*s.shape[:-1], g.bins, PER_BIN)
         return np.sqrt(np.vecdot(bins, bins))
     rows = s.astype(np.float64, copy=False).reshape(*s.shape[:-1], g.rows, g.channels)
     return np.sqrt(np.add.reduceat(np.vecdot(rows, rows), np.arange(0, g.rows, g.rows_per_bin), axis=-1))

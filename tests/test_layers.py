@@ -63,6 +63,7 @@ REPORT_READS = (
     "parity.compare.independent",
     "parity.compare.result",
     "parity.compare.reason",
+    "parity.compare.sites",
     "parity.records",
 )
 """The reports compute nothing: they read result types."""

@@ -36,6 +36,7 @@ from parity.compare.independent import in_order
 from parity.compare.pairs import matching, met
 from parity.compare.reason import Note
 from parity.compare.result import EVIDENCE, Cause, Origin, Result
+from parity.compare.sites import introduced
 from parity.errors import InconclusiveError, ParityError, Say
 from parity.golden import Golden
 from parity.hooks.sites import plan_sites
@@ -91,7 +92,7 @@ def _first_in(found: Result, stage: str) -> Origin | None:
     """Where a comparison begins to differ in a stage; None where it does not begin there."""
     if found.origin is not None and found.origin.key.stage == stage:
         return found.origin
-    first = next((d for d in found.introduced if d.key.stage == stage), None)
+    first = next((d for d in introduced(found) if d.key.stage == stage), None)
     return None if first is None or first.birth is None else Origin(first.key, first.birth)
 
 

@@ -14,8 +14,8 @@ from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from parity.compare.metrics import LINF_LIMIT
 from parity.compare.result import Birth, SiteDiff
+from parity.compare.sites import Sites, beyond, picked, severity
 from parity.floors import L2_LIMIT
 from parity.records import AFTER, ATTENTION, FRAMES, LOOP, SCHEDULE, Key
 from parity.settings import BY_NAME, DeepCache, Difference, deep_cache
@@ -125,7 +125,7 @@ class Births:
     apart: float = math.nan
     arguments: Arguments = Arguments()
 
-    def judge(self, sites: list[SiteDiff], arguments: Arguments) -> None:
+    def judge(self, sites: Sites, arguments: Arguments) -> None:
         """Say of the sites of one step what those beyond their floors come to, and where a divergence begins.
 
         Padded rows do not decide, nor does what was not compared.
@@ -134,17 +134,16 @@ class Births:
             arguments: what the reference's model is given at this step.
         """
         self.arguments = arguments
-        before = next((d for d in sites if d.key.site == LATENTS[0]), None)
+        before = next(picked(sites, which=_before), None)
         self.latents, self.apart = ((), math.nan) if before is None else (before.shapes[0], before.distance.rel_l2)
-        if far := [i for i, d in enumerate(sites) if d.verdict == "pass" and beyond(d)]:
+        if far := sites.where("pass", beyond=True):
             self._begin(sites, far)
         # Where nobody recorded the latents, the next step goes on from what they are made of.
-        made = [d for d in sites if d.key.module == "" and not d.key.is_input]
-        made = [d for d in sites if d.key.site in LATENTS] or made
+        made = [*picked(sites, which=_is_latents)] or [*picked(sites, which=_is_made)]
         self.dirty = self.dirty or any(map(beyond, made))
         self.left = severity(made[-1]) if made else self.left
 
-    def _begin(self, sites: list[SiteDiff], far: Sequence[int]) -> None:
+    def _begin(self, sites: Sites, far: Sequence[int]) -> None:
         """Say of the sites that are beyond their floors, at these positions, how they come to be."""
         inputs, numbered = input_severities(sites), any(d.key.site == f"{LOOP}:dt" for d in sites)
         uncompared = {call_of(d.key) for d in sites if d.verdict == "not compared" and d.key.is_input}
@@ -229,6 +228,18 @@ def _start(sites: Iterable[SiteDiff]) -> float:
     return max((severity(d) for d in given if not beyond(d)), default=0.0)
 
 
+def _before(d: SiteDiff) -> bool:
+    return d.key.site == LATENTS[0]
+
+
+def _is_latents(d: SiteDiff) -> bool:
+    return d.key.site in LATENTS
+
+
+def _is_made(d: SiteDiff) -> bool:
+    return d.key.module == "" and not d.key.is_input
+
+
 def _masked(key: Key, masked: Set[tuple[str, str]]) -> bool:
     """Whether it is an attention call of a module that is given another mask, which is no input of the call."""
     attention = key.module.rpartition(".")[2] == ATTENTION
@@ -275,17 +286,6 @@ def is_given(d: SiteDiff, constant: bool = False) -> bool:
 def is_mask_given(d: SiteDiff) -> bool:
     """Whether it is an input that may say which keys are read: by its name, its dtype, or as None on one side."""
     return d.key.is_input and ("mask" in d.key.port or "bool" in d.dtypes or not any(d.dtypes))
-
-
-def beyond(d: SiteDiff) -> bool:
-    """Whether a site is beyond its floor; a NaN or a missing floor is, agreement is never assumed."""
-    return severity(d) > L2_LIMIT
-
-
-def severity(d: SiteDiff) -> float:
-    """The largest ratio to a floor, that of the largest element or row bin scaled to the L2 limit; NaN is infinite."""
-    r, worst = d.distance.ratio, d.peak * L2_LIMIT / LINF_LIMIT
-    return max(math.inf if math.isnan(r) and d.distance.rel_l2 != 0.0 else (0.0 if math.isnan(r) else r), worst)
 
 
 def unknown(d: SiteDiff) -> bool:

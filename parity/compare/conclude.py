@@ -17,12 +17,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.compare.births import LATENTS, beyond, call_of, is_argument, is_unlike, unknown
+from parity.compare.births import LATENTS, call_of, is_argument, is_unlike, unknown
 from parity.compare.findings import findings
 from parity.compare.judge import Common
 from parity.compare.metrics import LINF_LIMIT, REORDERED
 from parity.compare.reason import NAN, UNKNOWN, Distance, Note, Output, Reason, worst_of
 from parity.compare.result import Check, Failed, Origin, Result, SiteDiff, StageDiff, StepDiff, Verdict
+from parity.compare.sites import AllSites, beyond, how_many, picked
 from parity.compare.values import GIVEN, PREDICTED
 from parity.floors import L2_LIMIT
 from parity.golden.disk.part import chosen
@@ -41,13 +42,13 @@ class Collected:
     """
 
     steps: list[StepDiff] = field(default_factory=list)
-    sites: list[SiteDiff] = field(default_factory=list)
+    sites: AllSites = field(default_factory=AllSites)
     unpredicted: int = 0
     unguided: int = 0
 
     def add(self, reference: StepRecords, candidate: StepRecords, sites: Sequence[SiteDiff]) -> None:
         """Take in one judged step; steps without the loop's values (step -1) give sites alone."""
-        self.sites += sites
+        self.sites.parts.append(sites)
         step = step_diff(reference, candidate, sites)
         if step is not None:
             self.steps.append(step)
@@ -60,8 +61,8 @@ class Collected:
 def step_diff(reference: StepRecords, candidate: StepRecords, sites: Sequence[SiteDiff]) -> StepDiff | None:
     """The loop's values of one step; None where a side did not record them."""
     ours, theirs = _scalars(reference.records), _scalars(candidate.records)
-    by_port = {(d.key.branch, d.key.port): d.distance for d in sites if d.key.module == LOOP}
-    predicted = next((d for d in sites if (d.key.branch, d.key.site) == ("", PREDICTED)), None)
+    by_port = {(d.key.branch, d.key.port): d.distance for d in picked(sites, which=_is_of_the_loop)}
+    predicted = next(picked(sites, which=_is_prediction), None)
     if predicted is None:
         return None
 
@@ -91,8 +92,12 @@ def _is_number(r: Record) -> bool:
     return r.key.module == LOOP and r.shape == ()
 
 
-def _is_prediction(r: Record) -> bool:
+def _is_prediction(r: Record | SiteDiff) -> bool:
     return (r.key.branch, r.key.site) == ("", PREDICTED)
+
+
+def _is_of_the_loop(d: SiteDiff) -> bool:
+    return d.key.module == LOOP
 
 
 def _scalars(records: Sequence[Record]) -> dict[str, float]:
@@ -160,20 +165,18 @@ def conclude(
     )
     if not any(_compared(d) for d in sites):
         return nothing
-    apart = ("ignored", "not compared")
-    left_out = (d for d in sites if d.verdict in apart and (d.key.branch or d.note == UNREAD_LATENTS))
-    keys = {d.key for d in left_out}
-    loop = [d for d in sites if d.key.module == LOOP and d.key not in keys]
+    apart = picked(sites, "ignored", "not compared", which=_is_of_the_loop)
+    keys = {d.key for d in apart if d.key.branch or d.note == UNREAD_LATENTS}
+    loop = [d for d in picked(sites, which=_is_of_the_loop) if d.key not in keys]
     broken = next((d for d in loop if d.nonfinite[0]), None)
     # What was judged before the reference broke stands.
     outputs = [d for d in loop if (broken is None or _before(d, broken)) and beyond(d) and not unknown(d)]
-    introduced = (d for d in sites if d.verdict == "fail" and d.introduced)
+    introduced = (d for d in picked(sites, "fail") if d.introduced)
     births = any(broken is None or _before(d, broken) for d in introduced)
     if not outputs and not births:
         if why := _undecided(collected, broken, widest):
             return replace(nothing, why=why)
-        decided = sum(d.verdict in ("pass", "harmless") for d in sites)
-        why = Reason(kind="agrees", sites=decided, steps=len(steps), output=_worst(steps))
+        why = Reason(kind="agrees", sites=how_many(sites, "pass", "harmless"), steps=len(steps), output=_worst(steps))
         last = [Note(LAST_STEP)] if collected.unpredicted else [Note(NO_STEP)] if collected.unguided else []
         beside = (*_harmless(why, differing), *_grown(sites), *_blurred(steps), *notes, *last)
         return replace(nothing, verdict="pass", why=why, notes=beside)
@@ -194,11 +197,12 @@ UNREAD_SHARE = 0.05
 """Share of the difference of latents that may be left in what reads them: floors of 16 bits are too wide to say."""
 
 
-def _without_unread_latents(sites: list[SiteDiff]) -> list[SiteDiff]:
+def _without_unread_latents(sites: Sequence[SiteDiff]) -> Sequence[SiteDiff]:
     """The sites, latents not compared where nothing else differs and what is decoded was compared."""
-    failed = [d for d in sites if d.verdict == "fail"]
-    decoded = any(d.key.site == GIVEN and d.verdict == "pass" and all(d.dtypes) for d in sites)
-    if not failed or not decoded or any(d.key.site not in LATENTS for d in failed):
+    if not how_many(sites, "fail") or any(d.key.site not in LATENTS for d in picked(sites, "fail")):
+        return sites
+    failed = [*picked(sites, "fail")]
+    if not any(d.key.site == GIVEN and d.verdict == "pass" and all(d.dtypes) for d in sites):
         return sites
     most = UNREAD_SHARE * min(d.distance.rel_l2 for d in failed)
     if any((is_argument(d) or d.key.site == GIVEN) and not d.distance.rel_l2 <= most for d in sites):
@@ -246,7 +250,7 @@ def _undecided(collected: Collected, broken: SiteDiff | None, widest: float) -> 
         limit = f"{widest:.0e}".replace("e-0", "e-")
         far = steps[0].noise_pred
         return Reason(kind="inconclusive", problem="wide_floor", first=next(wide, None), distance=far, detail=limit)
-    if without := [d.key for d in sites if d.verdict == "inconclusive" and unknown(d)]:
+    if without := [d.key for d in picked(sites, "inconclusive") if unknown(d)]:
         return Reason(kind="inconclusive", problem="some_floors", first=without[0], sites=len(without))
     if collected.unpredicted and not _seen_in_next_step(sites):
         return Reason(kind="inconclusive", problem="no_prediction", steps=collected.unpredicted)
@@ -268,7 +272,7 @@ def _compared(d: SiteDiff) -> bool:
 
 def _first(sites: Sequence[SiteDiff], outputs: Sequence[SiteDiff]) -> SiteDiff:
     """The first birth, one that no setting explains before one that a setting does, else where growth crossed."""
-    introduced = [d for d in sites if d.introduced]
+    introduced = [d for d in picked(sites, "fail", "harmless") if d.introduced]
     unexplained = (d for d in introduced if d.verdict == "fail")
     first = next(itertools.chain(unexplained, introduced, (d for d in sites if d.birth), outputs))  # else none failed
     if first.introduced and first.key.module == SCHEDULE:
@@ -276,10 +280,12 @@ def _first(sites: Sequence[SiteDiff], outputs: Sequence[SiteDiff]) -> SiteDiff:
     return first if first.birth else replace(first, birth="propagated")
 
 
-def _behind_arguments(sites: list[SiteDiff]) -> list[SiteDiff]:
+def _behind_arguments(sites: Sequence[SiteDiff]) -> Sequence[SiteDiff]:
     """Sites of a comparison whose outputs differ: where an argument of the model has another shape, as a prompt of
     another length has, the divergence begins with it and not in the calls whose inputs it leaves without a match."""
-    unlike = {(d.key.step, d.key.branch) for d in sites if is_unlike(d)}
+    unlike = {(d.key.step, d.key.branch) for d in picked(sites, "not compared") if is_unlike(d)}
+    if not unlike:
+        return sites
     calls = {(d.key.step, call_of(d.key)) for d in sites if d.verdict == "not compared" and d.key.is_input}
     births = (d.key for d in sites if d.introduced and d.verdict == "fail" and (d.key.step, d.key.branch) in unlike)
     behind = {key for key in births if (key.step, call_of(key)) in calls}
@@ -332,14 +338,13 @@ def _blurred(steps: Sequence[StepDiff]) -> Iterator[Note]:
 
 
 def _grown(sites: Sequence[SiteDiff]) -> Iterator[Note]:
-    grown = sum(d.verdict == "fail" for d in sites)
-    if grown:
+    if grown := how_many(sites, "fail"):
         yield Note(f"{grown} sites are beyond their floors by growth alone; nothing was introduced at any of them")
 
 
 def _coverage(seen: Common, sites: Sequence[SiteDiff]) -> Iterator[Note]:
     """How much of the reference was compared."""
-    left = [d for d in sites if d.verdict == "not compared"]
+    left = [*picked(sites, "not compared")]
     if not seen.modules and not left:
         return
     text = f"{len(seen.compared)} of the reference's {len(seen.modules)} modules were compared"
@@ -421,19 +426,24 @@ def _divergence(at: SiteDiff, sites: Sequence[SiteDiff], missing: Sequence[str],
 
 def stage_diff(judged: Result, name: str, in_chain: Distance | None = None) -> StageDiff:
     """The line of a stage, for its worst output."""
-    loop = (d for d in judged.sites if (d.key.stage, d.key.module) == (name, LOOP) and not d.key.is_apart)
+    loop = (d for d in picked(judged.sites, which=_is_of_the_loop) if d.key.stage == name and not d.key.is_apart)
     worst = max(loop, key=lambda d: d.distance.ratio, default=None)
     by_itself = UNKNOWN if worst is None else worst.distance
     output = "" if worst is None else worst.key.port
     return StageDiff(name, output, by_itself, in_chain or UNKNOWN, judged.verdict, judged.why)
 
 
+def _is_around(d: SiteDiff) -> bool:
+    return d.key.stage in (BEFORE, AFTER)
+
+
 def recorded_stages(result: Result) -> tuple[StageDiff, ...]:
     """The lines of a diff of two goldens: each side's encoders were given the same tokens, and its decoder the latents
     of its own loop."""
     found = []
+    around = [*picked(result.sites, which=_is_around)]
     for name in (BEFORE, AFTER):
-        sites = [d for d in result.sites if d.key.stage == name]
+        sites = [d for d in around if d.key.stage == name]
         if not sites:
             continue
         carried = [d for d in sites if d.verdict == "fail"]

@@ -19,7 +19,7 @@ from parity.compare.frames import truncated
 from parity.compare.independent import code_of
 from parity.compare.result import Cause, SettingDifference, measured
 from parity.compare.values import LATENTS, PREDICTED, START, Both, Kept, Seen, counters, held, order, schedule, start
-from parity.golden.disk.part import chosen, named
+from parity.golden.disk.part import chosen, modules_of
 from parity.records import LOOP, SCHEDULE, Key, Record, StepRecords
 
 _DETECTORS = (schedule, counters, start, order, guidance.guidance, relations.stepped, relations.decoded)
@@ -126,8 +126,7 @@ def _is_given(r: Record) -> bool:
 def _called(step: StepRecords) -> str:
     """The model that a step calls: all modules of a pipeline's second one have its name before theirs; empty where
     that is not known."""
-    modules = {r.key.module for r in named(step.records) if r.key.stage == "transformer"}
-    modules -= {LOOP, SCHEDULE}
+    modules = modules_of(step.records, "transformer") - {LOOP, SCHEDULE}
     if "" in modules:
         return FIRST_MODEL
     names = {module.partition(".")[0] for module in modules}

@@ -37,6 +37,7 @@ from parity.compare.preflight import failed, of_weights
 from parity.compare.reason import Note, Problem, Reason
 from parity.compare.relations import judged_by_own
 from parity.compare.result import Cause, Check, Failed, Origin, Result, measured
+from parity.compare.sites import how_many, introduced
 from parity.errors import Say, UsageError
 from parity.golden import Golden
 from parity.golden.disk.part import named, tabled
@@ -257,7 +258,7 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     )
     first = result.origin.key
     known = {code_of(cause.at or first.site) for cause in shown if isinstance(cause, Cause)}
-    begins = (first, *(d.key for d in result.introduced))
+    begins = (first, *(d.key for d in introduced(result)))
     return in_order(result.told((*shown, *of_weights(result), *config_causes(differing, begins, known))))
 
 
@@ -327,7 +328,7 @@ def judge_streams(steps: Iterable[tuple[StepRecords, StepRecords]], judge: Judge
         detectors.notes += (note for note in notes if note not in detectors.notes)
         judged = judge.step(own, candidate)
         collected.add(own, candidate, judged)
-        detectors.add(reference, candidate, seen, differs=any(d.verdict == "fail" for d in judged))
+        detectors.add(reference, candidate, seen, differs=how_many(judged, "fail") > 0)
         del reference, own, candidate, seen  # before the next is waited for: both sides' next are read already
     return collected
 

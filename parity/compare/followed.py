@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from parity.compare.births import Excuse, above, call_of, excused, input_severities, is_mask_given, severity
+from parity.compare.births import Excuse, above, call_of, excused, input_severities, is_mask_given
 from parity.compare.metrics import LINF_LIMIT, ONE_SIDED, distance, ratios
 from parity.compare.result import UNKNOWN, Birth, Distance, SiteDiff, SiteVerdict
+from parity.compare.sites import severity
 from parity.floors import L2_LIMIT
 from parity.records import ATTENTION, LOOP, Key, StepRecords
 

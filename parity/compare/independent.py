@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from parity.compare.births import call_of, is_unlike
 from parity.compare.result import Result, SiteDiff
+from parity.compare.sites import introduced, picked
 from parity.records import ATTENTION, BLOCK, FRAMES, LOOP, SCHEDULE, Key, any_block, caller_of
 
 _RELATIONS = (f"{LOOP}:noise_pred", f"{LOOP}:latents.after", "decode:in.z", FRAMES)
@@ -60,14 +61,14 @@ def differences(result: Result) -> tuple[Difference, ...]:
     weights = [c for c in result.preflight if c.computed or (halved and c.near in ("bfloat16", "float16"))]
     checked = {c.check: f"the {c.check}" for c in weights}
     found = {checked[c.check]: Difference(checked[c.check], causes=[c.detail]) for c in weights}
-    for d in result.sites:
+    for d in picked(result.sites, "not compared"):
         if is_unlike(d):
             found.setdefault(code_of(d.key.site), Difference(place_of(d.key.site), causes=[f"{d.note}: not compared"]))
     # The first divergence is often known closer than the sites are, which were judged before it was looked for.
     first = result.origin.key if result.origin is not None and result.origin.birth != "propagated" else None
     explained = {d.key for d in result.closer if not d.introduced}  # the closer look has seen what comes before them
-    measured = {d.key for d in result.introduced if d.local.rel_l2 > 0}  # made of the candidate's own values
-    same = {d.key: replace(d.key, site=d.same) for d in result.introduced if d.same and d.key.is_input}
+    measured = {d.key for d in introduced(result) if d.local.rel_l2 > 0}  # made of the candidate's own values
+    same = {d.key: replace(d.key, site=d.same) for d in introduced(result) if d.same and d.key.is_input}
     weighed = {name.rpartition(".")[0] for c in weights for name in c.at}
     arguments = {d.key.port for d in result.sites if d.key.module == "" and d.key.is_input}
     unseen = weighed - {d.key.module for d in result.sites}
@@ -75,7 +76,7 @@ def differences(result: Result) -> tuple[Difference, ...]:
     again, begun = set[str](), dict[tuple[int, str, str], str]()
     of = _codes(result, first)
     made = {of(c.at) for c in result.causes if c.at and c.setting in checked}  # of weights, where they show
-    for key in (*([first] if first else []), *(d.key for d in result.introduced)):
+    for key in (*([first] if first else []), *(d.key for d in introduced(result))):
         of_model = key.module == "" and not key.is_input and unseen
         maker = caller_of(key.module) if key.is_input else key.module  # an input is of its caller's own parameters
         held = any(within(module, maker) for module in weighed)
@@ -152,7 +153,7 @@ def closest(result: Result) -> Sequence[SiteDiff]:
         return result.sites
     block = min((d.key.module for d in result.closer), key=len)
     seen = {d.key for d in result.closer}
-    more = (d for d in result.introduced if not within(d.key.module, block))
+    more = (d for d in introduced(result) if not within(d.key.module, block))
     return (*result.closer, *(d for d in more if d.key not in seen))
 
 

@@ -11,10 +11,10 @@ where its divergence begins (`parity.compare.births`).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field, replace
 
-from parity.compare.births import Argument, Arguments, Births, Excuse, beyond, call_of
+from parity.compare.births import Argument, Arguments, Births, Excuse, call_of
 from parity.compare.branches import Branches
 from parity.compare.measured import Measured
 from parity.compare.orders import excuse_batches, excuse_other_orders, folded
@@ -22,6 +22,7 @@ from parity.compare.pairs import Meeting, meet
 from parity.compare.preflight import Factors
 from parity.compare.result import Distance, SiteDiff
 from parity.compare.rows import excuse_masks, read_alone, set_in_order
+from parity.compare.sites import Sites, beyond, picked
 from parity.compare.values import PREDICTED
 from parity.floors import L2_LIMIT
 from parity.golden.disk.part import tabled
@@ -44,12 +45,13 @@ class Common:
     missing: dict[object, tuple[str, ...]] = field(default_factory=dict)
     floors: int = 0
 
-    def add(self, meeting: Meeting, sites: Iterable[SiteDiff], floors: int) -> None:
+    def add(self, meeting: Meeting, sites: Sites, floors: int) -> None:
         """Count one judged step."""
         self.modules |= meeting.modules
         if not self.compared >= meeting.modules:
-            decided = (d for d in sites if d.verdict not in ("ignored", "not compared"))
-            self.compared |= meeting.modules & {d.key.module for d in decided if all(d.dtypes)}
+            undecided = {*sites.where("ignored", "not compared")}
+            decided = (meeting.places[i] for i in sites.where(which=_holds) if i not in undecided)
+            self.compared |= meeting.modules & {place.key.module for place in decided}
         self.alone = self.alone[0] + meeting.alone[0], self.alone[1] + meeting.alone[1]
         self.missing |= meeting.missing
         self.floors += floors
@@ -80,7 +82,7 @@ class Judge:
     def __post_init__(self) -> None:
         self.births = Births(self.excuses)
 
-    def step(self, reference: StepRecords, candidate: StepRecords) -> tuple[SiteDiff, ...]:
+    def step(self, reference: StepRecords, candidate: StepRecords) -> Sites:
         """The sites of one step, in execution order, with births."""
         (ours, floors), (theirs, _) = tabled(reference), tabled(candidate)
         meeting = self._meeting
@@ -101,9 +103,9 @@ class Judge:
         self.births.judge(sites, self._arguments(step, sites))
         _name_same(step, sites)
         self.seen.add(meeting, sites, len(floors))
-        return tuple(sites)
+        return sites
 
-    def _arguments(self, step: Measured, sites: Sequence[SiteDiff]) -> Arguments:
+    def _arguments(self, step: Measured, sites: Sites) -> Arguments:
         """What the reference's model is given, beside what it was given in the steps before."""
         given = _given(step)
         before, self._given = self._given, given | self._given
@@ -112,11 +114,24 @@ class Judge:
         return Arguments(moving, before.keys() - moving, _handed_on(step, sites, given), whole)
 
 
-def _name_same(step: Measured, sites: list[SiteDiff]) -> None:
+def _holds(d: SiteDiff) -> bool:
+    """Whether both sides have a tensor there."""
+    return all(d.dtypes)
+
+
+def _is_predicted(d: SiteDiff) -> bool:
+    return d.key.site == PREDICTED
+
+
+def _is_renamed(d: SiteDiff) -> bool:
+    return bool(d.called)
+
+
+def _name_same(step: Measured, sites: Sites) -> None:
     """Of the sites that differ, say which have the values of an earlier one: what a module gives is handed on."""
     first: dict[tuple[str, bytes, bytes], str] = {}
-    for i, d in enumerate(sites):
-        both = step.held_bytes(i) if d.verdict == "fail" else (b"", b"")
+    for i in sites.where("fail"):
+        d, both = sites[i], step.held_bytes(i)
         if both[0] and (same := first.setdefault((d.key.branch, *both), d.key.site)) != d.key.site:
             sites[i] = replace(d, same=same)
 
@@ -127,9 +142,9 @@ def _given(step: Measured) -> dict[Argument, bytes]:
     return {(key.branch, key.site): step.held_bytes(i)[0] for i, key in inputs if key.module == ""}
 
 
-def _handed_on(step: Measured, sites: Sequence[SiteDiff], given: Mapping[Argument, bytes]) -> Set[Key]:
+def _handed_on(step: Measured, sites: Sites, given: Mapping[Argument, bytes]) -> Set[Key]:
     """The inputs inside the model that differ and are an argument of it, bit for bit, which agrees."""
-    inputs = [i for i in step.meeting.inputs if beyond(sites[i])]
+    inputs = sites.where(beyond=True, which=_is_input)
     others = {(sites[i].key.branch, sites[i].key.site) for i in inputs}
     agree = {(at[0], value) for at, value in given.items() if at not in others and any(value)}
     return {sites[i].key for i in inputs if agree and (sites[i].key.branch, step.held_bytes(i)[0]) in agree}
@@ -139,15 +154,19 @@ WIDEST = 0.1 / L2_LIMIT
 """Relative floor of a module that is given the same on both sides, to the bit: a dtype moves no more by itself."""
 
 
-def _narrow(sites: list[SiteDiff]) -> None:
+def _is_input(d: SiteDiff) -> bool:
+    return d.key.is_input
+
+
+def _narrow(sites: Sites) -> None:
     """A floor holds what rounding of a module's inputs makes of it, of a phase of 1000 in a time embedding; where these
     are the same on both sides, nothing of that is in its output."""
-    wide = [i for i, d in enumerate(sites) if _is_wide(d)]
+    wide = [i for i in sites.where("pass", which=_is_output) if sites.floors[i] > WIDEST and _is_wide(sites[i])]
     if not wide:
         return
     given: dict[object, bool] = {}
-    for d in sites:
-        if d.key.is_input and not d.key.is_apart:
+    for d in picked(sites, which=_is_input):
+        if not d.key.is_apart:
             same = d.distance.rel_l2 == 0.0 and d.verdict == "pass"
             given[call_of(d.key)] = given.get(call_of(d.key), True) and same
     for i in wide:
@@ -157,18 +176,23 @@ def _narrow(sites: list[SiteDiff]) -> None:
             sites[i] = replace(d, distance=far)
 
 
+def _is_output(d: SiteDiff) -> bool:
+    """Whether it is what a module of the loop's model gives, not the model itself."""
+    return d.key.stage == LOOP_STAGE and not d.key.is_input and d.key.module not in ("", LOOP)
+
+
 def _is_wide(d: SiteDiff) -> bool:
-    """Whether a module's output, not the model's, is further away than a dtype moves it, within its floor."""
-    wide = WIDEST < d.distance.floor < math.inf and d.distance.rel_l2 > L2_LIMIT * WIDEST and d.verdict == "pass"
-    return wide and d.key.stage == LOOP_STAGE and not d.key.is_input and d.key.module not in ("", LOOP)
+    """Whether it is further away than a dtype moves it, though within its floor."""
+    return d.distance.floor < math.inf and d.distance.rel_l2 > L2_LIMIT * WIDEST
 
 
-def _tell_apart(sites: list[SiteDiff]) -> None:
+def _tell_apart(sites: Sites) -> None:
     """A pair under two names can only agree: what differs may be two things, and so may an output of which the model's
     own output shows nothing."""
-    predicted = {d.key.branch: d for d in sites if d.key.site == PREDICTED}
-    for i, d in enumerate(sites):
-        if d.called and d.verdict != "ignored" and beyond(d):
+    predicted = {d.key.branch: d for d in picked(sites, which=_is_predicted)}
+    for i in sites.where(beyond=True, which=_is_renamed):
+        d = sites[i]
+        if d.verdict != "ignored":
             output = None if d.key.is_input else predicted.get(d.key.branch)
             if output is None or not beyond(output):
                 note = f"{d.called} in the candidate, which may be another thing"

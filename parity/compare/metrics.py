@@ -106,7 +106,7 @@ def between(
     """Compare many sketches at once.
 
     Args:
-        x, y: float64 [pairs, size], the reference's and the candidate's. view: of their tensors.
+        x, y: float32 [pairs, size], the reference's and the candidate's. view: of their tensors.
         alike: bool [pairs], whether both sides hold as many NaNs and as many infinities: counters that are nonfinite
             alike then count as equal, as of an additive mask that holds -inf on both sides.
 
@@ -115,12 +115,12 @@ def between(
         cosine. And of each row bin, [pairs, bins], ||y - x||.
     """
     with np.errstate(all="ignore"):
-        apart = y - x
-        if not np.isfinite(apart.sum()):
+        whole, apart = slice(None) if view.exact else slice(TOTAL), np.subtract(y, x, dtype=np.float64)
+        if not np.isfinite(apart[:, whole].sum()):
             same = (np.isnan(x) & np.isnan(y)) | (np.isinf(x) & (x == y))
             apart[same & alike[:, None]] = 0.0
-        whole = slice(None) if view.exact else slice(TOTAL)
-        l2, own, other = (np.sqrt(np.vecdot(v[:, whole], v[:, whole])) for v in (apart, x, y))
+        totals = (v[:, whole].astype(np.float64, copy=False) for v in (apart, x, y))
+        l2, own, other = (np.sqrt(np.vecdot(v, v)) for v in totals)
         # |x - y|^2 = |x|^2 + |y|^2 - 2 xy, all three from the same counters
         cosine = np.where((own > 0) & (other > 0), (own**2 + other**2 - l2**2) / 2 / (own * other), NAN)
         return l2, own, cosine, bin_norms(apart, view)

@@ -15,13 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
-from parity.compare.births import above, beyond
+from parity.compare.births import above
 from parity.compare.measured import Measured
-from parity.compare.metrics import LINF_LIMIT
 from parity.compare.result import SiteDiff
-from parity.floors import L2_LIMIT
+from parity.compare.sites import Sites, beyond
 from parity.records import ATTENTION, LOOP, Key
 from parity.transforms import as_factor
 
@@ -31,7 +28,7 @@ SHARP = 1e-3
 _TOGETHER = {"in.query": {"in.key"}, "in.key": {"in.query", "in.value"}, "in.value": {"in.key"}}
 
 
-def excuse_batches(step: Measured, sites: list[SiteDiff]) -> None:
+def excuse_batches(step: Measured, sites: Sites) -> None:
     """Of a candidate whose batch has another order, what was not taken apart by branch is not compared where it may
     be the reference's in another order."""
     for at in folded(step, sites):
@@ -41,24 +38,24 @@ def excuse_batches(step: Measured, sites: list[SiteDiff]) -> None:
                 sites[i] = replace(sites[i], verdict="not compared", note=note)
 
 
-def folded(step: Measured, sites: Sequence[SiteDiff]) -> Iterator[list[int]]:
+def folded(step: Measured, sites: Sites) -> Iterator[list[int]]:
     """The calls that differ and hold several branches at once, as frames that are folded into the batch: the same
     stands for each of them."""
     calls: dict[tuple[str, int], list[int]] = {}
-    for i in np.flatnonzero(~(step.numbers[:, 2] <= L2_LIMIT) | (step.peaks > LINF_LIMIT)).tolist():
-        d = sites[i]
-        if d.key.branch and d.verdict == "pass" and beyond(d):
-            calls.setdefault((d.key.site, d.key.call), []).append(i)
+    for i in sites.where("pass", beyond=True):
+        key = step.meeting.places[i].key
+        if key.branch:
+            calls.setdefault((key.site, key.call), []).append(i)
     for at in calls.values():
         rows, many = (sites[at[0]].shapes[0] or (0,))[0], len(at)
         if rows > many > 1 and rows % many == 0 and len({step.held_bytes(i) for i in at}) == 1:
             yield at
 
 
-def excuse_other_orders(step: Measured, sites: list[SiteDiff]) -> None:
+def excuse_other_orders(step: Measured, sites: Sites) -> None:
     """Inside a port the reference's values in another order are not compared: where the parameters lie so too, then
     also times their factor, or where what reads the values agrees."""
-    far = [i for i, d in enumerate(sites) if d.verdict == "pass" and step.meeting.own[i] and beyond(d)]
+    far = [i for i in sites.where("pass", beyond=True) if step.meeting.own[i]]
     for i in far:
         same = [factor for factor in step.meeting.laid_out.get(i, ()) if step.same_values(i, factor)]
         if same:

@@ -7,7 +7,7 @@ kept besides as it is (`result_text`), so that nothing has to find it again.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -327,11 +327,6 @@ class Result(Reasoned):
     stages: tuple[StageDiff, ...] = ()
     frames: tuple[FrameDiff, ...] = ()
     notes: tuple[Note, ...] = ()
-
-    @property
-    def introduced(self) -> Iterator[SiteDiff]:
-        """The sites at which a divergence starts that no setting explains, in execution order."""
-        return (d for d in self.sites if d.verdict == "fail" and d.introduced)
 
     def noted(self, *texts: str) -> Result:
         """With further sentences behind its notes.

@@ -13,10 +13,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from parity.compare.births import CUT, beyond, call_of
+from parity.compare.births import CUT, call_of
 from parity.compare.measured import Measured
 from parity.compare.metrics import ALIKE, REORDERED, UNREAD, distance, is_mask, keys_through, unread
 from parity.compare.result import SiteDiff
+from parity.compare.sites import Sites, beyond
 from parity.floors import L2_LIMIT
 from parity.records import Record
 
@@ -25,14 +26,15 @@ SUMS = 5.0
 twice that because rounded weights move all rows alike."""
 
 
-def read_alone(step: Measured, sites: list[SiteDiff]) -> None:
+def read_alone(step: Measured, sites: Sites) -> None:
     """What is read alone decides: not rows that no query reads, nor frames beyond what a picture shows. In a norm
     over both, many that nobody reads hide the few that are read."""
+    apart = step.relative * step.norms
     for i, j in step.meeting.parts.items():
         whole, part = sites[i], sites[j]
         if np.isnan(part.distance.ratio) and part.distance.rel_l2 != 0.0:
             continue
-        if step.apart(j) > 2.0 * step.apart(i):  # no part can be: each side's mask picks other rows
+        if apart[j] > 2.0 * apart[i]:  # no part can be: each side's mask picks other rows
             continue
         numbers = {name: getattr(part, name) for name in ("distance", "cosine", "max_abs", "linf_ratio", "peak")}
         if not beyond(part):  # else the whole's bins say where it differs
@@ -41,18 +43,18 @@ def read_alone(step: Measured, sites: list[SiteDiff]) -> None:
         sites[i] = replace(whole, **numbers)
 
 
-def set_in_order(step: Measured, sites: list[SiteDiff]) -> None:
+def set_in_order(step: Measured, sites: Sites) -> None:
     """Of rows that are read nothing depends on the order, or on where they stand, but by a position that a module
     gives them: what it makes of that shows it. Where nobody knows the rows, a mask that moves with them says so."""
-    masks = [d.key for d in sites if "mask" in d.key.port and beyond(d)]
+    masks = [step.meeting.places[i].key for i in sites.where(beyond=True, which=_is_named_mask)]
     moved = {key.branch for key in masks} | {(key.branch, "") for key in masks if key.module == ""}
     for i, j in step.meeting.sets.items():
         whole, part = sites[i], sites[j]
         may_move = whole.rows or (whole.key.branch, "") in moved or (whole.key.module and whole.key.branch in moved)
         if not may_move or not (beyond(whole) or whole.verdict == "not compared"):
             continue
-        least = np.fmax(step.floor(j), SUMS * step.floor(step.meeting.parts.get(i, i)))
-        far = distance(part.distance.rel_l2 * step.norm(j), step.norm(j), float(least))
+        least = np.fmax(step.limits[j], SUMS * step.limits[step.meeting.parts.get(i, i)])
+        far = distance(part.distance.rel_l2 * float(step.norms[j]), float(step.norms[j]), float(least))
         agrees, unlike = far.ratio <= L2_LIMIT, whole.verdict == "not compared" and not math.isnan(far.ratio)
         if agrees or unlike:
             numbers = replace(whole, distance=far, cosine=part.cosine, peak=0.0, bins=())
@@ -60,9 +62,14 @@ def set_in_order(step: Measured, sites: list[SiteDiff]) -> None:
     _move_beside(step, sites)
 
 
-def _move_beside(step: Measured, sites: list[SiteDiff]) -> None:
+def _is_named_mask(d: SiteDiff) -> bool:
+    return "mask" in d.key.port
+
+
+def _move_beside(step: Measured, sites: Sites) -> None:
     """What a module is given for each row, as a table of positions, moves with rows in another order."""
-    rows = {(call_of(d.key), n) for d in sites if d.note == REORDERED and d.key.is_input for n in d.shapes[0][1:2]}
+    moved = (sites[i] for i in step.meeting.sets)
+    rows = {(call_of(d.key), n) for d in moved if d.note == REORDERED and d.key.is_input for n in d.shapes[0][1:2]}
     for i in step.meeting.inputs if rows else ():
         d = sites[i]
         moves = all(d.dtypes) and any((call_of(d.key), n) in rows for n in d.shapes[0][:2])
@@ -71,17 +78,18 @@ def _move_beside(step: Measured, sites: list[SiteDiff]) -> None:
             sites[i] = replace(d, verdict="not compared", note=note)
 
 
-def excuse_masks(step: Measured, sites: list[SiteDiff]) -> None:
+def excuse_masks(step: Measured, sites: Sites) -> None:
     """A mask is not compared where the rows that it lets through are the reference's, elsewhere or in another
     order. Where another number of rows is let through, the rows are not compared, but the mask is.
 
     Text without its padding needs no mask: see `_excuse_cut`.
     """
     for i in step.meeting.others:
-        d, (a, b) = sites[i], (at[i] for at in step.meeting.at)
+        a, b = (at[i] for at in step.meeting.at)
         if a < 0 or b < 0 or not any(map(is_mask, masks := (step.ours[a], step.theirs[b]))):
             continue
-        beside = [j for j, e in enumerate(sites) if call_of(e.key) == call_of(d.key) and i != j]
+        d, call = sites[i], call_of(step.meeting.places[i].key)
+        beside = [j for j, place in enumerate(step.meeting.places) if call_of(place.key) == call and i != j]
         whole = [sites[j] for j in beside if not sites[j].key.is_apart]
         read = [e for e in whole if (e.rows and step.meeting.own[i]) or e.note == REORDERED]
         as_many = bool(keys_through(masks[0]) & keys_through(masks[1])) and "mask" in d.key.port
@@ -99,7 +107,7 @@ def excuse_masks(step: Measured, sites: list[SiteDiff]) -> None:
             _excuse_cut(step, sites, i, beside, masks)
 
 
-def _excuse_cut(step: Measured, sites: list[SiteDiff], i: int, beside: Sequence[int], masks: Sequence[Record]) -> None:
+def _excuse_cut(step: Measured, sites: Sites, i: int, beside: Sequence[int], masks: Sequence[Record]) -> None:
     """All that there is of a text is read where a side leaves its padding out; it needs no mask then, or one of all
     ones."""
     d, missing = sites[i], any(mask.kind == "none" for mask in masks)
@@ -114,7 +122,7 @@ def _excuse_cut(step: Measured, sites: list[SiteDiff], i: int, beside: Sequence[
 
 def _may_be_cut(step: Measured, j: int) -> bool:
     """Whether the rows that are read of one side may be the other side's rows, by their norms."""
-    (a, b), at = (moments[j] for moments in step.moments), step.meeting.floors[j]
+    a, b = (moments[j] for moments in step.moments)
     if a < 0 or b < 0:
         return True
     key = replace(step.meeting.places[j].key.read, step=step.ours.step)
@@ -123,8 +131,7 @@ def _may_be_cut(step: Measured, j: int) -> bool:
     if not any(read):
         return True
     norms = [norm if of is None else of.l2 for norm, of in zip(norms, read, strict=True)]
-    floor = 0.0 if at < 0 else L2_LIMIT * float(step.floors.numbers[at, 0])
-    return bool(abs(norms[0] - norms[1]) <= max(floor, ALIKE * norms[0]))
+    return bool(abs(norms[0] - norms[1]) <= np.fmax(L2_LIMIT * step.limits[j], ALIKE * norms[0]))
 
 
 def _is_cut(shapes: tuple[tuple[int, ...], tuple[int, ...]], masks: Sequence[Record]) -> bool:

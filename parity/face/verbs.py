@@ -15,6 +15,7 @@ from typing import Literal, Self
 
 from parity.compare import result as compared
 from parity.compare.diff import Auto, diff as diff_goldens
+from parity.compare.sites import how_many
 from parity.errors import UsageError
 from parity.golden.rename import NONE, load_rename
 from parity.paths.worker.extras import check_extras
@@ -62,7 +63,7 @@ class Result(compared.Result):
         ratios = [site.distance.ratio for site in self.sites if not math.isnan(site.distance.ratio)]
         found = {
             "passed": float(self.passed),
-            "failed_tensors": float(sum(site.verdict == "fail" for site in self.sites)),
+            "failed_tensors": float(how_many(self.sites, "fail")),
             "worst_ratio": max(ratios, default=math.nan),
         }
         for step in self.steps:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from parity.compare.independent import closest, differences
 from parity.compare.result import EVIDENCE, HARMLESS, Distance, Note, Result, SettingDifference, StepDiff
+from parity.compare.sites import picked
 from parity.report.document import Facts, Json, Section, Table
 from parity.report.formats.json import written
 from parity.report.tables import blocks_table, failures, frames_table, stages_table, steps_table
@@ -58,7 +59,7 @@ class Comparison:
             return _filled(preflight(result))
         step = shown_step(result)
         outside = {s.stage for s in result.stages}
-        loop = (s for s in result.sites if s.key.step == step and s.key.stage not in outside)
+        loop = (s for s in picked(result.sites, step=step) if s.key.stage not in outside)
         origin = None if result.origin is None or result.origin.key.stage in outside else result.origin
         # A closer look names modules where the first names blocks.
         return _filled(
@@ -91,15 +92,18 @@ def shown_step(result: Result) -> int | None:
     """The step whose blocks are shown: where the divergence starts, else the first with a failure, else the first."""
     if result.origin is not None and result.origin.key.stage not in {s.stage for s in result.stages}:
         return result.origin.key.step
-    failed, every = {s.key.step for s in result.sites if s.verdict == "fail"}, {s.key.step for s in result.sites}
-    return min(failed or {step for step in every if step >= 0} or every, default=None)
+    failed = min((s.key.step for s in picked(result.sites, "fail")), default=None)
+    every = (s.key.step for s in result.sites) if failed is None else iter([failed])
+    first = next(every, None)
+    return next((step for step in every if step >= 0), first) if first is not None and first < 0 else first
 
 
 def stage_blocks(result: Result, details: bool) -> Iterator[Table]:
     """The blocks of each stage outside the loop that does not pass."""
     for stage in (s.stage for s in result.stages if s.verdict != "pass"):
         origin = result.origin if result.origin is not None and result.origin.key.stage == stage else None
-        table = blocks_table([s for s in result.sites if s.key.stage == stage], -1, origin, details)
+        outside = (s for s in picked(result.sites, step=-1) if s.key.stage == stage)
+        table = blocks_table(outside, -1, origin, details)
         yield replace(table, title=f"Blocks of the {stage} stage (worst ratio to the floor)")
 
 
@@ -167,7 +171,7 @@ def _effects(result: Result) -> list[str]:
 
 def _propagated(result: Result) -> int:
     """How many sites differ only by what they are given."""
-    return sum(s.verdict == "fail" and s.birth == "propagated" for s in result.sites)
+    return sum(s.birth == "propagated" for s in picked(result.sites, "fail"))
 
 
 def _bits(steps: Sequence[StepDiff]) -> str:

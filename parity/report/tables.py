@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from parity.compare.result import Distance, FrameDiff, FrameError, Origin, SiteDiff, StageDiff, StepDiff
+from parity.compare.sites import picked
 from parity.records import LOOP, Key
 from parity.report.document import Cells, Table, both, distance_cells, small, times
 
@@ -197,7 +198,7 @@ def failures(sites: Sequence[SiteDiff], propagated: int, details: bool = False) 
     Args:
         propagated: how many sites are.
     """
-    failed = [d for d in sites if d.verdict == "fail"]
+    failed = [*picked(sites, "fail")]
     own = [d for d in failed if d.birth != "propagated"]
     alone = details or not own
     listed = failed if alone else own

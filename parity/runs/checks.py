@@ -19,6 +19,7 @@ from parity.compare.conclude import Collected, conclude, widest_of
 from parity.compare.detectors import Detectors
 from parity.compare.judge import Judge
 from parity.compare.result import Check, Failed, Result, SiteDiff
+from parity.compare.sites import AllSites, how_many
 from parity.floors import Floors
 from parity.hooks.implementations import sentence
 from parity.paths.plan import Ends, Pair, Plan, Side, State, state_of
@@ -111,15 +112,16 @@ class Judged:
         candidate, outputs = without_held(candidate)
         self.sink.step(replace(reference, floors=truth.floors), candidate)
         sites = self.judge.step(truth, candidate)
-        if self.failing is None and any(d.verdict == "fail" for d in sites):
+        differs = how_many(sites, "fail") > 0
+        if self.failing is None and differs:
             self.failing = self.states[reference.step]
         self.following.add(reference, outputs, sites)
         self.collected.add(truth, candidate, sites)
-        self.detectors.add(reference, candidate, differs=any(d.verdict == "fail" for d in sites))
+        self.detectors.add(reference, candidate, differs=differs)
 
     def settle(self, side: Side) -> None:
         """Where all agreed: the reference on the candidate's own values; `side`: see `Following.settle`."""
-        self.collected.sites = [*self.following.settle(side, self.collected.sites)]
+        self.collected.sites = AllSites([self.following.settle(side, self.collected.sites)])
         if self.following.failed is not None:
             self.failing = self.following.failed.state
 

@@ -36,6 +36,7 @@ from parity.compare.independent import code_of, place_of, within
 from parity.compare.judge import Judge
 from parity.compare.preflight import factors_at
 from parity.compare.result import Cause, Failed, Result, SiteDiff, measured
+from parity.compare.sites import introduced
 from parity.errors import ParityError
 from parity.hooks.sites import EVERYTHING, OUTPUTS, WHOLE, Held, SitePlan, block_of
 from parity.paths.plan import DOUBT, LEFT_ALONE, TURNED, Array, Plan, Side, State, module_of, name_of, state_of
@@ -136,7 +137,7 @@ def behind(result: Result, pair: Ready, side: Side, state: State) -> Result:
         return result
     result = replace(result, sites=_settled(_turned(result.sites, at.step, found, known), at.step, known, pair))
     weighed = {name.rpartition(".")[0] for check in result.preflight for name in check.at}
-    result = result.noted(*_in_doubt(found, [*known, *(d.key for d in result.introduced)], weighed))
+    result = result.noted(*_in_doubt(found, [*known, *(d.key for d in introduced(result))], weighed))
     return _placed(replace(result, causes=(*result.causes, *_named(result, known))), known)
 
 

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.compare.births import Excuse, beyond, excused, excuses, severity
+from parity.compare.births import Excuse, excused, excuses
 from parity.compare.judge import Judge
 from parity.compare.metrics import UNREAD
 from parity.compare.result import NAN, Distance, SiteDiff
+from parity.compare.sites import beyond, severity
 from parity.records import AFTER, PADDING, READ, Floor, Key, Record, StepRecords
 from parity.settings import Difference
 from tests.support.made import (

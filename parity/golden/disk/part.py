@@ -150,6 +150,18 @@ def named(records: Sequence[Record]) -> Sequence[Record]:
     return records.layout.records if isinstance(records, Table) else records
 
 
+def modules_of(records: Sequence[Record], stage: str) -> frozenset[str]:
+    """The modules of a stage of which there is a record."""
+    if isinstance(records, Table):
+        return _modules(records.layout, stage)
+    return frozenset(r.key.module for r in records if r.key.stage == stage)
+
+
+@functools.lru_cache(maxsize=8)
+def _modules(layout: Layout, stage: str) -> frozenset[str]:
+    return modules_of(layout.records, stage)
+
+
 @functools.lru_cache(maxsize=8)
 def _places(layout: Layout, which: Callable[[Record], bool]) -> tuple[int, ...]:
     return tuple(i for i, base in enumerate(layout.records) if which(base))

@@ -40,8 +40,7 @@ def json(document: Document) -> Iterator[str]:
     yield "\n}\n"
 
 
-def _compact(value: object) -> str:
-    return library.dumps(value, allow_nan=False)
+_compact = library.JSONEncoder(allow_nan=False).encode
 
 
 # --- a comparison
@@ -102,11 +101,25 @@ def _step(step: results.StepDiff) -> dict[str, Any]:
 
 
 def _site(site: results.SiteDiff) -> dict[str, Any]:
-    document = {
-        **plain(site.key),
-        **plain(site.distance),
-        **{f"local_{name}": value for name, value in plain(site.local).items()},
-        **named(site, ("cosine", "max_abs", "linf_ratio", "shapes", "dtypes", "nonfinite")),
+    key, far, local = site.key, site.distance, site.local
+    document = {  # of hundreds of thousands; `plain` takes ten times as long
+        "stage": key.stage,
+        "step": key.step,
+        "branch": key.branch,
+        "site": key.site,
+        "call": key.call,
+        "rel_l2": finite(far.rel_l2),
+        "floor": finite(far.floor),
+        "ratio": finite(far.ratio),
+        "local_rel_l2": finite(local.rel_l2),
+        "local_floor": finite(local.floor),
+        "local_ratio": finite(local.ratio),
+        "cosine": finite(site.cosine),
+        "max_abs": finite(site.max_abs),
+        "linf_ratio": finite(site.linf_ratio),
+        "shapes": [[*shape] for shape in site.shapes],
+        "dtypes": [*site.dtypes],
+        "nonfinite": [*site.nonfinite],
         "introduced": _introduced(site.birth),
         "verdict": site.verdict,
         "note": site.remark,
