@@ -103,7 +103,7 @@ def described(model: str) -> Iterator[str]:
     """
     from parity.hooks.torchtools import callable_modules
     from parity.models.folder import class_of, skeleton
-    from parity.models.generic.inputs import make_arguments, signature_of
+    from parity.models.generic_inputs import make_arguments, signature_of
     from parity.models.registry import opened
 
     family, case = opened(model)

@@ -25,7 +25,7 @@ from parity.face.functions import Function, JaxFunction
 from parity.hooks.objects import objects_of
 from parity.hooks.tap import single_output
 from parity.hooks.torchtools import named_tensors, on_jax, parts_of, to_torch, uncompiled
-from parity.models.generic.inputs import LATENT
+from parity.models.generic_inputs import LATENT
 from parity.paths.port.load import Entry, runs_of
 from parity.paths.port.ported import moved
 from parity.port import Case, Port, Runs, tap

@@ -99,7 +99,7 @@ def load_part(folder: Path, part: str, **options: Any) -> Any:
     import torch
 
     from parity.models.patches import as_loaded
-    from parity.models.tiny.make import draw
+    from parity.models.tiny import draw
 
     _require_room(folder, part)
     with _explained(f"cannot make a {kind.__name__} of '{place_of(folder, part)}'"):

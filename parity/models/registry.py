@@ -54,21 +54,21 @@ FAMILIES = (
         title="HunyuanVideo-1.5",
         transformer="HunyuanVideo15Transformer3DModel",
         family="parity.models.hunyuan_video_15:HunyuanVideo15.of",
-        tiny={DEFAULT_MODEL: "parity.models.tiny.checkpoints:make_hunyuan_video_15"},
+        tiny={DEFAULT_MODEL: "parity.models.tiny_checkpoints:make_hunyuan_video_15"},
     ),
     Registered(
         title="CogVideoX",
         transformer="CogVideoXTransformer3DModel",
         family="parity.models.cogvideox:CogVideoX.of",
         tiny={
-            "tiny-cogvideox-1.0": "parity.models.tiny.checkpoints:make_cogvideox_10",
-            "tiny-cogvideox-1.5": "parity.models.tiny.checkpoints:make_cogvideox_15",
+            "tiny-cogvideox-1.0": "parity.models.tiny_checkpoints:make_cogvideox_10",
+            "tiny-cogvideox-1.5": "parity.models.tiny_checkpoints:make_cogvideox_15",
         },
     ),
     Registered(
         title="a diffusers transformer by class and config",
         transformer=ANY,
-        family="parity.models.generic.family:Generic.of",
+        family="parity.models.generic:Generic.of",
     ),
 )
 
@@ -131,7 +131,7 @@ def resolve_model(name: str) -> Path:
     require_model(name)
     makers = {known: make for family in FAMILIES for known, make in family.tiny.items()}
     if name in makers:
-        from parity.models.tiny.make import ensure_tiny
+        from parity.models.tiny import ensure_tiny
 
         return ensure_tiny(name, pkgutil.resolve_name(makers[name]))
     hub = None if Path(name).exists() else _HUB_NAME.fullmatch(name)

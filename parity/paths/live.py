@@ -22,8 +22,8 @@ from parity.golden.fingerprint import weight_prints
 from parity.hooks.torchtools import nearest, to_torch
 from parity.models.family import Family
 from parity.models.folder import Case, GenerationSpec
-from parity.models.generic.family import Generic
-from parity.models.generic.inputs import LATENT, TIMESTEP, Made, Signature, read_inputs
+from parity.models.generic import Generic
+from parity.models.generic_inputs import LATENT, TIMESTEP, Made, Signature, read_inputs
 from parity.models.patches import device_named
 from parity.models.registry import opened, tiny_names
 from parity.paths.facts import facts_of, leave_files, stage_facts

@@ -11,8 +11,8 @@ import torch
 from benchmarks.tiny_families import make
 from parity.hooks.rows import SEQUENCE, WHOLE, Part
 from parity.models.folder import class_of, read_config, skeleton
-from parity.models.generic.family import EulerSampler, TextRows, frame_of_mask, text_mask
-from parity.models.generic.inputs import TEXT, Signature, fitting, make_arguments, signature_of
+from parity.models.generic import EulerSampler, TextRows, frame_of_mask, text_mask
+from parity.models.generic_inputs import TEXT, Signature, fitting, make_arguments, signature_of
 
 
 def _signature(folder: Path, name: str, **changes: Any) -> tuple[Signature, torch.nn.Module]:

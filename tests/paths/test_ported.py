@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from parity.errors import UsageError
-from parity.models.generic.inputs import LATENT
+from parity.models.generic_inputs import LATENT
 from parity.paths.live import reference_case
 from parity.paths.port.load import Entry, checked
 from parity.port import Port

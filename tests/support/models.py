@@ -40,7 +40,7 @@ def _hunyuan(folder: Path) -> None:
     """The tiny HunyuanVideo-1.5 with one block, one refiner block and one frame."""
     import diffusers
 
-    from parity.models.tiny.make import TRANSFORMER_RULES, fill
+    from parity.models.tiny import TRANSFORMER_RULES, fill
 
     tiny = resolve_model("tiny-hunyuan-video-1.5")
     for part in tiny.iterdir():

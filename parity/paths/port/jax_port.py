@@ -28,7 +28,7 @@ from parity.hooks.sites import SitePlan
 from parity.hooks.torchtools import mapped, nearest, prediction_of
 from parity.models.feature_cache import Kept, calling
 from parity.models.folder import Case
-from parity.models.generic.inputs import LATENT
+from parity.models.generic_inputs import LATENT
 from parity.paths.jax.candidate import Forward, TorchaxBackend
 from parity.paths.jax.mesh import port_devices, use_compilation_cache
 from parity.paths.jax.tracing import InsideJitError, TracedTap, to_jax

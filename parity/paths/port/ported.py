@@ -26,7 +26,7 @@ from parity.hooks.torchtools import on_jax, prediction_of, to_torch, uncompiled
 from parity.models.family import Condition, Constrain, Family, Place, Said, Sampler, sigmas_of
 from parity.models.feature_cache import CALL
 from parity.models.folder import Case
-from parity.models.generic.inputs import LATENT
+from parity.models.generic_inputs import LATENT
 from parity.models.patches import DTYPES, in_dtype
 from parity.paths.network import Network
 from parity.paths.port.load import Entry, build, failures, kept

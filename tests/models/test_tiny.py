@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 
 from parity.errors import UsageError
 from parity.models.registry import resolve_model
-from parity.models.tiny.make import ensure_tiny
+from parity.models.tiny import ensure_tiny
 
 NAME = "tiny-hunyuan-video-1.5"
 # Figures measured on these weights are only comparable while this holds: a change needs a higher make._VERSION.

@@ -1,7 +1,7 @@
 """Any diffusers transformer by class and config alone: one call (or N Euler steps) on inputs made for it.
 
 For a class that no built-in family knows. There is no pipeline: no text encoders, no guidance, no scheduler; the
-transformer's own code runs as diffusers wrote it on both sides. See `parity.models.generic.inputs` for its inputs. Its
+transformer's own code runs as diffusers wrote it on both sides. See `parity.models.generic_inputs` for its inputs. Its
 padded text rows are known from the mask among them (`TextRows`), its loop is one branch of Euler steps along falling
 timesteps (`EulerSampler`).
 """
@@ -23,7 +23,7 @@ from parity.errors import InconclusiveError, ParityError, UsageError, summary
 from parity.hooks.rows import SEQUENCE, WHOLE, NoRows, Part, RowFrame, RowRule
 from parity.models.family import Condition, Family, Place, Said, Sampler
 from parity.models.folder import Case, GenerationSpec, class_of, is_drawn, read_config, skeleton
-from parity.models.generic.inputs import (
+from parity.models.generic_inputs import (
     GRID,
     LATENT,
     TIMESTEP,

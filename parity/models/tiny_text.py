@@ -3,7 +3,7 @@
 A prompt has to become embeddings and masks by the road the full-size model takes (chat template, cropping, glyph
 extraction, padding), without a download. So the tokenizers are built here: Qwen's byte-level BPE with a few hundred
 merges, and T5's unigrams (ByT5's needs no vocabulary at all). The encoders come with whatever weights their classes
-start from; `parity.models.tiny.make` draws them. Cost: milliseconds, and under a megabyte.
+start from; `parity.models.tiny` draws them. Cost: milliseconds, and under a megabyte.
 """
 
 from __future__ import annotations

@@ -8,16 +8,16 @@ from typing import Any
 
 import transformers
 
-from parity.models.tiny import text
-from parity.models.tiny.make import TRANSFORMER_RULES, VAE_RULES, fill, save, text_rules
+from parity.models import tiny_text
+from parity.models.tiny import TRANSFORMER_RULES, VAE_RULES, fill, save, text_rules
 
 
 def make_hunyuan_video_15(folder: pathlib.Path) -> None:
     """Write `tiny-hunyuan-video-1.5` into the empty `folder`."""
     import diffusers  # here, as importing it takes seconds that a run with an existing checkpoint need not pay twice
 
-    tokenizer = text.make_qwen_tokenizer()
-    encoder, encoder_2 = text.make_qwen(len(tokenizer)), text.make_t5(384, width=48, head=12)
+    tokenizer = tiny_text.make_qwen_tokenizer()
+    encoder, encoder_2 = tiny_text.make_qwen(len(tokenizer)), tiny_text.make_t5(384, width=48, head=12)
     fill(encoder, "text_encoder", text_rules(1.3))
     fill(encoder_2, "text_encoder_2", text_rules(0.7))  # 0.7 * 0.7 * sqrt(12) = 1.7
     transformer = diffusers.HunyuanVideo15Transformer3DModel(
@@ -56,7 +56,7 @@ def make_hunyuan_video_15(folder: pathlib.Path) -> None:
         "tokenizer_max_length": 64,
         "tokenizer_2_max_length": 32,
         "vision_num_semantic_tokens": 16,
-        "crop_start": text.template_prefix_length(tokenizer, pipeline.system_message),
+        "crop_start": tiny_text.template_prefix_length(tokenizer, pipeline.system_message),
         "height": 64,
         "width": 96,
         "num_frames": 9,
@@ -104,8 +104,8 @@ def make_cogvideox_15(folder: pathlib.Path) -> None:
 def _make_cogvideox(folder: pathlib.Path, scheduler: Any, options: dict[str, Any]) -> None:
     import diffusers
 
-    tokenizer = text.make_t5_tokenizer()
-    encoder = text.make_t5(len(tokenizer))
+    tokenizer = tiny_text.make_t5_tokenizer()
+    encoder = tiny_text.make_t5(len(tokenizer))
     fill(encoder, "text_encoder", text_rules(0.65))  # 0.65 * 0.65 * sqrt(16) = 1.7
     transformer = diffusers.CogVideoXTransformer3DModel(
         num_attention_heads=4,
