@@ -60,6 +60,8 @@ def record(
                 "--script runs a script that has its own model, settings and steps: it takes only --inputs, --sites, "
                 "--values, --floors and --overwrite, and the script's own arguments behind --"
             )
+        if generation.inputs is not None and floors in CHIPS:
+            raise UsageError(f"--floors {floors} is of the reference: with --inputs a script is the candidate, without")
         from parity.recorder.rerun import RUNS
         from parity.recorder.script import Script, run_script
 

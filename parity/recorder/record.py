@@ -181,6 +181,7 @@ def _require_arguments(
         (isinstance(chip, str) and chip in CHIPS, f"chip must be one of {', '.join(chips)}; found {chip!r}"),
         (once, f"branches must be names, each once, as a list or a tuple; found {branches!r}"),
         (layout in layouts, f"layout must be one of {', '.join(layouts)}, found {layout!r}"),
+        (like is None or chip == NO_CHIP, "chip is of floors, and with like (a candidate) none are measured"),
         (like is None or os.fspath(like), f"like must name a golden, found {like!r}"),
     ):
         if not holds:

@@ -230,6 +230,7 @@ def test_wrong_usage_is_refused_before_anything_runs(parts: Parts, reference: Pa
         ("stop_after must be at least 1", {"where": "x", **parts.named, "stop_after": 0}),
         ("branches must be names, each once", {"where": "x", "transformer": model, "branches": "cond"}),
         ("layout must be one of channels_first, channels_last", {"where": "x", "transformer": model, "layout": "nhwc"}),
+        ("chip is of floors", {"where": "x", "transformer": model, "chip": "v6e", "like": "g"}),
         ("like must name a golden", {"where": "x", "transformer": model, "like": ""}),
         ("no module matches the site 'blocks.7'", {"where": "x", "transformer": model, "sites": "blocks.7"}),
     ):

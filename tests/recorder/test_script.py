@@ -199,6 +199,7 @@ ONLY = "it takes only --inputs, --sites, --values, --floors and --overwrite"
         ("print(1)", ["--script", "script.py", "--overwrite", "x"], "called no diffusers pipeline"),
         ("", ["--script", "nowhere.py"], "there is no file"),
         ("print(1)", ["--script", "script.py", "--inputs", "nowhere"], "there is no golden here"),
+        ("print(1)", ["--script", "script.py", "--inputs", "g", "--floors", "v6e"], "is of the reference"),
         ("print(1)", ["--script", "script.py", "--steps", "5"], ONLY),
         ("print(1)", ["--script", "script.py", "--side", "candidate"], "has its own model, settings and steps"),
         ("", ["another"], "'another' is no option: arguments after the folder are those of --script FILE"),
