@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from parity.compare.births import call_of, is_unlike
@@ -57,49 +57,21 @@ def differences(result: Result) -> tuple[Difference, ...]:
     """Those that preflight, judged sites and causes show, in execution order; none where the two agree."""
     if result.verdict != "fail":
         return ()
-    halved = not any(d.setting == "dtype" for d in result.differing_settings)  # by nobody who said so
-    weights = [c for c in result.preflight if c.computed or (halved and c.near in ("bfloat16", "float16"))]
-    checked = {c.check: f"the {c.check}" for c in weights}
-    found = {checked[c.check]: Difference(checked[c.check], causes=[c.detail]) for c in weights}
+    # The first divergence is often known closer than the sites are, which were judged before it was looked for.
+    first = result.origin.key if result.origin is not None and result.origin.birth != "propagated" else None
+    of, weights = _codes(result, first), _Weights.of(result)
+    found = {place: Difference(place, causes=[detail]) for place, detail in weights.checks.values()}
     for d in picked(result.sites, "not compared"):
         if is_unlike(d):
             found.setdefault(code_of(d.key.site), Difference(place_of(d.key.site), causes=[f"{d.note}: not compared"]))
-    # The first divergence is often known closer than the sites are, which were judged before it was looked for.
-    first = result.origin.key if result.origin is not None and result.origin.birth != "propagated" else None
-    explained = {d.key for d in result.closer if not d.introduced}  # the closer look has seen what comes before them
-    measured = {d.key for d in introduced(result) if d.local.rel_l2 > 0}  # made of the candidate's own values
-    same = {d.key: replace(d.key, site=d.same) for d in introduced(result) if d.same and d.key.is_input}
-    weighed = {name.rpartition(".")[0] for c in weights for name in c.at}
-    arguments = {d.key.port for d in result.sites if d.key.module == "" and d.key.is_input}
-    unseen = weighed - {d.key.module for d in result.sites}
-    given = {call_of(d.key) for d in result.sites if d.key.is_input and d.verdict != "not compared"}
-    again, begun = set[str](), dict[tuple[int, str, str], str]()
-    of = _codes(result, first)
-    made = {of(c.at) for c in result.causes if c.at and c.setting in checked}  # of weights, where they show
+    made = {of(c.at) for c in result.causes if c.at and c.setting in weights.checks}  # of weights, where they show
+    handed, begun = _Handed.of(result, first), dict[tuple[int, str, str], str]()
     for key in (*([first] if first else []), *(d.key for d in introduced(result))):
-        of_model = key.module == "" and not key.is_input and unseen
-        maker = caller_of(key.module) if key.is_input else key.module  # an input is of its caller's own parameters
-        held = any(within(module, maker) for module in weighed)
-        if key.is_input:  # what the model is given it hands on as it is
-            held = maker in weighed and not (maker == "" and key.port in arguments)
-        elif call_of(key) not in given:  # which its caller's parameters may be in
-            held = held or (caller_of(maker) != "" and caller_of(maker) in weighed)
-        of_weights = key.module not in _AROUND and held
-        if of_model or of_weights or of(key.site) in made:
-            continue  # a module that has other weights differs by them
-        inside = any(_hands_on(key, d.key, first) for d in found.values() if not {key, d.key} <= measured)
-        if first and key != first and ((key in explained and key not in measured) or inside):
-            continue  # it hands on what begins before it, or inside it
-        other = same.get(key)
-        if other is not None and code_of(other.site) != code_of(key.site):
-            handed = other.is_input and code_of(other.site) in found
-            if handed or _hands_on(other, first, first):
-                again.add(code_of(key.site))
-                continue  # the model hands one value to several modules, or on
+        if weights.explain(key) or of(key.site) in made or handed.on(key, found):
+            continue
         code = of(key.site)
-        if key.is_input and (
-            caller := caller_of(key.module)
-        ):  # what the same call's code gives next may be off with it
+        if key.is_input and (caller := caller_of(key.module)):
+            # What the same call's code gives next may be off with it.
             code = begun.setdefault((key.step, key.branch, caller), code)
         one = found.setdefault(code, Difference(place_of(key.site), key))
         if code == of(key.site):
@@ -107,12 +79,96 @@ def differences(result: Result) -> tuple[Difference, ...]:
         if key.branch and key.branch not in one.branches:
             one.branches.append(key.branch)
     for cause in result.causes:
-        if cause.setting in checked:
-            found[checked[cause.setting]].causes.append(cause.cause)
-        elif cause.at and not cause.harmless and of(cause.at) not in again - found.keys():
+        if cause.setting in weights.checks:
+            found[weights.checks[cause.setting][0]].causes.append(cause.cause)
+        elif cause.at and not cause.harmless and of(cause.at) not in handed.again - found.keys():
             found.setdefault(of(cause.at), Difference(place_of(cause.at))).causes.append(cause.cause)
     behind = {place_of(site): i + 1 for i, site in enumerate(_RELATIONS)}
     return tuple(sorted(found.values(), key=lambda d: behind.get(d.place, 0) if d.key is None else 0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Weights:
+    """What other weights explain.
+
+    Attributes:
+        checks: of preflight that fail by them -> their place in words, and what they say. modules: that have others;
+            unseen: those of them at which nothing was observed. arguments: of the model. given: calls of which an
+            input was compared.
+    """
+
+    checks: Mapping[str, tuple[str, str]]
+    modules: Set[str]
+    unseen: Set[str]
+    arguments: Set[str]
+    given: Set[object]
+
+    @classmethod
+    def of(cls, result: Result) -> _Weights:
+        halved = not any(d.setting == "dtype" for d in result.differing_settings)  # by nobody who said so
+        checks = [c for c in result.preflight if c.computed or (halved and c.near in ("bfloat16", "float16"))]
+        modules = {name.rpartition(".")[0] for c in checks for name in c.at}
+        return cls(
+            checks={c.check: (f"the {c.check}", c.detail) for c in checks},
+            modules=modules,
+            unseen=modules - {d.key.module for d in result.sites},
+            arguments={d.key.port for d in result.sites if d.key.module == "" and d.key.is_input},
+            given={call_of(d.key) for d in result.sites if d.key.is_input and d.verdict != "not compared"},
+        )
+
+    def explain(self, key: Key) -> bool:
+        """Whether a module, which may have other weights, differs by them."""
+        if key.module == "" and not key.is_input and self.unseen:
+            return True
+        if key.module in _AROUND:
+            return False
+        caller = caller_of(key.module)
+        if key.is_input:  # of its caller's own parameters; what the model is given it hands on as it is
+            return caller in self.modules and not (caller == "" and key.port in self.arguments)
+        own = any(within(module, key.module) for module in self.modules)
+        # What no input was compared of, its caller's parameters may be in.
+        return own or (call_of(key) not in self.given and caller != "" and caller in self.modules)
+
+
+@dataclass(kw_only=True)
+class _Handed:
+    """What is handed on from a difference that begins elsewhere.
+
+    Attributes:
+        first: where the first begins. explained: sites of the closer look at which nothing begins. measured: those
+            that were made of the candidate's own values. same: inputs -> the site that has their values before.
+        again: codes of those whose values another has.
+    """
+
+    first: Key | None
+    explained: Set[Key]
+    measured: Set[Key]
+    same: Mapping[Key, Key]
+    again: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, result: Result, first: Key | None) -> _Handed:
+        every = [*introduced(result)]
+        return cls(
+            first=first,
+            explained={d.key for d in result.closer if not d.introduced},
+            measured={d.key for d in every if d.local.rel_l2 > 0},
+            same={d.key: replace(d.key, site=d.same) for d in every if d.same and d.key.is_input},
+        )
+
+    def on(self, key: Key, found: Mapping[str, Difference]) -> bool:
+        """Whether a site only hands on one of those found before it, or what begins inside it."""
+        first, measured = self.first, self.measured
+        inside = any(_hands_on(key, d.key, first) for d in found.values() if not {key, d.key} <= measured)
+        if first and key != first and (inside or (key in self.explained and key not in measured)):
+            return True
+        other = self.same.get(key)
+        if other is None or code_of(other.site) == code_of(key.site):
+            return False
+        handed = (other.is_input and code_of(other.site) in found) or _hands_on(other, first, first)
+        if handed:  # the model hands one value to several modules, or on
+            self.again.add(code_of(key.site))
+        return handed
 
 
 def _codes(result: Result, origin: Key | None) -> Callable[[str], str]:
