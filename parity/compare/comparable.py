@@ -21,7 +21,7 @@ from parity.compare.result import Check
 from parity.errors import shown
 from parity.golden import Golden
 from parity.records import PORT, Provenance
-from parity.settings import BY_NAME, Backend, Difference, render
+from parity.settings import AUTO, BY_NAME, Backend, Difference, default_of, render
 
 _BACKENDS = get_args(Backend)
 
@@ -69,7 +69,7 @@ def settings_differences(reference: Provenance, candidate: Provenance) -> tuple[
         if name not in BY_NAME and not (_of_component(name, ours) and _of_component(name, theirs)):
             continue  # the config of a component that only one script has
         x, y = _value(name, reference), _value(name, candidate)
-        if x != y and (x != _default(name, reference.backend) or y != _default(name, candidate.backend)):
+        if x != y and (x != _default(name, reference) or y != _default(name, candidate)):
             found.append(Difference(name, x, y))
     return tuple(found)
 
@@ -93,14 +93,14 @@ def _of_component(name: str, settings: Mapping[str, str]) -> bool:
 
 def _value(name: str, side: Provenance) -> str:
     """A setting's value; a config leaves out what it has no value for."""
-    return side.settings.get(name) or _default(name, side.backend) or (ABSENT if name in BY_NAME else "none")
+    return side.settings.get(name) or _default(name, side) or (ABSENT if name in BY_NAME else "none")
 
 
-def _default(name: str, backend: str) -> str | None:
-    backend = "torchax" if backend == PORT else backend
+def _default(name: str, side: Provenance) -> str | None:
+    backend = "torchax" if side.backend == PORT else side.backend
     if name not in BY_NAME or backend not in _BACKENDS:
         return None
-    return render(BY_NAME[name].default_for(cast(Backend, backend)))
+    return render(default_of(BY_NAME[name], cast(Backend, backend), side.settings.get("device", AUTO)))
 
 
 def common_steps(reference: Sequence[int], candidate: Sequence[int]) -> tuple[int, ...]:

@@ -81,8 +81,8 @@ class Settings:
         return str(self.values[name])
 
     def changed(self, name: str) -> bool:
-        """Whether the value is not the backend's default."""
-        return self.values[name] != BY_NAME[name].default_for(self.backend)
+        """Whether the value is not the default of the backend, on its device."""
+        return self.values[name] != default_of(BY_NAME[name], self.backend, self.text("device"))
 
     @property
     def mesh_shape(self) -> tuple[int, int, int]:
@@ -169,6 +169,12 @@ def differences(reference: Settings, candidate: Settings) -> tuple[Difference, .
     )
 
 
+def default_of(setting: Setting, backend: Backend, device: str) -> Value:
+    """What a side has where nobody says otherwise: flex attention is not for every device."""
+    without_flex = backend == "torch" and device.partition(":")[0] not in FLEX_DEVICES
+    return "sdpa" if without_flex and setting.name == "attention.kernel" else setting.default_for(backend)
+
+
 # --- from what a user wrote
 
 
@@ -184,9 +190,7 @@ def parse(backend: Backend, assignments: Iterable[str] = ()) -> Settings:
     given = list(assignments)
     devices = [text.partition("=")[2] for text in given if text.startswith("device=")]
     backend = "torch" if any(device != AUTO for device in devices) else backend
-    values = {setting.name: setting.default_for(backend) for setting in SETTINGS}
-    if backend == "torch" and any(device.partition(":")[0] not in FLEX_DEVICES for device in devices):
-        values["attention.kernel"] = "sdpa"
+    values = {setting.name: default_of(setting, backend, devices[-1] if devices else AUTO) for setting in SETTINGS}
     seen: set[str] = set()
     for text in given:
         name, equals, value = text.partition("=")

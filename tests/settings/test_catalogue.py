@@ -88,6 +88,14 @@ def test_backends_at_their_own_defaults_do_not_differ() -> None:
     assert (found.setting, found.reference, found.candidate) == ("attention.mask", "exact", "none")
 
 
+@pytest.mark.parametrize("device", ["tpu", "mps:0", "cuda", "cpu"])
+def test_a_device_without_flex_attention_has_another_default(device: str) -> None:
+    side = parse("torchax", [f"device={device}"])
+    assert side.text("attention.kernel") == ("flex" if device in ("cuda", "cpu") else "sdpa")
+    assert not side.changed("attention.kernel")
+    assert {d.setting for d in differences(parse("torch"), side)} == {"device"}
+
+
 def test_the_neutral_settings_keep_every_choice_but_the_dtypes() -> None:
     given = parse("torchax", ["dtype=bfloat16", "rope_dtype=bfloat16", "attention.mask=zero_kv", "jit=false"])
     neutral = given.neutral
