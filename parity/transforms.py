@@ -199,7 +199,8 @@ def laid_out(x: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
         yield from _unpatchified(x)
 
 
-PATCH = 2
+PATCH, PATCHES = 2, "with a patch's "
+"""Its height and width, and how the words begin of another order within it."""
 
 
 def _unpatchified(x: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
@@ -214,7 +215,7 @@ def _unpatchified(x: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
         again = flat.reshape(*taken.shape[:4], *(sizes[name] for name in read))
         back = again.transpose(0, 1, 2, 3, *(4 + read.index(name) for name in right))
         put = back.transpose(0, 4, 1, 2, 5, 3, 6).reshape(x.shape)
-        yield f"with a patch's {' x '.join(laid)} taken for {' x '.join(read)}", put
+        yield f"{PATCHES}{' x '.join(laid)} taken for {' x '.join(read)}", put
 
 
 def _zero_rows(x: np.ndarray, y: np.ndarray) -> str:

@@ -34,7 +34,8 @@ class Detectors:
     """Collects causes step by step.
 
     Attributes:
-        settings: of both sides, configs among them. found: causes, the first first.
+        settings: of both sides, configs among them. modules: names of both sides' modules. found: causes, the first
+            first.
         notes: what the sides compute in another order or precision, and what was compared otherwise, in sentences.
         scale_read: whether the reference's guidance scale could be read off some step; None without guidance.
         _guided: how the reference combined its branches when it first did.
@@ -42,6 +43,7 @@ class Detectors:
     """
 
     settings: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
+    modules: tuple[Container[str], Container[str]] = ((), ())
     found: list[Cause] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     scale_read: bool | None = None
@@ -85,8 +87,9 @@ class Detectors:
         if not differs:
             return
         seen = replace(seen, given=_given_alike(reference, candidate))
-        another = tuple(self._another_called(reference.step, *called))
-        detectors = [d for d in _DETECTORS if not (another and d is guidance.guidance)]  # each model has its own scale
+        other = self._is_another(*called)
+        another = tuple(self._another_called(reference.step, *called)) if other else ()
+        detectors = [d for d in _DETECTORS if not (other and d is guidance.guidance)]  # each model has its own scale
         told = (cause for detector in detectors for cause in detector(seen))
         with np.errstate(all="ignore"):  # what is not finite explains nothing
             for cause in itertools.chain(another, told, truncated(reference, candidate)):
@@ -96,13 +99,15 @@ class Detectors:
                     self._named.add((cause.setting, model))
                     self.found.append(replace(cause, cause=f"{cause.cause} (of {model})") if model else cause)
 
-    def _another_called(self, step: int, ours: str, theirs: str) -> Iterator[Cause]:
-        """Of pipelines with two models: at one step each side calls another, and no boundary of the timesteps is why.
-        The configs of both sides name each model: a side may give one model the weights of the other."""
-        bounded = min(self._spans.get(True, ()), default=0.0) > max(self._spans.get(False, ()), default=0.0)
+    def _is_another(self, ours: str, theirs: str) -> bool:
+        """Whether each side calls another model of two that both have; one alone may hold the weights of either."""
         second = next((name for name in (ours, theirs) if name != FIRST_MODEL), "")
-        both = all(any(name.startswith(f"{second}.") for name in side) for side in self.settings)
-        if ours and theirs and ours != theirs and both and not bounded:
+        return bool(ours and theirs) and ours != theirs and all(second in modules for modules in self.modules)
+
+    def _another_called(self, step: int, ours: str, theirs: str) -> Iterator[Cause]:
+        """Of pipelines with two models: at one step each side calls another, and no boundary of the timesteps is
+        why."""
+        if not min(self._spans.get(True, ()), default=0.0) > max(self._spans.get(False, ()), default=0.0):
             text = (
                 f"at step {step} the candidate calls {theirs}, the reference {ours}: check the step at which the "
                 "pipeline changes models (boundary_ratio), and which model is which"

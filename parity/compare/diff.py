@@ -219,7 +219,7 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     port = b.backend == PORT
     renamer = Renamer(rename)
     mapped, lies = renamer.mapped if rename else None, layouts(a, b, rename.module if rename else None)
-    detectors, branches = Detectors((a.settings, b.settings)), Branches.of(a, b)
+    detectors, branches = Detectors((a.settings, b.settings), (a.modules, b.modules)), Branches.of(a, b)
     judge = Judge(excuses(differing), port=port, mapped=mapped, laid_out=lies, branches=branches)
     collected = judge_streams(_steps(sides, renamer, branches, say, strict=not (rename or port)), judge, detectors)
     held = (f.detail for f in findings if f.check == "steps held" and f.verdict == "explained")

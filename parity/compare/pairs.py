@@ -35,7 +35,7 @@ from parity.compare.result import UNKNOWN, SiteDiff
 from parity.compare.values import GIVEN, START
 from parity.golden import Golden
 from parity.golden.disk.part import Layout, chosen
-from parity.records import FRAMES, LOOP, READ, SCHEDULE, SET, Key, Record, StepRecords
+from parity.records import ATTENTION, FRAMES, LOOP, READ, SCHEDULE, SET, Key, Record, StepRecords
 from parity.sketch import Geometry
 
 
@@ -99,10 +99,14 @@ def lone_ports(
         of: of which modules.
     """
     ours, theirs = (_ports(r for r in side if of(r.key.module)) for side in (reference, candidate))
+    calls = _exchanged(ours, theirs)
+    theirs = {replace(key, call=calls.get(replace(key, site=key.module), key.call)): x for key, x in theirs.items()}
+    placed = ((r.key, replace(r.key, call=at.call)) for at, parts in theirs.items() for r in parts.values())
+    moved = {key: own for key, own in placed if key != own}
     mine, other = _alone(ours, theirs), _alone(theirs, ours)
     both = ((a, other[call]) for call, a in mine.items() if call in other)
     pairs = [*((a, b) for a, b in both if _line_up(ours[a], theirs[b])), *_turned(ours, theirs)]
-    return {theirs[b][part].key: record.key for a, b in pairs for part, record in ours[a].items()}
+    return moved | {theirs[b][part].key: record.key for a, b in pairs for part, record in ours[a].items()}
 
 
 def met(reference: StepRecords, candidate: StepRecords) -> StepRecords:
@@ -137,6 +141,29 @@ def _turned(ours: Mapping[Key, _Parts], theirs: Mapping[Key, _Parts]) -> Iterato
         fits = {a: [b for b in ports if _line_up(ours[a], theirs[b])] for a in ports}
         if all(len(found) == 1 for found in fits.values()) and len({b for (b,) in fits.values()}) == len(ports):
             yield from ((a, b) for a, (b,) in fits.items() if a != b)
+
+
+def _exchanged(ours: Mapping[Key, _Parts], theirs: Mapping[Key, _Parts]) -> dict[Key, int]:
+    """The candidate's attention calls, by the module's key -> the number of the reference's that alone has the same
+    shapes: what is attended to one after the other may be added up in any order."""
+    found: dict[Key, int] = {}
+    mine, others = _attentions(ours), _attentions(theirs)
+    for module, calls in others.items():
+        same = {n: [m for m, own in mine.get(module, {}).items() if own == shapes] for n, shapes in calls.items()}
+        if len(calls) > 1 and all(len(m) == 1 for m in same.values()) and len(mine[module]) == len(calls):
+            found |= {replace(module, call=n): m for n, (m,) in same.items()}
+    return found
+
+
+def _attentions(ports: Mapping[Key, _Parts]) -> Mapping[Key, Mapping[int, frozenset[object]]]:
+    """The calls of each attention, by its first one's key: their shapes."""
+    found: defaultdict[Key, dict[int, frozenset[object]]] = defaultdict(dict)
+    for key, parts in ports.items():
+        if key.module.endswith(f".{ATTENTION}"):
+            calls = found[replace(key, site=key.module, call=0)]
+            shapes = {(key.port, part, r.shape, r.frame) for part, r in parts.items()}
+            calls[key.call] = calls.get(key.call, frozenset()) | shapes
+    return found
 
 
 def _by_call(ports: Mapping[Key, _Parts]) -> dict[_Side, list[Key]]:
@@ -266,7 +293,7 @@ def _place(pair: Pair) -> SiteDiff:
     place = SiteDiff(pair.key, UNKNOWN, verdict="ignored" if pair.key.is_apart else "pass")
     if a is None or b is None or a.kind != "tensor" or b.kind != "tensor":
         return place
-    shapes, dtypes, called = (a.shape, b.shape), (a.dtype, b.dtype), b.key.port if b.key != pair.key else ""
+    shapes, dtypes, called = (a.shape, b.shape), (a.dtype, b.dtype), b.key.port if b.key.site != pair.key.site else ""
     return replace(place, shapes=shapes, dtypes=dtypes, frame=a.frame, rows=a.rows, called=called)
 
 

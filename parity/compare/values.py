@@ -22,7 +22,7 @@ import numpy as np
 from parity.compare.result import Cause, measured
 from parity.golden.disk.part import chosen
 from parity.records import LOOP, Record, StepRecords
-from parity.transforms import Done, bfloat16, done, laid_out
+from parity.transforms import PATCHES, Done, bfloat16, done, laid_out
 
 SAME = 1e-4
 """Relative difference up to which values of the loop count as equal here; the judge has said whether they are."""
@@ -276,16 +276,17 @@ FEW = 256
 
 
 def order(seen: Seen) -> Iterator[Cause]:
-    """A branch's prediction, or the only one, that is the reference's in another order, whatever its inputs are.
-
-    Other inputs leave two predictions less than all in common, so that cosines decide.
+    """A branch's prediction, or the only one, that is the reference's in another order, whatever its text is: other
+    text leaves two predictions less than all in common, so that cosines decide. A whole axis may lie otherwise in the
+    latents that are given, a patch's values may not.
     """
     for branch in ("cond", "uncond", ""):
         pair = seen.pair(PREDICTED, branch)
         if pair is None or pair[0].size < FEW or pair[0].ndim != 5 or not all(np.isfinite(x).all() for x in pair):
             continue
         ours, theirs = (x[:1] for x in pair)  # the order of several videos is nobody's layout
-        near = {words: _cosine(x, theirs) for words, x in laid_out(ours)}
+        orders = ((words, x) for words, x in laid_out(ours) if seen.given or words.startswith(PATCHES))
+        near = {words: _cosine(x, theirs) for words, x in orders}
         best = max(near, key=lambda words: near[words], default="")
         if best and near[best] >= NEAR and near[best] >= _cosine(ours, theirs) + NEARER:
             text = f"the prediction holds the reference's values in another order: {best}"

@@ -11,6 +11,7 @@ import dis
 import functools
 import inspect
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -88,11 +89,15 @@ class Callee:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What it works in: its weights' first floating dtype, else that of its arguments."""
-        weights = (x for m in self._held.values() for _, x in named_tensors(m))
-        for x in (*weights, *self.tensors.values()):
-            if str(x.dtype).removeprefix("torch.") in BITS:
-                return x.dtype
+        """What it works in: the floating dtype of most of its weights, some of which may stay in float32; else that of
+        its arguments."""
+        weights = [x for m in self._held.values() for _, x in named_tensors(m)]
+        for held in (weights, self.tensors.values()):
+            sizes = Counter[torch.dtype]()
+            for x in held:
+                sizes[x.dtype] += x.numel() if str(x.dtype).removeprefix("torch.") in BITS else 0
+            if sizes.total():
+                return sizes.most_common(1)[0][0]
         return torch.float32
 
     @functools.cached_property

@@ -21,6 +21,7 @@ from parity.sketch import value_record
 from parity.transforms import bfloat16
 
 SITES = {
+    "x": ("cond", ":in.hidden_states"),
     "cond": ("cond", f"{LOOP}:noise_pred"),
     "uncond": ("uncond", f"{LOOP}:noise_pred"),
     "skip": ("skip", f"{LOOP}:noise_pred"),
@@ -128,7 +129,8 @@ ORDERS = ({"scheduler.solver_order": "2"}, {"scheduler.solver_order": "1"})
         # A prediction in another order, its inputs the same or not.
         (step(cond=OUT), step(cond=unpatchified(OUT)), (), ["order"]),
         (step(cond=OUT), step(cond=unpatchified(OUT + 0.7 * OTHER)), (), ["order"]),
-        (step(cond=OUT), step(cond=np.flip(OUT, 2)), (), ["order"]),
+        (step(x=X, cond=OUT), step(x=X, cond=np.flip(OUT, 2)), (), ["order"]),
+        (step(cond=OUT), step(cond=np.flip(OUT, 2)), (), []),  # as what is given may be
         (step(cond=OUT), step(cond=OTHER), (), []),
         (step(cond=OUT), step(cond=-OUT), (), []),
         (step(cond=OUT), step(cond=OUT + 0.7 * OTHER), (), []),
@@ -227,7 +229,7 @@ def test_a_batch_that_has_cond_first_is_guided_by_the_same_scale(scale: float, s
     [
         ("transformer_2", 900.0, True, ["guidance"]),
         ("", 900.0, True, ["boundary_ratio"]),  # whose scale is its own
-        ("", 950.0, True, ["guidance"]),  # by its schedule, by which the pipeline chooses
+        ("", 950.0, True, []),  # by its schedule, by which the pipeline chooses
         ("", 850.0, True, ["boundary_ratio"]),
         ("a.b", 900.0, True, ["guidance"]),
         ("", 900.0, False, ["guidance"]),  # one model, which may hold the weights of either
@@ -242,11 +244,13 @@ def test_another_model_of_two_that_a_step_calls_is_named(
         values = GUIDED | {"guided": UNCOND + scale * (COND - UNCOND)}
         return StepRecords(1, (*step(1, timestep=timestep, **values).records, *seen))
 
-    configs = {"transformer_2.in_channels": "16"}
     sides = calling("transformer_2", 900.0, 6), calling(model, timestep, 5)
-    assert named(*sides, configs, configs if held else {}) == causes
+    modules = ({"transformer_2"}, {"transformer_2"} if held else {""})
+    detectors = Detectors(modules=modules)
+    detectors.add(*sides)
+    assert [cause.setting for cause in detectors.found] == causes
     first = step(**GUIDED), step(**GUIDED | {"guided": UNCOND + 5 * (COND - UNCOND)})  # the first model's scale too
-    both = Detectors((configs, configs))
+    both = Detectors(modules=(modules[0], modules[0]))
     for ours, theirs in (first, (sides[0], calling("transformer_2", 900.0, 5))):
         both.add(ours, theirs)
     said = ["the guidance scale is 5, not 6", "the guidance scale is 5, not 6 (of transformer_2)"]

@@ -142,6 +142,19 @@ def test_shape_call_step_and_branch_have_to_agree_and_numbers_do_not_count() -> 
     assert {(b.call, b.step, b.branch) for b in lone_ports(ours, theirs).values()} == {(1, 0, "cond")}
 
 
+@pytest.mark.parametrize("keys", [(8, 3), (8, 8)])
+def test_attention_calls_that_only_their_shapes_tell_apart_may_be_made_in_another_order(keys: tuple[int, int]) -> None:
+    def calls(*order: int) -> list[Record]:
+        drawn = {n: tensor("a.attention:in.key", X[:, : keys[n]] + n, call=order.index(n)) for n in order}
+        outs = [tensor("a.attention:out", X + n, call=order.index(n)) for n in order]
+        return [*drawn.values(), *outs]
+
+    floors = {r.key: Floor(1e-3) for r in calls(0, 1)}
+    found = Judge(port=True).step(StepRecords(0, tuple(calls(0, 1)), floors), StepRecords(0, tuple(calls(1, 0))))
+    assert {d.verdict for d in found} == ({"fail"} if keys[0] == keys[1] else {"pass"})
+    assert {d.called for d in found} == {""}
+
+
 def test_reordered_outputs_are_judged_against_each_other() -> None:
     ours, theirs = of("a:out.0! a:out.1"), of("a:out.0 a:out.1!")
     found = {d.key.site: (d.called, d.verdict) for d in Judge(port=True).step(step(ours), step(theirs))}

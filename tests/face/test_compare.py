@@ -664,6 +664,29 @@ def test_a_function_that_names_no_library_runs_in_that_of_the_arrays(
 HALVED = torch.randn(8, 8).bfloat16()
 
 
+def test_a_table_that_stays_in_float32_hides_no_fault_of_a_model_in_16_bits() -> None:
+    class Kept(torch.nn.Module):
+        """As diffusers keeps a modulation table in float32, before all other parameters."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.net = torch.nn.Parameter(torch.ones(8)), torch.nn.Linear(8, 8).bfloat16()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.net(x) * self.table.to(x.dtype)
+
+    class Wrong(Kept):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) * (1 + 1e-4)
+
+    right, wrong = Kept(), Wrong()
+    wrong.load_state_dict(right.state_dict())
+    wrong.bfloat16()
+    found = parity.compare(right, wrong, inputs={"x": X.bfloat16()})
+    assert (found.verdict, found.failed) == ("fail", "logic"), found.reason
+    assert not found.differing_settings
+
+
 @pytest.mark.parametrize(("factor", "verdict"), [(1.0, "pass"), (1.1, "fail")])
 def test_a_function_of_weights_in_16_bits_that_it_holds_is_widened(factor: float, verdict: str) -> None:
     result = parity.compare(
