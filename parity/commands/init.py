@@ -68,21 +68,23 @@ LOADS = "    return Port(module=Net().to("
 
 def _of_class(text: str, model: str) -> str:
     """The template of a torch port with the model's own class in it."""
-    from parity.models.folder import class_of, place_of
+    from parity.models.folder import class_of, is_drawn, place_of
     from parity.models.registry import family_of, resolve_model
 
     folder = resolve_model(model)
     name = class_of(folder, "transformer").__name__
     module, _, function = family_of(folder).recipe.partition(":")
     where = "case.folder" if place_of(folder, "transformer") == folder else 'case.folder / "transformer"'
-    made = f"{name}.from_pretrained({where})"
+    made, imported = f"{name}.from_pretrained({where})", f"from diffusers import {name}"
+    if is_drawn(folder):  # there are no weights to load
+        made, imported = 'load_part(case.folder, "transformer")', "from parity.models.folder import load_part"
     loaded = f"    model = {made}\n"
     if function:
         loaded = "    # diffusers' forward asks values of tensors what to do, which no compiled program can.\n"
         loaded += f"    model = {function}({made})\n"
         text = text.replace("from parity.port", f"from {module} import {function}\nfrom parity.port", 1)
     loaded += "    return Port(module=model.to("
-    text = text.replace("import torch\n", f"import torch\nfrom diffusers import {name}\n", 1).replace(LOADS, loaded)
+    text = text.replace("import torch\n", f"import torch\n{imported}\n", 1).replace(LOADS, loaded)
     return text[: text.index(REFERENCE)]  # its own small reference is not needed
 
 

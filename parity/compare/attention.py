@@ -8,9 +8,9 @@ n = Z (1 / g - 1) is one and the same integer at all of them, and no other fault
 A mask is no value of a module: where one is lost, every input of the attention call agrees and its output does not,
 whatever the model. A mask of keys, the same for every query and head, gives each key i a weight m_i beside its softmax,
 so that sum_i m_i exp(l_i) (v_i - out) = 0 for every query and head. The least eigenvector of that system is the mask,
-alone or with a causal one; it counts only where attention under it gives the output. So each side's mask is found, of
-its own values where they are held, the candidate's under each scale that is mistaken for the right one, and what
-differs between the two is named: in a call behind another fault too. What no mask gives is not named.
+alone or with a causal one; it counts only where attention under it gives the output. So each side's mask is found, the
+candidate's under each scale that is mistaken for the right one, and what differs between the two is named. What no mask
+gives is not named.
 
 numpy, from values that were held whole. Cost of a mask: K x K sums for K keys over as many queries as determine them;
 calls of more than `MOST` keys are left out.
@@ -115,22 +115,20 @@ def attention_causes(reference: Sequence[Record], candidate: Sequence[Record], m
     Args:
         reference, candidate: see `count_phantoms` and `mask_causes`. module: the call's site.
     """
-    if next(_calls(reference, candidate, module), None) is None:
-        return None
     counts = count_phantoms(reference, candidate, module)
     certain = tuple(phantom_cause(p, module) for p in counts if p.is_certain)
-    return certain or mask_causes(reference, candidate, module)
+    return (certain or mask_causes(reference, candidate, module)) if counts else None
 
 
 def mask_causes(reference: Sequence[Record], candidate: Sequence[Record], module: str) -> tuple[Cause, ...]:
     """What was mistaken with the mask of an attention call, of the first branch that shows it.
 
     Args:
-        reference: records with `in.query`, `in.key`, `in.value` and `out`. candidate: `out`, and perhaps the others.
+        reference: records with `in.query`, `in.key`, `in.value` and `out`. candidate: `out`.
     """
     calls = _calls(reference, candidate, module, "in.value")
-    found = (mask_cause(ours, theirs["out"], module, _own(ours, theirs)) for _, ours, theirs in calls)
-    return tuple(itertools.islice(filter(None, found), 1))
+    found = filter(None, (mask_cause(ours, theirs["out"], module) for _, ours, theirs in calls))
+    return tuple(itertools.islice(found, 1))
 
 
 def phantom_cause(found: Phantoms, module: str) -> Cause:
@@ -149,23 +147,17 @@ def phantom_cause(found: Phantoms, module: str) -> Cause:
 def _calls(
     reference: Sequence[Record], candidate: Sequence[Record], module: str, *needed: str
 ) -> Iterator[tuple[str, dict[str, np.ndarray], dict[str, np.ndarray]]]:
-    """Each branch whose call is held, with the values of both sides; grouped keys and values are repeated for each
-    head of the queries, where they fit."""
+    """Each branch whose call is held, with the values of both sides; the reference's grouped keys and values are
+    repeated for each head of the queries, where they fit."""
     for branch in dict.fromkeys(r.key.branch for r in reference):
         ours, theirs = (_values(side, module, branch, padded="in.value" in needed) for side in (reference, candidate))
         if {"in.query", "in.key", "out", *needed} <= ours.keys() and "out" in theirs:
             heads = ours["in.query"].shape[1]
-            for side, port in itertools.product((ours, theirs), ("in.key", "in.value")):
-                few = side[port].shape[1] if port in side else 0
+            for port in ours.keys() & {"in.key", "in.value"}:
+                few = ours[port].shape[1]
                 if few and heads % few == 0:
-                    side[port] = np.repeat(side[port], heads // few, axis=1)
+                    ours[port] = np.repeat(ours[port], heads // few, axis=1)
             yield branch, ours, theirs
-
-
-def _own(ours: Call, theirs: Call) -> Call | None:
-    """The candidate's call, where it is held and lies as the reference's does: in another order keys are far apart."""
-    held = all(port in theirs and theirs[port].shape == x.shape for port, x in ours.items())
-    return theirs if held and apart(ours["in.key"], theirs["in.key"]) < IN_ORDER else None
 
 
 def _values(records: Sequence[Record], module: str, branch: str, *, padded: bool = False) -> dict[str, np.ndarray]:
@@ -261,8 +253,6 @@ def _count(
 
 MOST, MOST_ROWS = 1024, 256
 """Keys at most, as the system is of their square; queries that are looked at."""
-IN_ORDER = 0.5
-"""How far apart keys may be, relatively, that stand in one order: those of a mean of 0 that do not are 1.4."""
 EXACT = 1e-3
 """Relative residual up to which attention under a mask is the output; float32 leaves 1e-6, bfloat16 some 3e-3."""
 
@@ -270,27 +260,24 @@ Call = Mapping[str, np.ndarray]
 """`in.query`, `in.key`, `in.value` and `out` of one call: float64 [rows, heads, head dim]."""
 
 
-def mask_cause(reference: Call, candidate: np.ndarray, module: str, own: Call | None = None) -> Cause | None:
+def mask_cause(reference: Call, candidate: np.ndarray, module: str) -> Cause | None:
     """The mistakes with mask and scale that give the candidate's output; None where none do, or there is no mask.
 
     Args:
-        reference: the call's values. candidate: its output on the other side. module: the call's site. own: what else
-            of the call the candidate holds; None for the reference's.
+        reference: the call's values. candidate: its output on the other side. module: the call's site.
     """
-    call = own or reference
-    if not _fits(reference, candidate) or not _fits(call, candidate):
+    if not _fits(reference, candidate):
         return None
-    ours, rows = _way_of(reference, reference["out"]), _rows(call)
+    ours, rows = _way_of(reference, reference["out"]), _rows(reference)
     if ours is None:
         return None
-    right = _attention(np.where(ours.reads, _scores(call, rows, causal=ours.causal), -np.inf), call["in.value"])
-    most = min(EXACT, LEFT * apart(right, candidate[rows]))
+    most = min(EXACT, LEFT * apart(reference["out"][rows], candidate[rows]))
     (_, heads, width), scales = reference["in.query"].shape, dict[float, str]()
     for words, factor in _SCALES.items():
         at = factor(width, heads)
         scales[at] = f"{scales[at]} or {words}" if at in scales else words
     for at, words in scales.items():
-        theirs = _way_of(call, candidate, at, most, ours.reads)
+        theirs = _way_of(reference, candidate, at, most, ours.reads)
         if theirs is not None:
             advice = f"the logits {words}: divide them by the root of {width}" if words else ""
             return _named(ours, theirs, advice, module)
@@ -384,10 +371,11 @@ def _way_of(
         factor: of the logits. most: share of the output that may be left. added: a mask that may be added as ones and
             zeros.
     """
-    rows, value = _rows(call), call["in.value"]
-    out = out[rows]
-    for causal in (False, True) if len(call["in.query"]) == len(value) else (False,):
-        scores = _scores(call, rows, factor, causal=causal)
+    rows, key, value = _rows(call), call["in.key"], call["in.value"]
+    query, out = call["in.query"][rows], out[rows]
+    logits = (query.swapaxes(0, 1) @ key.transpose(1, 2, 0)).swapaxes(0, 1) * (factor / math.sqrt(key.shape[-1]))
+    for causal in (False, True) if len(call["in.query"]) == len(key) else (False,):
+        scores = logits + _only(np.arange(len(key)) <= rows[:, None])[:, None, :] if causal else logits
         reads = _mask(scores, value, out)
         left = apart(out, _attention(np.where(reads, scores, -np.inf), value))
         if left <= most:
@@ -395,13 +383,6 @@ def _way_of(
         if added is not None and (left := apart(out, _attention(scores + added, value))) <= most:
             return Way(added, causal, left, added=True)
     return None
-
-
-def _scores(call: Call, rows: np.ndarray, factor: float = 1.0, *, causal: bool) -> np.ndarray:
-    """The logits [rows, heads, keys] of these queries, times a factor; minus infinity of keys behind a causal one."""
-    query, key = call["in.query"][rows], call["in.key"]
-    logits = (query.swapaxes(0, 1) @ key.transpose(1, 2, 0)).swapaxes(0, 1) * (factor / math.sqrt(key.shape[-1]))
-    return logits + _only(np.arange(len(key)) <= rows[:, None])[:, None, :] if causal else logits
 
 
 def _mask(logits: np.ndarray, value: np.ndarray, out: np.ndarray) -> np.ndarray:

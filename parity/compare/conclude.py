@@ -397,8 +397,7 @@ def _divergence(at: SiteDiff, sites: Sequence[SiteDiff], missing: Sequence[str],
     alone = math.isnan(at.distance.rel_l2) and not math.isnan(at.local.rel_l2)
     local = alone or not math.isnan(at.local.ratio)
     within_norm = not local and at.distance.ratio <= L2_LIMIT
-    of_step = (d for d in sites if d.key.step == at.key.step)
-    before = list(itertools.takewhile(lambda d: d.key != at.key, of_step))
+    before = list(itertools.takewhile(lambda d: d.key != at.key, picked(sites, step=at.key.step)))
     agreeing = [d for d in before if d.verdict == "pass"]
     inputs = [d for d in agreeing if d.key.is_input and call_of(d.key) == call_of(at.key)]
     # The last that were seen to agree: the inputs of its call, else what came before it.

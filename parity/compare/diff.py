@@ -37,7 +37,7 @@ from parity.compare.preflight import failed, of_weights
 from parity.compare.reason import Note, Problem, Reason
 from parity.compare.relations import judged_by_own
 from parity.compare.result import Cause, Check, Failed, Origin, Result, measured
-from parity.compare.sites import how_many, introduced, picked
+from parity.compare.sites import how_many, introduced
 from parity.errors import Say, UsageError
 from parity.golden import Golden
 from parity.golden.disk.part import named, tabled
@@ -301,28 +301,17 @@ def _unrecorded(result: Result, reference: Provenance, recorded: Collection[str]
 
 def _attention(sides: Sides, renamer: Renamer, result: Result) -> Iterator[Cause | Note]:
     """What an attention call shows, where the divergence starts in one whose values both goldens hold, or may start in
-    one whose rows are others on both sides; and what others show that are called behind it."""
+    one whose rows are others on both sides."""
     assert result.origin is not None
     origin = result.origin.key
+    here = origin.module.endswith(f".{ATTENTION}") and origin.port.startswith("out")
     unpaired = [name for name in result.why.not_compared if name.endswith(f".{ATTENTION}")]
-    first = origin.module if _is_attention(origin) else unpaired[-1] if unpaired else ""
-    behind = (d.key.module for d in picked(result.sites, "fail", step=origin.step) if _is_attention(d.key))
-    modules = dict.fromkeys([*([first] if first else []), *behind])
-    if not modules:
+    if not here and not unpaired:
         return
+    module = origin.module if here else unpaired[-1]
     reference, candidate = sides.read(origin.step)
-    candidate, said = renamer.step(candidate), set[str]()
-    for module in modules:
-        found = attention_causes(reference.records, candidate.records, module)
-        if found is None and module == first:
-            yield Note(f"{TO_SEE_IT}, record both with the values of {module}")
-        new = [cause for cause in found or () if cause.cause not in said]  # the same mistake in every block is one
-        said |= {cause.cause for cause in new}
-        yield from (replace(cause, at="" if module == first else f"{module}:out") for cause in new)
-
-
-def _is_attention(key: Key) -> bool:
-    return key.module.endswith(f".{ATTENTION}") and key.port.startswith("out")
+    found = attention_causes(reference.records, renamer.step(candidate).records, module)
+    yield from [Note(f"{TO_SEE_IT}, record both with the values of {module}")] if found is None else found
 
 
 def judge_streams(steps: Iterable[tuple[StepRecords, StepRecords]], judge: Judge, detectors: Detectors) -> Collected:

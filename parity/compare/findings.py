@@ -15,6 +15,7 @@ import numpy as np
 from parity.compare.metrics import LINF_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Origin, SiteDiff
+from parity.compare.sites import picked
 from parity.records import LOOP
 from parity.sketch import Geometry
 
@@ -43,11 +44,15 @@ def _branches(sites: Sequence[SiteDiff], origin: Origin) -> str:
     """Which guidance branches are hit, where not all are."""
     if not origin.key.branch:
         return ""
-    at = [d for d in sites if d.key.step == origin.key.step and d.key.branch]
+    at = [d for d in picked(sites, step=origin.key.step) if d.key.branch]
     differ = {d.key.branch for d in at if d.verdict == "fail"}
     every = dict.fromkeys(d.key.branch for d in at)
     hit, clean = [b for b in every if b in differ], [b for b in every if b not in differ]
     return f"only branch {', '.join(hit)} differs; {', '.join(clean)} agrees" if hit and clean else ""
+
+
+def _is_predicted(d: SiteDiff) -> bool:
+    return d.key.site == f"{LOOP}:noise_pred"
 
 
 def _without_trace(sites: Sequence[SiteDiff], origin: Origin) -> str:
@@ -55,9 +60,9 @@ def _without_trace(sites: Sequence[SiteDiff], origin: Origin) -> str:
 
     It stays a difference: a gate of zero hides what a module gives too.
     """
-    begins = all(d.birth == "module" and d.key.module not in ("", LOOP) for d in sites if d.verdict == "fail")
-    predicted = any(d.key.site == f"{LOOP}:noise_pred" and d.verdict == "pass" for d in sites)
-    far = any(d.key == origin.key and d.distance.rel_l2 > ANOTHER for d in sites)
+    begins = all(d.birth == "module" and d.key.module not in ("", LOOP) for d in picked(sites, "fail"))
+    predicted = next(picked(sites, "pass", which=_is_predicted), None) is not None
+    far = any(d.key == origin.key and d.distance.rel_l2 > ANOTHER for d in picked(sites, step=origin.key.step))
     if not (begins and predicted and far) or origin.key.is_input:
         return ""
     return (
@@ -73,7 +78,7 @@ ANOTHER = 0.1
 def _rows(sites: Sequence[SiteDiff], origin: Origin, grid: tuple[int, int, int] | None) -> str:
     """Where in the rows of the origin the difference lies, where it is not everywhere."""
     keys = {origin.key} if origin.key.site != VIDEO else {origin.key, origin.key.read}
-    here = [d for d in sites if d.key in keys]
+    here = [d for d in picked(sites, step=origin.key.step) if d.key in keys]
     # Of a video what is shown, which comes behind it: a side may have cut every frame.
     at = replace(here[-1], key=origin.key) if here else None
     if at is None or at.key.site == _FRAMES or len(at.bins) < 2 or any(math.isnan(b) for b in at.bins):

@@ -108,12 +108,13 @@ class _Weights:
         halved = not any(d.setting == "dtype" for d in result.differing_settings)  # by nobody who said so
         checks = [c for c in result.preflight if c.computed or (halved and c.near in ("bfloat16", "float16"))]
         modules = {name.rpartition(".")[0] for c in checks for name in c.at}
+        sites = result.sites if modules else ()  # without, nothing is asked of them
         return cls(
             checks={c.check: (f"the {c.check}", c.detail) for c in checks},
             modules=modules,
-            unseen=modules - {d.key.module for d in result.sites},
-            arguments={d.key.port for d in result.sites if d.key.module == "" and d.key.is_input},
-            given={call_of(d.key) for d in result.sites if d.key.is_input and d.verdict != "not compared"},
+            unseen=modules - {d.key.module for d in sites},
+            arguments={d.key.port for d in sites if d.key.module == "" and d.key.is_input},
+            given={call_of(d.key) for d in sites if d.key.is_input and d.verdict != "not compared"},
         )
 
     def explain(self, key: Key) -> bool:

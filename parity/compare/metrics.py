@@ -116,7 +116,7 @@ def between(
     """
     with np.errstate(all="ignore"):
         whole, apart = slice(None) if view.exact else slice(TOTAL), np.subtract(y, x, dtype=np.float64)
-        if not np.isfinite(apart[:, whole].sum()):
+        if not np.isfinite(apart.sum()):
             same = (np.isnan(x) & np.isnan(y)) | (np.isinf(x) & (x == y))
             apart[same & alike[:, None]] = 0.0
         totals = (v[:, whole].astype(np.float64, copy=False) for v in (apart, x, y))

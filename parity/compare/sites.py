@@ -61,12 +61,13 @@ class Sites(Sequence[SiteDiff]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        if (found := self._made.get(index)) is None:
-            found = self._made[index] = self._at(range(len(self))[index])
+        at = range(len(self))[index]
+        if (found := self._made.get(at)) is None:
+            found = self._made[at] = self._at(at)
         return found
 
     def __setitem__(self, index: int, site: SiteDiff) -> None:
-        self._made[index] = site
+        self._made[range(len(self))[index]] = site
         self.verdicts[index], self.severities[index] = site.verdict, severity(site)
         self.floors[index] = site.distance.floor
 

@@ -108,11 +108,13 @@ def opened(
         name: see `resolve_model`. inputs: see `family_of`. prompt, sizes: in place of the model's own; None to keep it.
 
     Raises:
-        UsageError: there is no such model, or its folder or the inputs do not fit.
+        UsageError: there is no such model, its folder or the inputs do not fit, or nothing of it encodes a prompt.
     """
     folder = resolve_model(name)
     given = {field: value for field, value in {"prompt": prompt, **sizes}.items() if value is not None}
     family = family_of(folder, inputs)
+    if prompt is not None and not family.streams:
+        raise UsageError(f"--prompt: '{name}' takes its embeddings as inputs, drawn or given by --inputs: leave it out")
     spec = msgspec.structs.replace(GenerationSpec.load(folder, family.defaults(folder)), **given)
     return family, Case(name, folder, read_config(folder, "transformer"), spec, family.latent_shape(folder, spec))
 

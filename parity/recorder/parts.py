@@ -179,7 +179,8 @@ def _transformers(pipe: Any, transformer: Any) -> dict[str, Any]:
     Raises:
         UsageError: one cannot be observed.
     """
-    found = {"transformer": transformer} if transformer is not None else {}
+    several = dict(transformer) if isinstance(transformer, Mapping) else {"transformer": transformer}
+    found = {name: model for name, model in several.items() if model is not None}
     if pipe is not None and not found:
         named = {name: getattr(pipe, name, None) for name in (*TRANSFORMERS, *OTHERS)}
         others = {name: named[name] for name in OTHERS if isinstance(named[name], torch.nn.Module)}

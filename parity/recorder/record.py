@@ -141,8 +141,9 @@ def record(
     Args:
         where: folder or URL of the golden. pipe: a diffusers pipeline; its transformers, scheduler, VAE and processors
             are found by themselves.
-        transformer, vae, scheduler: of one's own loop, or in place of the pipeline's. The VAE may be anything with a
-            `decode` of tensors or arrays, and may come alone.
+        transformer, vae, scheduler: of one's own loop, or in place of the pipeline's; of several transformers by name,
+            as the pipeline has them: `{"transformer": a, "transformer_2": b}`. The VAE may be anything with a `decode`
+            of tensors or arrays, and may come alone.
         like: the golden that this one is going to be compared with, which has the floors: none are measured here.
         sites: `blocks`, `all`, `none`, or a glob over `module` or `module:port`. values: globs of sites, and of
             what `parity.tap` names, kept whole.

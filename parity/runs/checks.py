@@ -121,7 +121,8 @@ class Judged:
 
     def settle(self, side: Side) -> None:
         """Where all agreed: the reference on the candidate's own values; `side`: see `Following.settle`."""
-        self.collected.sites = AllSites([self.following.settle(side, self.collected.sites)])
+        if (settled := self.following.settle(side, self.collected.sites)) is not self.collected.sites:
+            self.collected.sites = AllSites([settled])
         if self.following.failed is not None:
             self.failing = self.following.failed.state
 

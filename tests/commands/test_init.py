@@ -12,6 +12,7 @@ pytest.importorskip("torchax")
 
 from parity.paths.live import Host
 from tests.support.cli import cli
+from tests.support.models import checkpoint
 from tests.support.ports import compare
 from tests.support.scripts import ltx
 
@@ -45,12 +46,14 @@ def test_a_script_records_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             marks=pytest.mark.slow,
         ),
         ("ltx", 'case.folder / "transformer"'),
+        ("wan", 'load_part(case.folder, "transformer")'),  # a config alone: its weights are drawn
     ],
 )
 def test_class_arguments_and_modules_of_a_model_are_filled_in(model: str, said: str, tmp_path: Path) -> None:
     if model == "ltx":  # a class that parity has no line for, whose forward needs numbers
         model = str(tmp_path / "model")
         ltx()[0].transformer.save_pretrained(tmp_path / "model" / "transformer")
+    model = str(checkpoint(model)) if model == "wan" else model
     where = tmp_path / "my_port.py"
     told = cli("init", where, "--torchax", "--model", model, code=0).out
     assert f"parity run --model {model} --port {where}:build" in told

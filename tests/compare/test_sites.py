@@ -11,6 +11,7 @@ from parity.compare.judge import Judge
 from parity.compare.result import SiteDiff
 from parity.compare.sites import AllSites, Sites, how_many, picked
 from parity.records import Floor, StepRecords
+from parity.sketch import TOTAL
 from tests.support.made import tensor
 
 VALUES = {
@@ -54,6 +55,21 @@ def test_what_was_said_of_a_site_is_what_columns_say() -> None:
     sites = judged(0, {"c:out"})
     (at,) = sites.where("fail")
     sites[at] = replace(sites[at], verdict="not compared", note="looked at")
+    assert sites[at - len(sites)].note == "looked at"
     assert sites.where("fail") == []
     assert sites.where("not compared", beyond=True) == [at]
     assert [d.note for d in picked(sites, "not compared")] == ["looked at"] == [d.note for d in sites if d.note]
+
+
+def test_bins_whose_sums_overflow_alike_hide_no_others() -> None:
+    x = (np.random.default_rng(0).standard_normal((1, 1, 65536)) * 5e36).astype(np.float32)
+    y = x.copy()
+    y[0, 0, :3] *= 1.01
+    with np.errstate(all="ignore"):
+        a, b = tensor("a:out", x), tensor("a:out", y)
+    assert a.sketch is not None
+    assert np.isfinite(a.sketch[:TOTAL]).all()
+    assert not np.isfinite(a.sketch).all()
+    floor = Floor(1e-5 * float(np.linalg.norm(x.astype(np.float64))), np.full(1, 1e31, np.float32))
+    (found,) = Judge().step(StepRecords(0, (a,), {a.key: floor}), StepRecords(0, (b,)))
+    assert (found.verdict, found.peak > 100) == ("fail", True)

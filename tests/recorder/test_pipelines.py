@@ -92,6 +92,9 @@ def test_second_transformer_of_a_pipeline_has_its_place(tmp_path: Path) -> None:
     assert (modules["transformer_2.blocks.0"], modules["transformer_2"]) == ("transformer_2", "")
     sites = {r.key.site for r in golden.read_step(2).records}
     assert {"transformer_2:out", "transformer_2.blocks.0:out"} <= sites
+    models = {name: getattr(pipe, name) for name in ("transformer", "transformer_2")}
+    recorded(tmp_path / "c", call, transformer=models, scheduler=pipe.scheduler, like=tmp_path / "a")  # of a loop
+    assert Golden.open(tmp_path / "c").provenance.modules == modules
     pipe.transformer_2 = pipe.transformer
     recorded(tmp_path / "b", call, pipe, runs=0)
     assert not any(r.key.module.startswith("transformer_2") for r in Golden.open(tmp_path / "b").read_step(2).records)
