@@ -21,7 +21,7 @@ from parity.compare.metrics import compare_values
 from parity.compare.result import Cause, Check, Result, measured
 from parity.errors import shown
 from parity.golden.fingerprint import WeightPrint
-from parity.records import BLOCK, Facts, Schedule, any_block
+from parity.records import BLOCK, Facts, Key, Schedule, any_block
 from parity.settings import Difference, Input, changed_by, remedy, sentence
 from parity.transforms import as_factor, bfloat16
 
@@ -420,34 +420,39 @@ SOME = 8
 
 
 def of_weights(result: Result) -> Iterator[Cause]:
-    """A cause where the divergence begins in a module, or beside one, some of whose parameters are others; where many
+    """A cause where a difference begins in a module, or beside one, some of whose parameters are others; where many
     are, the port's are its own, unless all are rounded."""
     check = next((c for c in result.preflight if c.check == WEIGHTS and c.at and c.near != ROUNDING), None)
-    if result.verdict != "fail" or result.origin is None or check is None:
+    if result.verdict != "fail" or result.origin is None or check is None or (not check.near and len(check.at) > SOME):
         return
-    if not result.why.distance.rel_l2 <= ROUNDING_LIMIT if check.near else len(check.at) > SOME:
-        return
-    key = result.origin.key
+    first, others = result.origin.key, (d for d in result.sites if d.verdict == "fail" and d.introduced)
+    for key, far in ((first, result.why.distance), *((d.key, d.distance) for d in others)):
+        if check.near and not far.rel_l2 <= ROUNDING_LIMIT:
+            continue
+        made_by = _makers(result, key)
+        if key.module and any(made_by(name.rpartition(".")[0]) for name in check.at):
+            text = f"weights that are not the reference's: {check.detail}"
+            fix = "load the reference's values, or undo the factor where they are used"
+            fix = "load and keep them in the reference's dtype" if check.near else fix
+            yield measured(text, WEIGHTS, fix=fix, at=key.site)
+            return
+
+
+def _makers(result: Result, key: Key) -> Callable[[str], bool]:
+    """Whether a module's parameters are in what begins to differ here: an input may be made anywhere in its block."""
     beside, block = {key.module, key.module.rpartition(".")[0]} - {""}, re.match(f".*?{BLOCK}", key.module)
-    before = _unobserved_before(result, f"{block[0]}.") if key.is_input and block else lambda module: False
+    before = _unobserved_before(result, key, f"{block[0]}.") if key.is_input and block else lambda module: False
 
     def made_by(module: str) -> bool:
-        """Whether a module's parameters are in what begins to differ: an input may be made anywhere in its block."""
         inside = module == key.module or module.startswith(f"{key.module}.")
         return inside or module.rpartition(".")[0] in beside or before(module)
 
-    if key.module and any(made_by(name.rpartition(".")[0]) for name in check.at):
-        text = f"weights that are not the reference's: {check.detail}"
-        fix = "load the reference's values, or undo the factor where they are used"
-        fix = "load and keep them in the reference's dtype" if check.near else fix
-        yield measured(text, WEIGHTS, fix=fix, at=key.site)
+    return made_by
 
 
-def _unobserved_before(result: Result, block: str) -> Callable[[str], bool]:
-    """Whether a module of a block, whose path ends with a dot, is not observed and may have run before the origin: the
+def _unobserved_before(result: Result, key: Key, block: str) -> Callable[[str], bool]:
+    """Whether a module of a block, whose path ends with a dot, is not observed and may have run before a site: the
     part of the block in which it lies is seen before it, or never."""
-    assert result.origin is not None
-    key = result.origin.key
     keys = [d.key for d in result.sites if (d.key.step, d.key.branch) == (key.step, key.branch)]
     at = keys.index(key) if key in keys else len(keys)
     seen, later = ({_part_of(k.module, block) for k in some} for some in (keys[:at], keys[at:]))

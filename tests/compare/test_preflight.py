@@ -316,6 +316,9 @@ def test_weights_in_another_layout_in_one_block_alone_are_a_cause(turned: str, o
         RESULT, sites=sites, origin=Origin(sites[1].key, "input"), preflight=(compare_weights(*sides, (), own=True),)
     )
     assert [f"{turned}.weight" in cause.cause for cause in of_weights(result)] == [True] * named
+    before = site("before:out", 1e4, "fail", birth="module")  # another difference, with which the divergence starts
+    result = replace(result, sites=(before, *sites), origin=Origin(before.key, "module"))
+    assert [cause.at for cause in of_weights(result)] == [origin] * named
 
 
 @pytest.mark.parametrize(
