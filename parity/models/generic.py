@@ -107,7 +107,13 @@ class Generic(Family):
         said += [f"from --inputs: {', '.join(self.given)}"] if self.given else []
         said += [f"left out, as it cannot be called with it: {n}" for n in self.made.left_out]
         said += ["weights drawn by parameter name: the folder holds a config alone"] if is_drawn(case.folder) else []
-        return (("inputs", "pass", "; ".join(said)),)
+        found: list[Said] = [("inputs", "pass", "; ".join(said))]
+        known = {*self.made.tensors, *self.made.static, *self.given}
+        if rotary := [n for n in self.signature.optional if "rotary" in n and n not in known]:
+            without = "is given to neither side, as parity cannot make it: where tokens stand is not compared"
+            advice = "record a pipeline, or compare calls with parity.compare"
+            found.append(("positions", "explained", f"{', '.join(rotary)} {without}; {advice}"))
+        return tuple(found)
 
     def tensors(self) -> Mapping[str, torch.Tensor]:
         return self.given

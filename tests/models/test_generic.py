@@ -9,10 +9,13 @@ import pytest
 import torch
 
 from benchmarks.tiny_families import make
+from parity.errors import UsageError
 from parity.hooks.rows import SEQUENCE, WHOLE, Part
 from parity.models.folder import class_of, read_config, skeleton
 from parity.models.generic import EulerSampler, TextRows, frame_of_mask, text_mask
 from parity.models.generic_inputs import TEXT, Signature, fitting, make_arguments, signature_of
+from parity.models.registry import opened
+from tests.support.models import checkpoint
 
 
 def _signature(folder: Path, name: str, **changes: Any) -> tuple[Signature, torch.nn.Module]:
@@ -153,6 +156,19 @@ def test_the_mask_among_the_inputs_says_which_are_valid() -> None:
     assert (frame.index.tolist(), frame.weight.tolist()) == ([0, 2, 3, 1], [1.0, 1.0, 1.0, 0.0])
     assert text_mask({"encoder_attention_mask": torch.ones(1, 4)}) is None, "nothing is padded"
     assert text_mask({"encoder_hidden_states": torch.ones(1, 4)}) is None
+
+
+@pytest.mark.parametrize(("name", "said"), [("allegro", ["image_rotary_emb"]), ("wan", [])])
+def test_positions_that_nobody_gives_are_said(name: str, said: list[str]) -> None:
+    """diffusers' pipeline makes them, and the class goes on without."""
+    family, case = opened(str(checkpoint(name)))
+    found = [detail.split()[0] for check, _, detail in family.checks(case, "reference") if check == "positions"]
+    assert found == said
+
+
+def test_a_prompt_that_nothing_encodes_is_refused() -> None:
+    with pytest.raises(UsageError, match="--prompt: .* takes its embeddings as inputs"):
+        opened(str(checkpoint("wan")), prompt="a cat")
 
 
 @pytest.mark.parametrize("scale", [1.0, 1000.0])
