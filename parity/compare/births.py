@@ -95,13 +95,15 @@ class Arguments:
     Attributes:
         moving: arguments that are others than when the model was first called: steps may be in them.
         constant: those that are as they were then.
-        handed: inputs inside the model that are arguments of it, as they are, which agree.
+        handed: inputs inside the model that are arguments of it, as they are, which agree. alone: calls that are given
+            nothing else, nor what is not made of these alone.
         whole: sites that hold all branches at once.
     """
 
     moving: Container[Argument] = ()
     constant: Container[Argument] = ()
     handed: Container[Key] = ()
+    alone: Container[object] = ()
     whole: Container[Key] = ()
 
 
@@ -158,7 +160,7 @@ class Births:
                 continue
             before = self._inherited(d, numbers, worst)
             unnumbered = numbers and not numbered and d.key.site == LATENTS[1]  # stepped by what nobody recorded
-            given = inputs.get(call_of(d.key))
+            given = inputs.get(call_of(d.key), 0.0 if call_of(d.key) in self.arguments.alone else None)
             of_several = d.key.site == FRAMES  # made of each call of the decoder
             if call_of(d.key) in uncompared or _masked(d.key, masked) or unnumbered or of_several:
                 given = max(given or 0.0, before)

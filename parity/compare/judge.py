@@ -111,7 +111,8 @@ class Judge:
         before, self._given = self._given, given | self._given
         moving = {at for at, value in given.items() if self._given[at] != value}
         whole = {sites[i].key for at in folded(step, sites) for i in at}
-        return Arguments(moving, before.keys() - moving, _handed_on(step, sites, given), whole)
+        handed, alone = _handed_on(step, sites, given), _made_alone(step, sites, given)
+        return Arguments(moving, before.keys() - moving, handed, alone, whole)
 
 
 def _holds(d: SiteDiff) -> bool:
@@ -152,6 +153,27 @@ def _handed_on(step: Measured, sites: Sites, given: Mapping[Argument, bytes]) ->
 
 WIDEST = 0.1 / L2_LIMIT
 """Relative floor of a module that is given the same on both sides, to the bit: a dtype moves no more by itself."""
+
+
+def _made_alone(step: Measured, sites: Sites, given: Mapping[Argument, bytes]) -> Set[object]:
+    """The reference's calls that are given nothing but arguments of the model that agree, as they are, and what is made
+    of these alone: another argument that differs is not in them, whatever a port hands out."""
+    far = sites.where(beyond=True)
+    if not far:
+        return set()
+    agree = {(d.key.branch, d.key.site) for d in picked(sites, "pass", which=_is_input) if not beyond(d)}
+    known = {(at[0], value) for at, value in given.items() if at in agree and any(value)}
+    differ = {(sites[i].key.branch, step.held_bytes(i)[0]) for i in far}
+    alone: dict[object, bool] = {}
+    for r in step.ours:
+        if r.sketch is None or r.key.is_apart or r.key.module in ("", LOOP):
+            continue
+        call, value = call_of(r.key), (r.key.branch, r.sketch.tobytes())
+        if r.key.is_input:
+            alone[call] = alone.get(call, True) and value in known
+        elif alone.get(call, False) and value not in differ:
+            known.add(value)
+    return {call for call, made in alone.items() if made}
 
 
 def _is_input(d: SiteDiff) -> bool:

@@ -680,3 +680,24 @@ def test_a_port_s_mask_may_lie_elsewhere_with_the_text_that_it_reads(
     rows = [tensor("blocks.0:in.text", x.astype(np.float32), rows="text") for x in (X, moved(X, text))]
     walk.pair(*rows)
     assert next(iter(walk.judge(Judge(port=port)).values())).verdict == verdict
+
+
+@pytest.mark.parametrize(("fed", "birth"), [("text", "module"), ("latents", "propagated")])
+def test_what_is_made_of_arguments_that_agree_alone_is_a_difference_of_its_own(fed: str, birth: str) -> None:
+    """A port that hands out what its modules give, and not what they are given, where another argument differs."""
+    given = {name: noise(i) for i, name in enumerate(("latents", "text"))}
+    inner, outer = noise(5), noise(6)
+    ours = [
+        *(tensor(f":in.{name}", x) for name, x in given.items()),
+        tensor("embed:in.x", given[fed]), tensor("embed.linear:in.x", given[fed]), tensor("embed.linear:out", inner),
+        tensor("embed:out", inner), tensor("proj:in.x", inner), tensor("proj:out", outer),
+    ]  # fmt: skip
+    theirs = [
+        tensor(":in.latents", 1.1 * given["latents"]), tensor(":in.text", given["text"]),
+        tensor("embed:out", 1.1 * inner), tensor("proj:out", 1.1 * outer),
+    ]  # fmt: skip
+    floors = {r.key: Floor(1e-4) for r in ours}
+    found = Judge(port=True).step(StepRecords(0, tuple(ours), floors), StepRecords(0, tuple(theirs)))
+    assert {d.key.site: d.birth for d in found if d.birth} == {
+        ":in.latents": "input", "embed:out": birth, "proj:out": "propagated",
+    }  # fmt: skip

@@ -167,7 +167,7 @@ def test_positions_that_nobody_gives_are_said(name: str, said: list[str]) -> Non
 
 
 def test_a_prompt_that_nothing_encodes_is_refused() -> None:
-    with pytest.raises(UsageError, match="--prompt: .* takes its embeddings as inputs"):
+    with pytest.raises(UsageError, match=r"--prompt: .* takes its embeddings as inputs"):
         opened(str(checkpoint("wan")), prompt="a cat")
 
 
