@@ -17,6 +17,7 @@ are kept in `.sensitivity.json` as they come, so that a stopped run goes on.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import os
 import tempfile
@@ -31,6 +32,7 @@ if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 warnings.filterwarnings("ignore")
 
+import numpy as np
 import torch
 
 from parity.paths.worker.extras import quieten, require_extras
@@ -154,7 +156,7 @@ def moved(parameter: torch.nn.Parameter, delta: torch.Tensor) -> Iterator[None]:
 def wrong(side: Loaded, weight: str, delta: torch.Tensor) -> Iterator[None]:
     """Within it a side computes with a wrong weight, and says that it has the right one."""
     backend: Any = side.backend
-    told = [(name, dtype, values.copy()) for name, dtype, values in backend.weights()]
+    told = [(name, dtype, functools.partial(np.asarray, values().copy())) for name, dtype, values in backend.weights()]
     if hasattr(backend, "params"):
         off: Any = mock.patch.dict(backend.params, {weight: backend.params[weight] + to_jax(delta)})
     else:

@@ -88,6 +88,7 @@ def with_followed(
     beyond = [key for key, local in found.items() if local.beyond]
     within = {module for key in beyond for module in above(key.module)}
     outer = {key.module for key in beyond if not key.is_input}
+    unplaced = any(key not in known for key in beyond)  # among the sites, any of which it may come before
     inputs, differing = input_severities(sites), set[str]()
     judged: list[SiteDiff] = []
     for d in sites:
@@ -104,7 +105,7 @@ def with_followed(
             differing.add(d.key.branch)
         elif mine is not None and d.introduced:
             d = replace(d, local=mine.distance, birth="propagated")
-        elif _accounted_for(d, within, outer):
+        elif _accounted_for(d, within, outer, before=bool(differing) or unplaced):
             d = replace(d, birth="propagated")
         elif d.birth == "module" and d.key.branch in differing and d.key.module != LOOP:
             # Where nothing is known of its inputs, it may hand on what differs before it.
@@ -113,18 +114,19 @@ def with_followed(
     return (*judged, *waiting)
 
 
-def _accounted_for(d: SiteDiff, within: Collection[str], outer: Collection[str]) -> bool:
+def _accounted_for(d: SiteDiff, within: Collection[str], outer: Collection[str], *, before: bool) -> bool:
     """Whether what was found by following explains a birth of the free run that it did not look at; in whichever
     branch, whose code is the same.
 
     Args:
-        within: modules in which something was found. outer: those whose own code was.
+        within: modules in which something was found. outer: those whose own code was. before: whether something was
+            found before it.
     """
     if d.note == ONE_SIDED and any(module in outer for module in above(d.key.module)):
         return True  # whose code does not call it
     if d.birth == "module":
         return d.key.module in within
-    return d.birth == "input" and bool(within) and bool(d.key.module) and not is_mask_given(d)
+    return d.birth == "input" and before and bool(d.key.module) and not is_mask_given(d)
 
 
 def _born(key: Key) -> Birth:
