@@ -66,16 +66,16 @@ class Known:
         model: str = DEFAULT_MODEL,
         port: str | None = None,
     ) -> None:
-        exact, chosen = dtype == "float32", [f"dtype={dtype}"]
+        exact, texts = dtype == "float32", [f"dtype={dtype}"]
         self._openers = _Openers()
         self.openers = Remembering(self._openers)
-        candidate, ports = parse("torchax", chosen), NO_PORTS
+        candidate, ports = parse("torchax", texts), NO_PORTS
         if port is not None:
             own = self._openers.port("--port", port)
             candidate, ports = chosen(own, "torchax", []), Ports(candidate=own)
         self.request = Request(
             model,
-            parse("torch", chosen),
+            parse("torch", texts),
             candidate,
             steps,
             seed,

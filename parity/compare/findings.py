@@ -56,18 +56,19 @@ def _is_predicted(d: SiteDiff) -> bool:
 
 
 def _without_trace(sites: Sequence[SiteDiff], origin: Origin) -> str:
-    """That all which is made of a differing output agrees, as where an implementation's norm has its modulation in it.
+    """That all which is made of a differing value agrees, as where an implementation's norm has its modulation in it,
+    or a projection the activation before it.
 
     It stays a difference: a gate of zero hides what a module gives too.
     """
-    begins = all(d.birth == "module" and d.key.module not in ("", LOOP) for d in picked(sites, "fail"))
+    begins = all(d.introduced and d.key.module not in ("", LOOP) for d in picked(sites, "fail"))
     predicted = next(picked(sites, "pass", which=_is_predicted), None) is not None
     far = any(d.key == origin.key and d.distance.rel_l2 > ANOTHER for d in picked(sites, step=origin.key.step))
-    if not (begins and predicted and far) or origin.key.is_input:
+    if not (begins and predicted and far):
         return ""
     return (
         f"nothing behind {origin.key.module} differs: the candidate may give its name to another thing, as a norm with "
-        "its modulation, or nothing is made of it"
+        "its modulation or a projection with the activation before it, or nothing is made of it"
     )
 
 

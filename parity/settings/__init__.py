@@ -170,7 +170,7 @@ def differences(reference: Settings, candidate: Settings) -> tuple[Difference, .
 
 
 def default_of(setting: Setting, backend: Backend, device: str) -> Value:
-    """What a side has where nobody says otherwise: flex attention is not for every device."""
+    """What a side has by default: flex attention is not for every device."""
     without_flex = backend == "torch" and device.partition(":")[0] not in FLEX_DEVICES
     return "sdpa" if without_flex and setting.name == "attention.kernel" else setting.default_for(backend)
 
