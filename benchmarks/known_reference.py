@@ -15,7 +15,7 @@ from parity.models.registry import DEFAULT_MODEL
 from parity.paths.live import Host, LiveSide
 from parity.paths.loaded import Loaded
 from parity.paths.plan import Role, Spec
-from parity.paths.port.settings import PortInfo
+from parity.paths.port.settings import PortInfo, chosen
 from parity.records import Facts
 from parity.runs import compare
 from parity.runs.memo import Remembering
