@@ -18,11 +18,24 @@ from parity.compare.births import LATENTS_AS
 from parity.compare.frames import truncated
 from parity.compare.independent import code_of
 from parity.compare.result import Cause, SettingDifference, measured
-from parity.compare.values import LATENTS, PREDICTED, START, Both, Kept, Seen, counters, held, order, schedule, start
+from parity.compare.values import (
+    LATENTS,
+    PREDICTED,
+    START,
+    Both,
+    Kept,
+    Seen,
+    counters,
+    held,
+    order,
+    rounded,
+    schedule,
+    start,
+)
 from parity.golden.disk.part import chosen, modules_of
 from parity.records import LOOP, SCHEDULE, Key, Record, StepRecords
 
-_DETECTORS = (schedule, counters, start, order, guidance.guidance, relations.stepped, relations.decoded)
+_DETECTORS = (schedule, counters, start, order, rounded, guidance.guidance, relations.stepped, relations.decoded)
 
 TIMESTEP = f"{LOOP}:timestep"
 FIRST_MODEL = "the first model"

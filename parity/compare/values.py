@@ -275,6 +275,14 @@ FEW = 256
 """Elements below which some order is near by chance."""
 
 
+def rounded(seen: Seen) -> Iterator[Cause]:
+    """The guided prediction, or the only one, in bfloat16."""
+    pair = seen.pair(PREDICTED)
+    if pair is not None and (how := _narrowed(done(*pair))):
+        text = f"the guided prediction is {how}"
+        yield measured(text, "guidance_dtype", "float32", "bfloat16", at=PREDICTED)
+
+
 def order(seen: Seen) -> Iterator[Cause]:
     """A branch's prediction, or the only one, that is the reference's in another order, whatever its text is: other
     text leaves two predictions less than all in common, so that cosines decide. A whole axis may lie otherwise in the

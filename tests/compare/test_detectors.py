@@ -126,6 +126,7 @@ ORDERS = ({"scheduler.solver_order": "2"}, {"scheduler.solver_order": "1"})
         (step(**RESIZED), step(cond=X, uncond=Y, guided=0.6 * (Y + 6 * (X - Y))), (), []),
         (step(**RESIZED), step(**GUIDED), (), ["guidance_rescale"]),
         (step(**GUIDED), step(cond=X, uncond=X + 1e-6 * Y, guided=X + 1e-3 * Z), (), []),  # they hardly part
+        (step(**GUIDED), step(**GUIDED | {"guided": bfloat16(np.float32(GUIDED["guided"]))}), (), ["guidance_dtype"]),
         # A prediction in another order, its inputs the same or not.
         (step(cond=OUT), step(cond=unpatchified(OUT)), (), ["order"]),
         (step(cond=OUT), step(cond=unpatchified(OUT + 0.7 * OTHER)), (), ["order"]),
