@@ -151,10 +151,6 @@ def _handed_on(step: Measured, sites: Sites, given: Mapping[Argument, bytes]) ->
     return {sites[i].key for i in inputs if agree and (sites[i].key.branch, step.held_bytes(i)[0]) in agree}
 
 
-WIDEST = 0.1 / L2_LIMIT
-"""Relative floor of a module that is given the same on both sides, to the bit: a dtype moves no more by itself."""
-
-
 def _made_alone(step: Measured, sites: Sites, given: Mapping[Argument, bytes]) -> Set[object]:
     """The reference's calls that are given nothing but arguments of the model that agree, as they are, and what is made
     of these alone: another argument that differs is not in them, whatever a port hands out."""
@@ -174,6 +170,10 @@ def _made_alone(step: Measured, sites: Sites, given: Mapping[Argument, bytes]) -
         elif alone.get(call, False) and value not in differ:
             known.add(value)
     return {call for call, made in alone.items() if made}
+
+
+WIDEST = 0.1 / L2_LIMIT
+"""Relative floor of a module that is given the same on both sides, to the bit: a dtype moves no more by itself."""
 
 
 def _is_input(d: SiteDiff) -> bool:
