@@ -78,6 +78,21 @@ def test_a_module_of_whose_inputs_nothing_is_known_hands_on_what_differs_before_
     assert [(d.key.site, d.birth) for d in sites if d.birth] == [("b.0.q:out", "module"), ("y:out", "propagated")]
 
 
+@pytest.mark.parametrize(
+    ("beyond", "birth"),
+    [
+        ("b.0.attn.out:in.x", "input"),  # of the sites, and behind it
+        ("b.0.attn.q:out", "propagated"),  # before it
+        ("b.0.attn.norm:out", "propagated"),  # not among the sites: it may come before it
+    ],
+)
+def test_an_input_is_accounted_for_by_what_may_come_before_it_alone(beyond: str, birth: str) -> None:
+    key = SiteDiff(at("b.0.attn.attention:in.key"), Distance(1e-1, 1e-7, 1e6), birth="input", verdict="fail")
+    q, out, *rest = judged("b.0.attn.q:out", "b.0.attn.out:in.x", "b.0:out")
+    sites = with_followed([q, key, out, *rest], {at(beyond): FAR, at("b.0:out"): NEAR})
+    assert [d.birth for d in sites if d.key == key.key] == [birth]
+
+
 # --- modules that deserve a closer look ------------------------------------------------------------------------
 
 MODULES = ("a", "a.attn", "b", "c")
