@@ -87,7 +87,8 @@ def test_a_module_of_whose_inputs_nothing_is_known_hands_on_what_differs_before_
     ],
 )
 def test_an_input_is_accounted_for_by_what_may_come_before_it_alone(beyond: str, birth: str) -> None:
-    key = SiteDiff(at("b.0.attn.attention:in.key"), Distance(1e-1, 1e-7, 1e6), birth="input", verdict="fail")
+    far = Distance(1e-1, 1e-7, 1e6)
+    key = SiteDiff(at("b.0.attn.attention:in.key"), far, dtypes=("float32",) * 2, birth="input", verdict="fail")
     q, out, *rest = judged("b.0.attn.q:out", "b.0.attn.out:in.x", "b.0:out")
     sites = with_followed([q, key, out, *rest], {at(beyond): FAR, at("b.0:out"): NEAR})
     assert [d.birth for d in sites if d.key == key.key] == [birth]
