@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from parity.compare.result import Birth, SiteDiff
 from parity.compare.sites import Sites, beyond, picked, severity
+from parity.compare.values import PREDICTED
 from parity.floors import L2_LIMIT
 from parity.records import AFTER, ATTENTION, FRAMES, LOOP, SCHEDULE, Key
 from parity.settings import BY_NAME, DeepCache, Difference, deep_cache
@@ -136,7 +137,7 @@ class Births:
             arguments: what the reference's model is given at this step.
         """
         self.arguments = arguments
-        before = next(picked(sites, which=_before), None)
+        before = next(picked(sites, which=_is_start), None)
         self.latents, self.apart = ((), math.nan) if before is None else (before.shapes[0], before.distance.rel_l2)
         if far := sites.where("pass", beyond=True):
             self._begin(sites, far)
@@ -230,7 +231,7 @@ def _start(sites: Iterable[SiteDiff]) -> float:
     return max((severity(d) for d in given if not beyond(d)), default=0.0)
 
 
-def _before(d: SiteDiff) -> bool:
+def _is_start(d: SiteDiff) -> bool:
     return d.key.site == LATENTS[0]
 
 
@@ -272,6 +273,11 @@ def is_unlike(d: SiteDiff) -> bool:
     """Whether it is an argument of the model that does not line up: of another length, not text without its padding nor
     what is given to other calls."""
     return d.verdict == "not compared" and is_argument(d) and d.note != CUT and d.shapes[0][1:] != d.shapes[1][1:]
+
+
+def is_prediction(d: SiteDiff) -> bool:
+    """Whether it is a prediction, of a branch or the guided one."""
+    return d.key.site == PREDICTED
 
 
 def is_given(d: SiteDiff, constant: bool = False) -> bool:

@@ -199,9 +199,9 @@ UNREAD_SHARE = 0.05
 
 def _without_unread_latents(sites: Sequence[SiteDiff]) -> Sequence[SiteDiff]:
     """The sites, latents not compared where nothing else differs and what is decoded was compared."""
-    if not how_many(sites, "fail") or any(d.key.site not in LATENTS for d in picked(sites, "fail")):
-        return sites
     failed = [*picked(sites, "fail")]
+    if not failed or any(d.key.site not in LATENTS for d in failed):
+        return sites
     if not any(d.key.site == GIVEN and d.verdict == "pass" and all(d.dtypes) for d in sites):
         return sites
     most = UNREAD_SHARE * min(d.distance.rel_l2 for d in failed)

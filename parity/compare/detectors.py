@@ -32,8 +32,8 @@ from parity.compare.values import (
     schedule,
     start,
 )
-from parity.golden.disk.part import chosen, modules_of
-from parity.records import LOOP, SCHEDULE, Key, Record, StepRecords
+from parity.golden.disk.part import chosen, recorded_modules
+from parity.records import LOOP, LOOP_STAGE, SCHEDULE, Key, Record, StepRecords
 
 _DETECTORS = (schedule, counters, start, order, rounded, guidance.guidance, relations.stepped, relations.decoded)
 
@@ -144,7 +144,7 @@ def _is_given(r: Record) -> bool:
 def _called(step: StepRecords) -> str:
     """The model that a step calls: all modules of a pipeline's second one have its name before theirs; empty where
     that is not known."""
-    modules = modules_of(step.records, "transformer") - {LOOP, SCHEDULE}
+    modules = recorded_modules(step.records, LOOP_STAGE) - {LOOP, SCHEDULE}
     if "" in modules:
         return FIRST_MODEL
     names = {module.partition(".")[0] for module in modules}

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from parity.compare.births import is_prediction
 from parity.compare.metrics import LINF_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Origin, SiteDiff
@@ -51,10 +52,6 @@ def _branches(sites: Sequence[SiteDiff], origin: Origin) -> str:
     return f"only branch {', '.join(hit)} differs; {', '.join(clean)} agrees" if hit and clean else ""
 
 
-def _is_predicted(d: SiteDiff) -> bool:
-    return d.key.site == f"{LOOP}:noise_pred"
-
-
 def _without_trace(sites: Sequence[SiteDiff], origin: Origin) -> str:
     """That all which is made of a differing value agrees, as where an implementation's norm has its modulation in it,
     or a projection the activation before it.
@@ -62,7 +59,7 @@ def _without_trace(sites: Sequence[SiteDiff], origin: Origin) -> str:
     It stays a difference: a gate of zero hides what a module gives too.
     """
     begins = all(d.introduced and d.key.module not in ("", LOOP) for d in picked(sites, "fail"))
-    predicted = next(picked(sites, "pass", which=_is_predicted), None) is not None
+    predicted = next(picked(sites, "pass", which=is_prediction), None) is not None
     far = any(d.key == origin.key and d.distance.rel_l2 > ANOTHER for d in picked(sites, step=origin.key.step))
     if not (begins and predicted and far):
         return ""

@@ -14,7 +14,7 @@ import math
 from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field, replace
 
-from parity.compare.births import Argument, Arguments, Births, Excuse, call_of
+from parity.compare.births import Argument, Arguments, Births, Excuse, call_of, is_prediction
 from parity.compare.branches import Branches
 from parity.compare.measured import Measured
 from parity.compare.orders import excuse_batches, excuse_other_orders, folded
@@ -23,7 +23,6 @@ from parity.compare.preflight import Factors
 from parity.compare.result import Distance, SiteDiff
 from parity.compare.rows import excuse_masks, read_alone, set_in_order
 from parity.compare.sites import Sites, beyond, picked
-from parity.compare.values import PREDICTED
 from parity.floors import L2_LIMIT
 from parity.golden.disk.part import tabled
 from parity.records import LOOP, LOOP_STAGE, Key, StepRecords
@@ -120,10 +119,6 @@ def _holds(d: SiteDiff) -> bool:
     return all(d.dtypes)
 
 
-def _is_predicted(d: SiteDiff) -> bool:
-    return d.key.site == PREDICTED
-
-
 def _is_renamed(d: SiteDiff) -> bool:
     return bool(d.called)
 
@@ -211,7 +206,7 @@ def _is_wide(d: SiteDiff) -> bool:
 def _tell_apart(sites: Sites) -> None:
     """A pair under two names can only agree: what differs may be two things, and so may an output of which the model's
     own output shows nothing."""
-    predicted = {d.key.branch: d for d in picked(sites, which=_is_predicted)}
+    predicted = {d.key.branch: d for d in picked(sites, which=is_prediction)}
     for i in sites.where(beyond=True, which=_is_renamed):
         d = sites[i]
         if d.verdict != "ignored":

@@ -51,14 +51,16 @@ class Measured:
     def __init__(self, meeting: Meeting, ours: Table, theirs: Table, floors: FloorTable) -> None:
         self.meeting, self.ours, self.theirs, self.floors = meeting, ours, theirs, floors
         sides = zip((ours, theirs), meeting.at, strict=True)
-        self.moments = [_or(side.layout.moments, -1)[at] for side, at in sides]
-        self.norms = _or(ours.numbers[:, 3], NAN)[self.moments[0]]
-        self.limits = _or(floors.numbers[:, 0], NAN)[meeting.floors]
+        self.moments = [_with_missing(side.layout.moments, -1)[at] for side, at in sides]
+        self.norms = _with_missing(ours.numbers[:, 3], NAN)[self.moments[0]]
+        self.limits = _with_missing(floors.numbers[:, 0], NAN)[meeting.floors]
         # NaN and Inf of both sides; what has no moments is alike to nothing.
         several = zip((ours, theirs), self.moments, ([[-1, -1]], [[-2, -2]]), strict=True)
         self._bad = [np.append(side.counts[:, 1:], none, axis=0)[at] for side, at, none in several]
         self._alike = (self._bad[0] == self._bad[1]).all(axis=1)
-        self._bins = [_or(column, -1)[meeting.floors] for column in (floors.layout.bins, floors.layout.bin_counts)]
+        self._bins = [
+            _with_missing(column, -1)[meeting.floors] for column in (floors.layout.bins, floors.layout.bin_counts)
+        ]
         count = len(meeting.places)
         self._l2, self._own, self._cosine, self._floor = np.full((4, count), NAN)
         self._peaks, self._shown, self.relative = np.zeros(count), dict[int, Sequence[float]](), self._l2
@@ -132,7 +134,7 @@ class Measured:
         return bool((apart <= max(abs(factor), 1.0) * np.array([*most, near, near])).all())
 
 
-def _or(column: np.ndarray, missing: float) -> np.ndarray:
+def _with_missing(column: np.ndarray, missing: float) -> np.ndarray:
     """A column, and last what stands at the position -1, of what is not there."""
     return np.append(column, missing).astype(column.dtype, copy=False)
 

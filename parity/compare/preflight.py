@@ -425,12 +425,13 @@ def of_weights(result: Result) -> Iterator[Cause]:
     check = next((c for c in result.preflight if c.check == WEIGHTS and c.at and c.near != ROUNDING), None)
     if result.verdict != "fail" or result.origin is None or check is None or (not check.near and len(check.at) > SOME):
         return
-    first, others = result.origin.key, (d for d in result.sites if d.verdict == "fail" and d.introduced)
-    for key, far in ((first, result.why.distance), *((d.key, d.distance) for d in others)):
-        if check.near and not far.rel_l2 <= ROUNDING_LIMIT:
-            continue
-        made_by = _makers(result, key)
-        if key.module and any(made_by(name.rpartition(".")[0]) for name in check.at):
+    modules = {name.rpartition(".")[0] for name in check.at}
+    begins = {result.origin.key.site: (result.origin.key, result.why.distance)}
+    for d in (d for d in result.sites if d.verdict == "fail" and d.introduced):
+        begins.setdefault(d.key.site, (d.key, d.distance))
+    for key, far in begins.values():
+        near = not check.near or far.rel_l2 <= ROUNDING_LIMIT
+        if near and key.module and _is_made_of(result, key, modules):
             text = f"weights that are not the reference's: {check.detail}"
             fix = "load the reference's values, or undo the factor where they are used"
             fix = "load and keep them in the reference's dtype" if check.near else fix
@@ -438,16 +439,15 @@ def of_weights(result: Result) -> Iterator[Cause]:
             return
 
 
-def _makers(result: Result, key: Key) -> Callable[[str], bool]:
-    """Whether a module's parameters are in what begins to differ here: an input may be made anywhere in its block."""
-    beside, block = {key.module, key.module.rpartition(".")[0]} - {""}, re.match(f".*?{BLOCK}", key.module)
-    before = _unobserved_before(result, key, f"{block[0]}.") if key.is_input and block else lambda module: False
-
-    def made_by(module: str) -> bool:
-        inside = module == key.module or module.startswith(f"{key.module}.")
-        return inside or module.rpartition(".")[0] in beside or before(module)
-
-    return made_by
+def _is_made_of(result: Result, key: Key, modules: Collection[str]) -> bool:
+    """Whether parameters of these modules are in what begins to differ here: an input may be made anywhere in its
+    block."""
+    beside, found = {key.module, key.module.rpartition(".")[0]} - {""}, re.match(f".*?{BLOCK}", key.module)
+    if any(m == key.module or m.startswith(f"{key.module}.") or m.rpartition(".")[0] in beside for m in modules):
+        return True
+    block = "" if found is None or not key.is_input else f"{found[0]}."
+    inside = [m for m in modules if block and m.startswith(block)]
+    return bool(inside) and any(map(_unobserved_before(result, key, block), inside))
 
 
 def _unobserved_before(result: Result, key: Key, block: str) -> Callable[[str], bool]:

@@ -89,7 +89,7 @@ class Sites(Sequence[SiteDiff]):
 
     def _at(self, i: int) -> SiteDiff:
         place, (far, floor, ratio, cosine) = self.meeting.places[i], self._numbers[i].tolist()
-        return SiteDiff(  # `replace` would take three times as long
+        return SiteDiff(  # `replace` takes far longer
             Key(place.key.stage, self.step, place.key.branch, place.key.site, place.key.call),
             Distance(far, floor, ratio),
             cosine=cosine,

@@ -93,9 +93,11 @@ def shown_step(result: Result) -> int | None:
     if result.origin is not None and result.origin.key.stage not in {s.stage for s in result.stages}:
         return result.origin.key.step
     failed = min((s.key.step for s in picked(result.sites, "fail")), default=None)
-    every = (s.key.step for s in result.sites) if failed is None else iter([failed])
-    first = next(every, None)
-    return next((step for step in every if step >= 0), first) if first is not None and first < 0 else first
+    if failed is not None:
+        return failed
+    first = next(iter(result.sites), None)
+    loop = (s.key.step for s in result.sites if s.key.step >= 0)
+    return next(loop, None if first is None else first.key.step)
 
 
 def stage_blocks(result: Result, details: bool) -> Iterator[Table]:

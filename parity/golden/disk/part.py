@@ -150,7 +150,7 @@ def named(records: Sequence[Record]) -> Sequence[Record]:
     return records.layout.records if isinstance(records, Table) else records
 
 
-def modules_of(records: Sequence[Record], stage: str) -> frozenset[str]:
+def recorded_modules(records: Sequence[Record], stage: str) -> frozenset[str]:
     """The modules of a stage of which there is a record."""
     if isinstance(records, Table):
         return _modules(records.layout, stage)
@@ -159,7 +159,7 @@ def modules_of(records: Sequence[Record], stage: str) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=8)
 def _modules(layout: Layout, stage: str) -> frozenset[str]:
-    return modules_of(layout.records, stage)
+    return recorded_modules(layout.records, stage)
 
 
 @functools.lru_cache(maxsize=8)

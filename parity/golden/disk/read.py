@@ -17,10 +17,10 @@ from pathlib import Path
 
 from parity.errors import MalformedError, UsageError
 from parity.golden.disk.format import MANIFEST, MAX_MANIFEST, Manifest, Part, damaged, decode_manifest
-from parity.golden.disk.part import named, read_part
+from parity.golden.disk.part import read_part, recorded_modules
 from parity.golden.disk.shards import folder_of, merge_step, whole_manifest
 from parity.golden.disk.store import Store, open_store
-from parity.records import SCHEDULE, Provenance, StepRecords
+from parity.records import LOOP_STAGE, SCHEDULE, Provenance, StepRecords
 
 
 def read_manifest(store: Store) -> Manifest | None:
@@ -111,7 +111,7 @@ class Golden:
     def generations(self) -> list[int]:
         """How many steps each has, of which the first holds the schedule; none where the first step of all does not.
         All parts are read."""
-        held = {step: {r.key.module for r in named(self.read_step(step).records)} for step in self.loop}
+        held = {step: recorded_modules(self.read_step(step).records, LOOP_STAGE) for step in self.loop}
         begins = [step for step, modules in held.items() if SCHEDULE in modules]
         ends = itertools.pairwise([*begins, len(held)]) if begins[:1] == [0] else ()
         return [end - begin for begin, end in ends]

@@ -102,7 +102,7 @@ def _step(step: results.StepDiff) -> dict[str, Any]:
 
 def _site(site: results.SiteDiff) -> dict[str, Any]:
     key, far, local = site.key, site.distance, site.local
-    document = {  # of hundreds of thousands; `plain` takes ten times as long
+    document = {  # of hundreds of thousands; `plain` takes far longer
         "stage": key.stage,
         "step": key.step,
         "branch": key.branch,
