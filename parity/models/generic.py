@@ -169,7 +169,8 @@ class Generic(Family):
             return math.prod(GRID), math.prod(GRID[1:])
         videos = [n for n, x in self.given.items() if x.ndim > 3 and x.numel() > 1 and x.is_floating_point()]
         if videos:
-            return self.signature.tokens(self.given[LATENT]) if videos == [LATENT] else ()
+            alone = videos == [LATENT] or (len(videos) == 1 and self.given[LATENT].numel() == 1)  # a function's own
+            return self.signature.tokens(self.given[videos[0]]) if alone else ()
         return tuple(x.shape[1] for x in self.given.values() if x.ndim == 3 and x.shape[1] != text)
 
     def frames(self, case: Case, settings: Settings, condition: Condition) -> dict[str, RowFrame]:

@@ -105,12 +105,14 @@ class Signature:
         )
         return tuple(int(size or 1) for size in (1, *sizes)[-3:])
 
-    def tokens(self, latents: torch.Tensor) -> tuple[int, int]:
-        """How many tokens a video [1, C, T, H, W] or pictures [1, C, H, W] are, and one frame of it."""
+    def tokens(self, latents: torch.Tensor) -> tuple[int, ...]:
+        """How many tokens a video [1, C, T, H, W] or pictures [1, C, H, W] may be, and one frame of it: where no config
+        says how it is cut, in patches of one or two frames and one, two or four pixels."""
         sizes = latents.shape[1:] if self.frames_first else latents.shape[2:]
         t, h, w = (1, *(n for i, n in enumerate(sizes) if not (self.frames_first and i == 1)))[-3:]
-        frame = (h // self.patch[1]) * (w // self.patch[2])
-        return max(1, t // self.patch[0]) * frame, frame
+        patches = [self.patch] if self.config else [(frames, n, n) for frames in (1, 2) for n in (1, 2, 4)]
+        counts = ((t // frames, (h // rows) * (w // columns)) for frames, rows, columns in patches)
+        return tuple(dict.fromkeys(n for frames, frame in counts for n in (max(1, frames) * frame, frame)))
 
     def latent_shape(self) -> tuple[int, ...]:
         """[1, tokens, C] where packed, [1, C, H, W] for a 2D class, [1, C, T, H, W] or [1, T, C, H, W] for a 3D one.

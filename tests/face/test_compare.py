@@ -382,12 +382,14 @@ class Texted(torch.nn.Module):
         self, x: torch.Tensor, encoder_hidden_states: torch.Tensor, encoder_attention_mask: torch.Tensor
     ) -> torch.Tensor:
         keys = self.to_k(encoder_hidden_states)
+        x = x if x.ndim == 3 else x.flatten(2).mT  # each pixel of a video is a token
         scores = (x @ keys.mT).masked_fill(encoder_attention_mask[:, None] == 0, -math.inf)
         return torch.softmax(scores, dim=-1) @ keys
 
 
+@pytest.mark.parametrize("x", [X[:1], torch.randn(1, 8, 3, 4, 6)], ids=["rows", "a video"])
 @pytest.mark.parametrize(("first", "verdict"), [(6, "pass"), (5, "fail")])
-def test_text_rows_that_the_mask_leaves_out_decide_nothing(first: int, verdict: str) -> None:
+def test_text_rows_that_the_mask_leaves_out_decide_nothing(x: torch.Tensor, first: int, verdict: str) -> None:
     model, text = Texted(), torch.randn(1, 8, 8)
     mask = (torch.arange(8) < 6).long()[None]
 
@@ -395,7 +397,7 @@ def test_text_rows_that_the_mask_leaves_out_decide_nothing(first: int, verdict: 
         read = torch.arange(8)[None, :, None] < first
         return model(x, encoder_hidden_states * read, encoder_attention_mask)
 
-    given = {"x": X[:1], "encoder_hidden_states": text, "encoder_attention_mask": mask}
+    given = {"x": x, "encoder_hidden_states": text, "encoder_attention_mask": mask}
     assert parity.compare(model, other, given).verdict == verdict
 
 

@@ -123,11 +123,12 @@ def test_tensors_with_the_texts_rows_are_text(site: str, shape: tuple[int, ...],
     [
         ((1, 16, 3, 8, 12), {"patch_size": [1, 2, 2]}, False, (72, 24)),
         ((1, 6, 16, 8, 12), {"patch_size": 2, "patch_size_t": 2}, True, (72, 24)),
-        ((1, 16, 8, 12), {"patch_size": 2}, False, (24, 24)),
+        ((1, 16, 8, 12), {"patch_size": 2}, False, (24,)),
+        ((1, 16, 2, 8, 12), {}, False, (192, 96, 48, 24, 12, 6)),
     ],
 )
 def test_how_many_tokens_latents_are(
-    shape: tuple[int, ...], config: dict[str, Any], frames_first: bool, tokens: tuple[int, int]
+    shape: tuple[int, ...], config: dict[str, Any], frames_first: bool, tokens: tuple[int, ...]
 ) -> None:
     signature = Signature("Net", config, (), (), 1.0, frames_first)
     assert signature.tokens(torch.zeros(shape)) == tokens
