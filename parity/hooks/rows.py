@@ -133,6 +133,11 @@ def _sums(rows: Any) -> Any:
     return torch.stack([x.sum(1) for x in (rows, rows.abs(), (rows + beside).abs(), (rows - beside).abs())], 1)
 
 
+def is_mask(port: str, x: torch.Tensor) -> bool:
+    """Whether an input says which keys are read."""
+    return x.ndim >= 2 and not x.is_complex() and (x.dtype == torch.bool or "mask" in port)
+
+
 class Masks:
     """The masks that one call of the model has been given so far.
 
@@ -147,7 +152,7 @@ class Masks:
     def see(self, module: str, named: Mapping[str, Any]) -> None:
         """Take the masks among the arguments of a module's call; a later one of the same length counts."""
         for name, value in named.items():
-            if "mask" in name and isinstance(value, torch.Tensor) and value.ndim >= 2 and not value.is_complex():
+            if isinstance(value, torch.Tensor) and is_mask(name, value):
                 self._seen[_head(module), int(value.shape[-1])] = value
 
     def parts(self, module: str, port: str, shape: tuple[int, ...]) -> tuple[Part, ...]:

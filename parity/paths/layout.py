@@ -13,17 +13,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from parity.hooks.rows import JOINT, Masks, NoRows, Part, all_through, take, valid_rows
+from parity.hooks.rows import JOINT, Masks, NoRows, Part, all_through, is_mask, take, valid_rows
 from parity.hooks.torchtools import real
 from parity.paths.reference import TorchBackend
 from parity.records import Floor, Key, Moments, Record
 from parity.sketch import geometry
 from parity.transforms import LEFT, done
-
-
-def is_mask(port: str, x: torch.Tensor) -> bool:
-    """Whether an input says which keys are read."""
-    return x.ndim >= 2 and not x.is_complex() and (x.dtype == torch.bool or "mask" in port)
 
 
 def is_none(other: torch.Tensor) -> bool:

@@ -229,7 +229,7 @@ class TwoHeads(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second = Masked(), Masked()
+        self.first, self.second = Masked(), Kept()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         one = torch.tensor([[True, False, True]])
@@ -238,6 +238,13 @@ class TwoHeads(torch.nn.Module):
 
 class Masked(torch.nn.Module):
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return x * 1
+
+
+class Kept(torch.nn.Module):
+    """Its mask has another name, and is one by its dtype."""
+
+    def forward(self, x: torch.Tensor, ok: torch.Tensor) -> torch.Tensor:
         return x * 1
 
 
