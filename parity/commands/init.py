@@ -62,8 +62,8 @@ def init(
 
 REFERENCE = "\n\nclass Block"
 """Where the small reference begins that the template of a torch port ends in; that of a JAX port has the same."""
-LOADS = "    return Port(module=Net().to("
-"""The line of the template that makes its module."""
+MODULE = 'Net().to(getattr(torch, case.settings["dtype"]))'
+"""What makes the module of the template."""
 
 
 def _of_class(text: str, model: str) -> str:
@@ -75,16 +75,18 @@ def _of_class(text: str, model: str) -> str:
     name = class_of(folder, "transformer").__name__
     module, _, function = family_of(folder).recipe.partition(":")
     where = "case.folder" if place_of(folder, "transformer") == folder else 'case.folder / "transformer"'
-    made, imported = f"{name}.from_pretrained({where})", f"from diffusers import {name}"
+    # Given a dtype, a class keeps in float32 what it must.
+    made, imported = f"{name}.from_pretrained({where}, torch_dtype=dtype)", f"from diffusers import {name}"
     if is_drawn(folder):  # there are no weights to load
-        made, imported = 'load_part(case.folder, "transformer")', "from parity.models.folder import load_part"
-    loaded = f"    model = {made}\n"
+        made = 'load_part(case.folder, "transformer", torch_dtype=dtype)'
+        imported = "from parity.models.folder import load_part"
+    loaded = f'    dtype = getattr(torch, case.settings["dtype"])\n    model = {made}\n'
     if function:
-        loaded = "    # diffusers' forward asks values of tensors what to do, which no compiled program can.\n"
-        loaded += f"    model = {function}({made})\n"
+        loaded += "    # diffusers' forward asks values of tensors what to do, which no compiled program can.\n"
+        loaded += f"    model = {function}(model)\n"
         text = text.replace("from parity.port", f"from {module} import {function}\nfrom parity.port", 1)
-    loaded += "    return Port(module=model.to("
-    text = text.replace("import torch\n", f"import torch\n{imported}\n", 1).replace(LOADS, loaded)
+    text = text.replace("import torch\n", f"import torch\n{imported}\n", 1).replace(MODULE, "model")
+    text = text.replace("    return Port(module=model", f"{loaded}    return Port(module=model", 1)
     return text[: text.index(REFERENCE)]  # its own small reference is not needed
 
 

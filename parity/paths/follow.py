@@ -425,7 +425,8 @@ class _Run:
             if masks is not None and torch.equal(*masks) and (placed is None or layout.moved):
                 return "same"
             if masks is not None and not torch.equal(*masks):
-                apart, counts = Apart.of(key, *(mask.float() for mask in masks)), [int(mask.sum()) for mask in masks]
+                ours, theirs = (mask.float() for mask in masks)
+                apart, counts = Apart.of(key, ours, theirs), [int(mask.sum()) for mask in masks]
                 others = f"the reference's {counts[0]}" if counts[0] != counts[1] else "others than the reference's"
                 apart.said = f"the candidate's lets {counts[1]} keys through, {others}"
                 found[name_of(key)] = apart
@@ -433,7 +434,7 @@ class _Run:
             for part in layout.parts(key.module, key.port, x):
                 ours, theirs = (layout.rows(key.module, part, value) for value in (x, placed))
                 site = key.site + (f"@{part.name}" if part.name and part.frame != JOINT else "")
-                found[_part_name(name_of(key), part)] = Apart.of(replace(key, site=site), ours, theirs)
+                found[_part_name(name_of(key), part)] = Apart.of(replace(key, site=site), ours, theirs, other.dtype)
             if self.plan.far and found and all(x.is_turned(other.dtype) for x in found.values()):
                 self.turned[name_of(key)] = None
             if not self.plan.far and not all(one.near(other.dtype) for one in found.values()):

@@ -190,6 +190,10 @@ CLOSE = 1e-2
 CLOSE_IN_16_BITS = 0.25
 """The same of values in 16 bits, where a block's floor hides a module that is a fifth off."""
 
+SOME_ROUNDINGS = 2.0**-6
+"""Relative distance up to which a value may be the reference's as a dtype of 16 bits has it: a norm of bfloat16's,
+whose steps each round, is 3e-3 off."""
+
 LEAST = 2.0**-23
 """Of a value's norm: what storing and fusing alone may move, below any floor measured (1.3e-7 and more)."""
 
@@ -209,7 +213,8 @@ class Apart:
     Attributes:
         key: of step 0. own, other: the reference's rows that count, and the candidate's. norm: of the reference's.
         bins: norms of the difference, by row bin. most: the largest of a run that rounds otherwise, by row bin; whole:
-            its norm. said: what was done, where `words` need not look for it.
+            its norm. said: what was done, where `words` need not look for it. dtype: the candidate's, where that has 16
+            bits and none of the reference's runs have.
     """
 
     key: Key
@@ -220,18 +225,22 @@ class Apart:
     most: np.ndarray
     whole: float = 0.0
     said: str = ""
+    dtype: str = ""
 
     @classmethod
-    def of(cls, key: Key, ours: torch.Tensor, theirs: torch.Tensor) -> Apart:
-        """Of rows of the same shape. What is not finite on one side is infinitely far."""
+    def of(cls, key: Key, ours: torch.Tensor, theirs: torch.Tensor, dtype: torch.dtype = torch.float32) -> Apart:
+        """Of rows of the same shape; `dtype`: the candidate's own. What is not finite on one side is infinitely far."""
         bins = norms(_between(ours, theirs))
         bins[np.isnan(bins)] = np.inf
         whole = float(np.sqrt((norms(_finite(ours)) ** 2).sum()))
-        return cls(key, ours, theirs, whole, bins, np.zeros_like(bins))
+        narrow = dtype.itemsize == 2 and ours.dtype.itemsize > 2
+        own = str(dtype).removeprefix("torch.") if narrow else ""
+        return cls(key, ours, theirs, whole, bins, np.zeros_like(bins), dtype=own)
 
     def widen(self, other: torch.Tensor) -> None:
         """Take in the same rows as a run has them that rounds otherwise."""
         bins = norms(_between(self.own, other))
+        self.dtype = "" if other.dtype.itemsize == 2 else self.dtype
         if np.isfinite(bins).all():
             self.most = np.maximum(self.most, bins)
             self.whole = max(self.whole, float(np.sqrt((bins**2).sum())))
@@ -271,6 +280,8 @@ class Apart:
         if self.said or not self.far():
             return self.said
         found = done(*(x.detach().cpu().double().numpy() for x in (self.own, self.other)))
+        if found is None and self.dtype and np.sqrt((self.bins**2).sum()) <= SOME_ROUNDINGS * self.norm:
+            return f"the candidate's is the reference's computed in {self.dtype}"
         return "" if found is None else str(found)
 
     @property

@@ -24,7 +24,7 @@ from parity.floors import Floors
 from parity.hooks.implementations import sentence
 from parity.paths.plan import Ends, Pair, Plan, Side, State, state_of
 from parity.records import ATTENTION, LOOP, StepRecords
-from parity.runs.follow import Following, behind, descend, holding, unobserved, without_held
+from parity.runs.follow import Following, behind, descend, holding, named, unobserved, without_held
 from parity.runs.sides import Ready, Sink, counted
 from parity.settings import BITS, NEUTRAL, Difference, Reached, Settings
 
@@ -140,7 +140,10 @@ class Judged:
             seen=self.judge.seen if pair.port else None,
         )
         result = result.noted(self.following.lost) if self.following.lost else result
-        return result.told(self.detectors.found) if result.verdict == "fail" else result
+        if result.verdict != "fail":
+            return result
+        result = result.told(self.detectors.found)
+        return result.told(tuple(named(result, self.following.known)))
 
     def closer(self, result: Result, named: Sequence[str]) -> Result:
         """A failing result with its origin placed inside the block in which it lies.

@@ -138,7 +138,7 @@ def behind(result: Result, pair: Ready, side: Side, state: State) -> Result:
     result = replace(result, sites=_settled(_turned(result.sites, at.step, found, known), at.step, known, pair))
     weighed = {name.rpartition(".")[0] for check in result.preflight for name in check.at}
     result = result.noted(*_in_doubt(found, [*known, *(d.key for d in introduced(result))], weighed))
-    return _placed(replace(result, causes=(*result.causes, *_named(result, known))), known)
+    return _placed(replace(result, causes=(*result.causes, *named(result, known))), known)
 
 
 def _in_doubt(found: Iterable[StepRecords], known: Iterable[Key], weighed: Collection[str]) -> Iterator[str]:
@@ -257,7 +257,7 @@ def _placed(result: Result, known: Collection[Key]) -> Result:
     return begun(result, first, result.sites) if judged and first is not None and first.key != origin.key else result
 
 
-def _named(result: Result, known: Mapping[Key, Local]) -> Iterator[Cause]:
+def named(result: Result, known: Mapping[Key, Local]) -> Iterator[Cause]:
     """What was done to the values that differ by themselves, where that is known: once for each difference."""
     said = {code_of(cause.at) for cause in result.causes if cause.at}
     for key, local in known.items():
@@ -307,8 +307,8 @@ class Following:
 
     Attributes:
         pair: whose run. at, outputs: the first step. doubt, doubtful: the other, and the modules in execution order.
-        failed: the step in which an output differs by itself, once it was looked for; None for none.
-        lost: why it could not be looked for; empty where it was.
+        failed: the step in which an output differs by itself, once it was looked for; None for none. known: what was
+            found in it. lost: why it could not be looked for; empty where it was.
     """
 
     pair: Ready
@@ -317,6 +317,7 @@ class Following:
     doubt: At | None = None
     doubtful: tuple[str, ...] = ()
     failed: At | None = None
+    known: Mapping[Key, Local] = field(default_factory=dict)
     lost: str = ""
 
     def add(self, reference: StepRecords, outputs: Mapping[str, Array], sites: Sequence[SiteDiff]) -> None:
@@ -355,7 +356,7 @@ class Following:
     def _look(self, side: Side, at: At, held: Mapping[str, Array], sites: Sequence[SiteDiff]) -> Sequence[SiteDiff]:
         known = followed_errors(at.followed(self.pair, side, held, far=False))
         if any(local.beyond for local in known.values()):
-            self.failed = at
+            self.failed, self.known = at, known
         return _settled(sites, at.step, known, self.pair)
 
 

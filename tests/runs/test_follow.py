@@ -64,6 +64,47 @@ def test_a_small_error_behind_a_wide_floor_is_found_where_it_is(tmp_path: Path) 
     assert "on the candidate's own values before it, output differs by" in result.reason
 
 
+HALF = """
+import torch
+from model import TinyDiT
+
+from parity.port import Port
+
+SETTINGS = {"dtype": "float32"}
+
+
+class Half(torch.nn.Module):
+    def forward(self, x):
+        apart = x - x.mean(-1, keepdim=True)
+        return apart * torch.rsqrt(apart.square().mean(-1, keepdim=True) + 1e-5)
+
+
+def build(case):
+    model = TinyDiT()
+    model.blocks[1].norm = Half()
+    return Port(module=model.to(getattr(torch, case.settings["dtype"])), runs="torch")
+"""
+
+
+def test_a_norm_that_a_port_computes_in_16_bits_is_named(tmp_path: Path) -> None:
+    texts = write(tmp_path, HALF)
+    model, norm = tmp_path / "model.py", "F.layer_norm(x, x.shape[-1:])"
+    text = (
+        model.read_text()
+        .replace(norm, "self.norm(x).type_as(x)")
+        .replace("        self.qkv", "        self.norm = Norm()\n        self.qkv", 1)
+    )
+    kept = (
+        "class Norm(torch.nn.Module):\n    def forward(self, x):\n        return F.layer_norm(x.float(), x.shape[-1:])"
+    )
+    model.write_text(text.replace("class Block", f"{kept}\n\n\nclass Block"))
+    result = ports.inside(*texts, "dtype=bfloat16")
+    assert (result.verdict, result.failed) == ("fail", "precision")
+    assert [c.cause for c in result.causes] == [
+        "blocks.1.norm: the candidate's is the reference's computed in bfloat16"
+    ]
+
+
 def test_a_reference_that_refuses_the_candidates_values_costs_no_verdict(tmp_path: Path) -> None:
     made = 'inputs["hidden_states"]  #'
     texts = write(tmp_path, PORT.replace(made, f"1e4 * {made}"))
