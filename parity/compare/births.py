@@ -149,7 +149,7 @@ class Births:
     def _begin(self, sites: Sites, far: Sequence[int]) -> None:
         """Say of the sites that are beyond their floors, at these positions, how they come to be."""
         inputs, numbered = input_severities(sites), any(d.key.site == f"{LOOP}:dt" for d in sites)
-        uncompared = {call_of(d.key) for d in sites if d.verdict == "not compared" and d.key.is_input}
+        uncompared = {call_of(d.key) for d in picked(sites, "not compared") if d.key.is_input and d.note not in KNOWN}
         # How far sites beyond their floors were so far: infinitely, once something was introduced there.
         worst = defaultdict[_Place, float](float, {("", _LATENTS): _start(sites)})
         inside = defaultdict[tuple[str, str], float](float)
@@ -218,10 +218,12 @@ class Births:
     def _carried(self, d: SiteDiff) -> bool:
         """Whether an earlier step's difference is in it: the latents, what a loop in segments makes of them, what is
         decoded, the schedule's numbers."""
-        made = is_given(d) and (d.key.branch, d.key.site) in self.arguments.moving
+        at = (d.key.branch, d.key.site)
+        made = is_given(d) and at in self.arguments.moving
         if self.dirty and (made or d.key.site == LATENTS[0] or d.key.stage == AFTER):
             return True
-        return self.scheduled and is_number(d.key) and d.key.module == LOOP
+        timed = _kind(d.key) == _ARGUMENT and not is_given(d, at in self.arguments.constant)
+        return self.scheduled and (timed or (is_number(d.key) and d.key.module == LOOP))
 
 
 def _start(sites: Iterable[SiteDiff]) -> float:
@@ -267,6 +269,12 @@ def is_argument(d: SiteDiff) -> bool:
 
 CUT = "without the padding that the mask leaves out"
 """The note of text of which one side has its valid rows alone."""
+SAME_KEYS = "it lets as many keys through, and the rows that it reads are the reference's"
+"""The note of a mask of another form, or order."""
+MOVED = "the reference's values in another order, as the rows are that they are for"
+"""The note of a table of positions."""
+KNOWN = (SAME_KEYS, MOVED)
+"""Notes of inputs that are not compared since it is known how they are the reference's."""
 
 
 def is_unlike(d: SiteDiff) -> bool:

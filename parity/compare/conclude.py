@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.compare.births import LATENTS, call_of, is_argument, is_unlike, unknown
+from parity.compare.births import KNOWN, LATENTS, call_of, is_argument, is_unlike, unknown
 from parity.compare.findings import findings
 from parity.compare.judge import Common
-from parity.compare.metrics import LINF_LIMIT, REORDERED
+from parity.compare.metrics import LINF_LIMIT
 from parity.compare.reason import NAN, UNKNOWN, Distance, Note, Output, Reason, worst_of
 from parity.compare.result import Check, Failed, Origin, Result, SiteDiff, StageDiff, StepDiff, Verdict
 from parity.compare.sites import AllSites, beyond, how_many, picked
@@ -364,13 +364,12 @@ def _unpaired(before: Sequence[SiteDiff], first: SiteDiff) -> Mapping[str, str]:
     for d in before:
         if d.key.branch != first.key.branch or d.key.is_apart:
             continue
-        own = d.key.is_input and call_of(d.key) == call_of(first.key)
-        if own and d.note == REORDERED:
-            inputs.setdefault(f"its input {d.key.port.removeprefix('in.')}", d.note)
         if d.verdict != "not compared":
             if d.verdict == "pass":
                 modules.clear()
-        elif own:
+        elif d.note in KNOWN:
+            continue
+        elif d.key.is_input and call_of(d.key) == call_of(first.key):
             inputs.setdefault(f"its input {d.key.port.removeprefix('in.')}", d.note)
         elif d.key.module:
             modules.setdefault(d.key.module, d.note)

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from parity.compare.births import CUT, call_of
+from parity.compare.births import CUT, MOVED, SAME_KEYS, call_of
 from parity.compare.measured import Measured
 from parity.compare.metrics import ALIKE, REORDERED, UNREAD, distance, is_mask, keys_through, unread
 from parity.compare.result import SiteDiff
@@ -74,8 +74,7 @@ def _move_beside(step: Measured, sites: Sites) -> None:
         d = sites[i]
         moves = all(d.dtypes) and any((call_of(d.key), n) in rows for n in d.shapes[0][:2])
         if moves and d.verdict == "pass" and "mask" not in d.key.port and beyond(d) and step.same_values(i, 1.0):
-            note = "the reference's values in another order, as the rows are that they are for"
-            sites[i] = replace(d, verdict="not compared", note=note)
+            sites[i] = replace(d, verdict="not compared", note=MOVED)
 
 
 def excuse_masks(step: Measured, sites: Sites) -> None:
@@ -94,8 +93,7 @@ def excuse_masks(step: Measured, sites: Sites) -> None:
         read = [e for e in whole if (e.rows and step.meeting.own[i]) or e.note == REORDERED]
         as_many = bool(keys_through(masks[0]) & keys_through(masks[1])) and "mask" in d.key.port
         if as_many and beyond(d) and read and not any(map(beyond, read)):
-            note = "it lets as many keys through, and the rows that it reads are the reference's"
-            sites[i] = replace(d, verdict="not compared", note=note)
+            sites[i] = replace(d, verdict="not compared", note=SAME_KEYS)
         elif not as_many and d.key.module != "" and d.verdict == "pass" and beyond(d):
             for j in beside:
                 e = sites[j]

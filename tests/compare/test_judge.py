@@ -357,6 +357,13 @@ def test_a_number_that_stays_as_it_was_is_none_of_the_schedule(site: str, second
     assert found == births_of
 
 
+def test_a_timestep_of_a_step_that_did_not_end_is_of_the_schedule_that_differed_before() -> None:
+    judge = Judge()
+    assert births(walk_of({"schedule:sigmas": FAR, ":in.timestep": FAR}).judge(judge))[":in.timestep"] == "propagated"
+    assert births(walk_of({":in.timestep": FAR}, 1).judge(judge))[":in.timestep"] == "propagated"
+    assert births(walk_of({":in.timestep": FAR}, 1).judge())[":in.timestep"] == "input"
+
+
 def test_an_argument_that_stays_as_it_was_holds_no_latents_whatever_its_shape() -> None:
     judge, image, found = Judge(), noise(2, (1, 4, 2, 6, 8)), []
     for at in range(2):

@@ -288,6 +288,21 @@ def test_text_in_another_order_is_judged_by_the_mask_beside_it(
     assert found["cond/b:in.rope"].verdict == ("not compared" if text == "pass" else "fail")
 
 
+def test_a_mask_of_another_order_leaves_its_call_judged_by_its_inputs_whatever_differs_before() -> None:
+    walk, rows, mask = Walk(), noise(4, (1, 64, 8)), KEYS[::-1]
+    times = np.array([999.0, 500.0])
+    walk.pair(*(tensor("schedule:timesteps", x, branch="", held=True) for x in (times, times - 3)))
+    walk.pair(tensor("b:in.text", rows), tensor("b:in.text", rows[:, ::-1]))
+    for part in ("read", "set"):
+        sides = (np.where(KEYS[None, :, None], rows, 0), np.where(mask[None, :, None], rows[:, ::-1], 0))
+        walk.pair(*(tensor(f"b:in.text@{part}", x if part == "read" else x.sum(1)) for x in sides))
+    walk.pair(tensor("b:in.text_mask", KEYS[None]), tensor("b:in.text_mask", mask[None]))
+    walk.site("b:out", 1e5)
+    found = walk.judge(Judge(port=True))
+    assert found["cond/b:in.text_mask"].verdict == "not compared"
+    assert found["cond/b:out"].birth == "module"
+
+
 @pytest.mark.parametrize(
     ("mask", "verdict"), [(np.ones(64, bool), "pass"), (np.zeros((1, 1, 64), np.float32), "fail"), (KEYS, "fail")]
 )
