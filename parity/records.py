@@ -8,7 +8,7 @@ only where that was asked for. Everything later (comparing, judging, explaining)
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -61,6 +61,13 @@ BLOCK = r"(?<=\.)(\d+|\*)(?=\W|$)"
 def any_block(place: str) -> str:
     """A module or a site, whichever block it is in: `blocks.*.attn:out`."""
     return re.sub(BLOCK, "*", place)
+
+
+def above(module: str) -> Iterable[str]:
+    """The modules around this one, the top one last; none for the loop."""
+    while module and module != LOOP:
+        module = module.rpartition(".")[0]
+        yield module
 
 
 def caller_of(module: str) -> str:

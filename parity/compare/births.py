@@ -18,7 +18,7 @@ from parity.compare.result import Birth, SiteDiff
 from parity.compare.sites import Sites, beyond, picked, severity
 from parity.compare.values import PREDICTED
 from parity.floors import L2_LIMIT
-from parity.records import AFTER, ATTENTION, FRAMES, LOOP, SCHEDULE, Key
+from parity.records import AFTER, ATTENTION, FRAMES, LOOP, SCHEDULE, Key, above
 from parity.settings import BY_NAME, DeepCache, Difference, deep_cache
 from parity.transforms import WITHIN
 
@@ -278,9 +278,10 @@ KNOWN = (SAME_KEYS, MOVED)
 
 
 def is_unlike(d: SiteDiff) -> bool:
-    """Whether it is an argument of the model that does not line up: of another length, not text without its padding nor
-    what is given to other calls."""
-    return d.verdict == "not compared" and is_argument(d) and d.note != CUT and d.shapes[0][1:] != d.shapes[1][1:]
+    """Whether it is an argument of the model that does not line up: of another length, not the same sizes in another
+    order, nor text without its padding, nor what is given to other calls."""
+    sizes = [sorted(shape[1:]) for shape in d.shapes]
+    return d.verdict == "not compared" and is_argument(d) and d.note != CUT and sizes[0] != sizes[1]
 
 
 def is_prediction(d: SiteDiff) -> bool:
@@ -308,13 +309,6 @@ def unknown(d: SiteDiff) -> bool:
     """Whether a site differs and no floor says how much of that is rounding."""
     known = math.isfinite(d.distance.floor) or not math.isnan(d.distance.ratio)
     return not known and math.isfinite(d.distance.rel_l2)
-
-
-def above(module: str) -> Iterable[str]:
-    """The modules around this one, the top one last; none for the loop."""
-    while module and module != LOOP:
-        module = module.rpartition(".")[0]
-        yield module
 
 
 def _birth(d: SiteDiff, given: float | None, before: float, inside: float) -> Birth:

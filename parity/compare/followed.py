@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from parity.compare.births import Excuse, above, call_of, excused, input_severities, is_mask_given
+from parity.compare.births import Excuse, call_of, excused, input_severities, is_mask_given
 from parity.compare.metrics import LINF_LIMIT, ONE_SIDED, distance, ratios
 from parity.compare.result import UNKNOWN, Birth, Distance, SiteDiff, SiteVerdict
 from parity.compare.sites import severity
 from parity.floors import L2_LIMIT
-from parity.records import ATTENTION, LOOP, Key, StepRecords
+from parity.records import ATTENTION, LOOP, Key, StepRecords, above
 
 DOUBT = 1.0
 """Severity from which a site of an agreeing run is suspect: above its floor. Of innocent pairs in float32 hardly a site

@@ -198,10 +198,10 @@ def in_order(result: Result) -> Result:
 
 def _hands_on(key: Key, inner: Key | None, origin: Key | None) -> bool:
     """Whether it is an output of a module inside which a difference begins: the first one, or one of another step, as
-    what is inside it is the same at every step."""
+    what is inside it is the same at every step and in every branch."""
     if inner is None or key.is_input or key.module == "" or not inner.module.startswith(f"{key.module}."):
         return False
-    return inner.step != key.step or (inner == origin and inner.branch == key.branch)
+    return inner.step != key.step or inner == origin
 
 
 def closest(result: Result) -> Sequence[SiteDiff]:

@@ -15,11 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from parity.compare.births import above
 from parity.compare.measured import Measured
 from parity.compare.result import SiteDiff
 from parity.compare.sites import Sites, beyond
-from parity.records import ATTENTION, LOOP, Key
+from parity.records import ATTENTION, LOOP, Key, above
 from parity.transforms import as_factor
 
 SHARP = 1e-3

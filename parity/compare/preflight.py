@@ -21,7 +21,7 @@ from parity.compare.metrics import compare_values
 from parity.compare.result import Cause, Check, Result, measured
 from parity.errors import shown
 from parity.golden.fingerprint import WeightPrint
-from parity.records import BLOCK, Facts, Key, Schedule, any_block
+from parity.records import BLOCK, Facts, Key, Schedule, above, any_block
 from parity.settings import Difference, Input, changed_by, remedy, sentence
 from parity.transforms import as_factor, bfloat16
 
@@ -210,19 +210,22 @@ def _rounded_to(other: Iterable[tuple[WeightPrint, WeightPrint]]) -> str:
 
 
 Factors = Mapping[str, frozenset[float]]
-"""Module -> what its parameters are multiplied by, 1 where they stand in another order."""
+"""Module -> what its parameters are multiplied by, 1 where they stand in another order. A parameter of a module that
+has others inside, as a block's table, is as a module beside those."""
 
 
 def laid_out(a: Weights, b: Weights) -> Factors:
     """The modules whose parameters a port holds in another order, or times a factor: what they make is so too."""
     found: dict[str, set[float]] = {}
+    around = {outer for name in a for outer in above(name.rpartition(".")[0])}
     for name in a.keys() & b.keys():
         ours, theirs = WeightPrint.parse(a[name][1]), WeightPrint.parse(b[name][1])
         if ours.digits == theirs.digits or (a[name][0] == b[name][0] and not ours.apart(theirs) > ROUNDING_LIMIT):
             continue
         factor = 1.0 if ours.same_values(theirs) else ours.gain(theirs)
         if factor and not math.isnan(factor):
-            found.setdefault(name.rpartition(".")[0], set()).add(factor)
+            module = name.rpartition(".")[0]
+            found.setdefault(name if module in around else module, set()).add(factor)
     return {module: frozenset(factors) for module, factors in found.items()}
 
 
@@ -443,7 +446,8 @@ def _is_made_of(result: Result, key: Key, modules: Collection[str]) -> bool:
     """Whether parameters of these modules are in what begins to differ here: an input may be made anywhere in its
     block."""
     beside, found = {key.module, key.module.rpartition(".")[0]} - {""}, re.match(f".*?{BLOCK}", key.module)
-    if any(m == key.module or m.startswith(f"{key.module}.") or m.rpartition(".")[0] in beside for m in modules):
+    own = beside if key.is_input else {key.module}  # its caller's own may be in an input
+    if any(m in own or m.startswith(f"{key.module}.") or m.rpartition(".")[0] in beside for m in modules):
         return True
     block = "" if found is None or not key.is_input else f"{found[0]}."
     inside = [m for m in modules if block and m.startswith(block)]

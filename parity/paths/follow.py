@@ -185,9 +185,18 @@ def _traced(run: _Run) -> contextlib.AbstractContextManager[object]:
 def _is_same(x: torch.Tensor, given: Sequence[torch.Tensor], name: str) -> bool:
     """Whether it is all of a tensor that was given, in another shape: as `x.T` or `x[:, None]`."""
     written = name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
-    plain = torch.Tensor, torch.nn.Parameter  # others need have no storage
-    of = (y for y in given if type(y) in plain and y.numel() == x.numel() and type(x) in plain and not written)
-    return any(y.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() for y in of)
+    memory = None if written else _memory(x)
+    return memory is not None and any(_memory(y) == memory for y in given if y.numel() == x.numel())
+
+
+def _memory(x: torch.Tensor) -> int | None:
+    """Where a tensor's values lie; None for one without a memory of its own, as a subclass or within `torch.vmap`."""
+    if type(x) not in (torch.Tensor, torch.nn.Parameter):
+        return None
+    try:
+        return x.untyped_storage().data_ptr()
+    except NotImplementedError:
+        return None
 
 
 def _made_of(x: torch.Tensor) -> int:

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.compare.births import above, excuses
+from parity.compare.births import excuses
 from parity.compare.conclude import Collected, begun, conclude
 from parity.compare.followed import Local, doubtful, followed_errors, with_followed
 from parity.compare.independent import code_of, place_of, within
@@ -41,7 +41,7 @@ from parity.errors import ParityError
 from parity.hooks.sites import EVERYTHING, OUTPUTS, WHOLE, Held, SitePlan, block_of
 from parity.paths.plan import DOUBT, LEFT_ALONE, TURNED, Array, Plan, Side, State, module_of, name_of, state_of
 from parity.paths.worker.process import RemoteError
-from parity.records import LOOP, Key, StepRecords, any_block
+from parity.records import LOOP, Key, StepRecords, above, any_block
 from parity.runs.request import Request
 from parity.runs.sides import Ready, Sink
 from parity.settings import LAYOUT

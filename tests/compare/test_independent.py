@@ -112,10 +112,11 @@ def test_each_fault_is_listed_and_no_other(
     assert named == {place.split(" (")[0] for place in known}
 
 
+@pytest.mark.parametrize("branch", ["cond", "uncond"])
 @pytest.mark.parametrize(("site", "listed"), [("blocks.0:out", 1), ("blocks.1:out", 2), ("blocks.0:in.x", 2)])
-def test_what_hands_on_what_begins_inside_it_is_no_other_difference(site: str, listed: int) -> None:
+def test_what_hands_on_what_begins_inside_it_is_no_other_difference(site: str, listed: int, branch: str) -> None:
     origin = Origin(Key("transformer", 0, "cond", "blocks.0.ffn:out"), "module")
-    at = SiteDiff(Key("transformer", 0, "cond", site), Distance(1.0, 1e-6, 1e6), verdict="fail", birth="module")
+    at = SiteDiff(Key("transformer", 0, branch, site), Distance(1.0, 1e-6, 1e6), verdict="fail", birth="module")
     result = Result("fail", "logic", Reason(kind="first_divergence"), sites=(at,), origin=origin)
     assert len(differences(result)) == listed
 
@@ -131,6 +132,15 @@ def listed_of(*sites: tuple[str, str], far: float = 0.5) -> list[str]:
     origin = Origin(keys[0], births[keys[0].is_input])
     found = differences(Result("fail", "logic", Reason(kind="first_divergence"), sites=at, origin=origin))
     return [d.place for d in found]
+
+
+@pytest.mark.parametrize(("shape", "listed"), [((1, 8, 12, 4), 0), ((1, 4, 8, 6), 1)])
+def test_an_argument_of_the_same_sizes_in_another_order_is_no_difference(shape: tuple[int, ...], listed: int) -> None:
+    key = Key("transformer", 0, "cond", ":in.hidden_states")
+    shapes, dtypes = ((1, 4, 8, 12), shape), ("float32", "float32")
+    at = SiteDiff(key, UNKNOWN, verdict="not compared", shapes=shapes, dtypes=dtypes)
+    result = Result("fail", "logic", Reason(kind="first_divergence"), sites=(at,))
+    assert len(differences(result)) == listed
 
 
 @pytest.mark.parametrize("far", [0.5, math.nan])

@@ -14,6 +14,7 @@ from parity.compare.preflight import (
     causes_of,
     compare_inputs,
     compare_weights,
+    factors_at,
     failed,
     laid_out,
     of_weights,
@@ -290,6 +291,14 @@ def test_weights_of_a_port_with_others_too_are_its_own_unless_they_are_mixed_up(
 def test_parameters_that_lie_otherwise_are_known_by_module(theirs: Weights, factors: dict[str, set[float]]) -> None:
     found = laid_out(held(A, B), theirs)
     assert {module: {round(x, 4) for x in own} for module, own in found.items()} == factors
+
+
+def test_a_block_s_own_table_in_another_order_reaches_what_is_inside_it() -> None:
+    names = ("blocks.0.table", "blocks.0.norm.weight", "blocks.1.table", "blocks.1.norm.weight")
+    ours = {name: (A.shape, weight_print(A)) for name in names}
+    found = laid_out(ours, {**ours, "blocks.0.table": (A.shape, weight_print(A[::-1].copy()))})
+    reached = {m: bool(factors_at(m, found)) for m in ("blocks.0.norm", "blocks.0", "blocks.1.norm", "blocks.1")}
+    assert reached == {"blocks.0.norm": True, "blocks.0": False, "blocks.1.norm": False, "blocks.1": False}
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,16 @@ def test_a_norm_that_a_port_computes_in_16_bits_is_named(tmp_path: Path) -> None
     ]
 
 
+def test_a_reference_may_use_vmap(tmp_path: Path) -> None:
+    texts = write(tmp_path, PORT.replace(QKV, f"{QKV} * 1.01"))
+    model, first = tmp_path / "model.py", "        shift, scale, gate"
+    mapped = "        torch.vmap(lambda i: (i[None].float() + 1) * 2)(torch.arange(3))"
+    model.write_text(model.read_text().replace(first, f"{mapped}\n{first}"))
+    result = ports.inside(*texts)
+    assert [d.place for d in differences(result)] == ["blocks.*.qkv"]
+    assert not [note for note in result.notes if "could not be run" in note.text]
+
+
 def test_a_reference_that_refuses_the_candidates_values_costs_no_verdict(tmp_path: Path) -> None:
     made = 'inputs["hidden_states"]  #'
     texts = write(tmp_path, PORT.replace(made, f"1e4 * {made}"))
