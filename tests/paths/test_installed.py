@@ -137,6 +137,17 @@ RIGHT = {
     "one of two is called": f"{SDPA}, F.celu = mine, asks",
     "asks whether something is there": f"{SDPA} = asks",
     "copies that are alike": COPIES,
+    "asks whether a package is there": """
+def prepared(x):
+    return x if there() else x * 1
+
+
+def there():
+    try:
+        return bool(__import__("flash_attn_interface"))
+    except ImportError:
+        return False
+""",
     "asks whether a name is a number": """
 def prepared(x):
     try:
@@ -199,6 +210,14 @@ def test_python_itself_is_no_port(folder: str) -> None:
 @pytest.mark.parametrize("imported", RIGHT.values(), ids=RIGHT)
 def test_what_runs_is_not(imported: str, folder: Path) -> None:
     assert idle(folder, imported) == ()
+
+
+@pytest.mark.parametrize(("given", "idle_ones"), [('"weights"', 0), ("torch.ones(1)", 1), ("(torch.ones(1),)", 1)])
+def test_a_loader_is_called_while_a_port_is_built_and_a_kernel_when_it_runs(
+    given: str, idle_ones: int, folder: Path
+) -> None:
+    loads = "def loads(path):\n    return path\n"
+    assert len(idle(folder, loads, f"F.celu = loads; F.celu({given})")) == idle_ones
 
 
 def test_a_port_beside_a_checkout_of_parity_does_not_own_it() -> None:

@@ -192,8 +192,11 @@ def build(entry: Entry, case: Case) -> Port:
     """
     where = f"{entry.named}: {entry.function.__name__}(case)"
     with entry.running(), failures(where, entry.path):
-        port = checked(entry.function(case), where)
-        return port if entry.installed is None else entry.installed.look(port)
+        if entry.installed is None:
+            return checked(entry.function(case), where)
+        with entry.installed.building():
+            made = entry.function(case)
+        return entry.installed.look(checked(made, where))
 
 
 def checked(made: Any, where: str) -> Port:
