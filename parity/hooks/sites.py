@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from parity.errors import UsageError
-from parity.records import ATTENTION
+from parity.records import ATTENTION, above
 
 WHOLE = "whole"
 """Start of the port of a value that is held as it is, all rows in the side's own order: `whole.out`."""
@@ -99,8 +99,10 @@ class SitePlan:
             return False
         if self.choice == "blocks":
             return block_of(path) is not None
-        owner = path.rpartition(".")[0]
-        return owner in self.modules if self.choice == "all" else self.wants_port(path, "*")
+        if self.choice != "all":
+            return self.wants_port(path, "*")
+        owner, *around = above(path)  # a port's block may make the call of a module that it does not have
+        return owner in self.modules or any(module in self.modules for module in around if module)
 
     def wants_port(self, path: str, port: str) -> bool:
         """Whether this port of a chosen module is observed."""

@@ -50,6 +50,10 @@ class Network:
         """Why a pass would not rest on what the code installed in the place of others', one sentence each."""
         return ()
 
+    def running(self) -> contextlib.AbstractContextManager[None]:
+        """Around its calls and who looks on: its code finds its own modules there, and they are found."""
+        return contextlib.nullcontext()
+
     def compiling(self) -> contextlib.AbstractContextManager[None]:
         """Around the compilation of its program: an error there counts as its code's, where that is not parity's."""
         return contextlib.nullcontext()

@@ -73,11 +73,11 @@ class TorchBackend(Base):
             given = given_at(self.reached.settings, calls.step, calls.features, group)
             twice = tap is not None and is_compiled(self.model)
             watched = contextlib.nullcontext() if tap is None or twice else attached(self.model, tap)
-            with watched, self.listen(group), calling(given) as cached:
+            with self.network.running(), watched, self.listen(group), calling(given) as cached:
                 out = self.network.predict(self.model, calls.of(group))
             calls.features[group] = cached.kept
             if tap is not None and twice:  # dynamo would compile the hooks too
-                with eagerly(self.model), attached(self.model, tap), calling(given):
+                with eagerly(self.model), self.network.running(), attached(self.model, tap), calling(given):
                     self.network.predict(self.model, calls.of(group))
             for i, branch in enumerate(group):
                 predictions[branch] = out if len(group) == 1 else out[i : i + 1]

@@ -362,6 +362,54 @@ def test_a_compiled_torch_port_is_judged_as_it_runs(
     assert first == (origin(result)[1] if verdict == "fail" else "")
 
 
+OWN_FLEX = """
+from torch.nn import functional as F
+
+import model
+from own import attend
+from parity.port import Port
+
+
+class Block(model.Block):
+    def forward(self, x, temb):
+        shift, scale, gate = self.mod(F.silu(temb))[:, None].chunk(3, dim=-1)
+        h = F.layer_norm(x, x.shape[-1:]) * (1 + scale) + shift
+        q, k, v = (t.unflatten(-1, (2, -1)).transpose(1, 2) for t in self.qkv(h).chunk(3, dim=-1))
+        return x + gate * self.proj(attend(q, k, v).transpose(1, 2).flatten(2))
+
+
+def build(case):
+    net = model.TinyDiT()
+    for block in net.blocks:
+        block.__class__ = Block
+    return Port(module=net, runs="torch")
+"""
+
+
+OWN = """
+from torch.nn.attention import flex_attention as home
+
+
+def flex(q, k, v):
+    return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v
+
+
+vars(flex)["_torchdynamo_orig_callable"] = home.flex_attention  # as torch.compile leaves it
+
+
+def attend(*tensors):
+    return flex(*tensors)
+"""
+
+
+def test_flex_attention_in_a_file_of_the_port_s_own_is_seen(tmp_path: Path) -> None:
+    texts = write(tmp_path, OWN_FLEX)
+    (tmp_path / "own.py").write_text(OWN)
+    result = inside(*texts)
+    assert result.verdict == "pass", result.reason
+    assert "blocks.0.attention:out" in {d.key.site for d in result.sites}
+
+
 def test_a_port_in_training_mode_runs_as_it_is(tmp_path: Path) -> None:
     text = edited(
         TORCH,

@@ -64,6 +64,21 @@ def test_a_choice_may_name_ports(glob: str, ports: list[str], others: list[str])
     assert [plan.wants_port("embed", port) for port in ports + others] == [True] * len(ports) + [False] * len(others)
 
 
+@pytest.mark.parametrize(
+    ("choice", "path", "wanted"),
+    [
+        ("all", "blocks.1.attn.attention", True),
+        ("all", "blocks.10.attn.attention", True),  # a port's block makes the call of a module that it does not have
+        ("all", "lost.attn.attention", False),
+        ("all", "attention", True),
+        ("blocks", "blocks.10.attn.attention", True),
+        ("embed", "blocks.1.attn.attention", False),
+    ],
+)
+def test_an_attention_call_is_observed_with_its_module_or_one_around_it(choice: str, path: str, wanted: bool) -> None:
+    assert plan_sites(MODULES, choice).wants_module(path) is wanted
+
+
 def test_values_add_their_modules_and_only_their_ports() -> None:
     plan = plan_sites(MODULES, "embed", ("blocks.1.attn:out", "embed:in"))
     assert plan.modules == {"embed", "blocks.1.attn"}

@@ -185,6 +185,7 @@ class TorchaxBackend(Base):
             uncached(self.model),
             holding(self.model, params, self.env, self.devices),
             calling(interop.torch_view(kept)) as cached,
+            self.network.running(),
             contextlib.nullcontext() if tap is None else attached(self.model, tap),
             bounded(self.model, tap.reducer) if tap is not None and self.bounds else contextlib.nullcontext(),
         ):

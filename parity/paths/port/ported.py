@@ -136,6 +136,9 @@ class Ported(Network):
     def idle(self) -> tuple[str, ...]:
         return () if self.entry.installed is None else self.entry.installed.idle
 
+    def running(self) -> contextlib.AbstractContextManager[None]:
+        return self.entry.running()
+
     def compiling(self) -> contextlib.AbstractContextManager[None]:
         return failures(f"{self.entry.named}: compiling what `call` computes", self.entry.path)
 
