@@ -79,6 +79,11 @@ class Network:
         """The reference's name of an input or output of a module, which is named as the reference names it."""
         return port
 
+    def parameter(self, name: str) -> str:
+        """The reference's name of a parameter."""
+        module, _, own = name.rpartition(".")
+        return f"{self.named(module)}.{own}" if module else name
+
     def reached(self, settings: Settings) -> Reached:
         """What takes the marks of a side's settings."""
         return Reached(settings, self.family.place)

@@ -97,7 +97,7 @@ class TorchBackend(Base):
     def weights(self) -> Iterator[tuple[str, str, Callable[[], np.ndarray]]]:
         """(name, dtype, what reads it) of each parameter and buffer; on the host, 16-bit floats as float32."""
         for name, x in named_tensors(self.model):
-            yield name, str(x.dtype).removeprefix("torch."), functools.partial(to_numpy, x)
+            yield self.network.parameter(name), str(x.dtype).removeprefix("torch."), functools.partial(to_numpy, x)
 
     def describe(self) -> tuple[str, ...]:
         """The devices by process, for people: `cpu`, `NVIDIA H200`, `TPU v5 lite x 8`."""

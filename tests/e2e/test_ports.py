@@ -159,8 +159,8 @@ def test_flax_port_is_observed_by_its_own_names(
     assert origin(result) == ("pass" if site is None else "fail", site), result.reason
     layers = {f"blocks.{i}{at}" for i in range(3) for at in ("", ".norm")}
     assert layers <= modules(result)
-    if model is nnx_port:  # in torch's names and layout; its norms' scales have names of their own
-        assert check(result, "weights").detail.startswith("21 equal; ")
+    if model is nnx_port:  # in torch's names and layout
+        assert check(result, "weights").detail == "24 equal; 1 parameters on one side only: 'drop.rngs.count.value'"
     if model is linen_port and site is not None:
         assert "inputs match (in.inputs in the candidate), output differs" in result.reason
 
@@ -360,6 +360,37 @@ def test_a_compiled_torch_port_is_judged_as_it_runs(
     result = compare(*write(tmp_path, COMPILED.replace("PATCH", patch)))
     assert result.verdict == verdict, result.reason
     assert first == (origin(result)[1] if verdict == "fail" else "")
+
+
+RENAMED = """
+import model
+from parity.port import Port
+
+
+class Net(model.TinyDiT):
+    def __init__(self):
+        super().__init__()
+        self.layers = self.blocks
+        del self.blocks
+
+    def forward(self, hidden_states, timestep):
+        x = self.embed(hidden_states)
+        grid = x.shape[2:]
+        x, temb = x.flatten(2).transpose(1, 2), self.time(timestep[:, None])
+        for block in self.layers:
+            x = block(x, temb)
+        return self.out(x).transpose(1, 2).unflatten(2, grid)
+
+
+def build(case):
+    return Port(module=Net(), runs="torch", rename={r"layers\\.(\\d+)(\\..+)?": r"blocks.\\1\\2"})
+"""
+
+
+def test_weights_of_a_torch_port_are_compared_under_the_names_it_is_given(tmp_path: Path) -> None:
+    result = inside(*write(tmp_path, RENAMED))
+    weights = check(result, "weights")
+    assert (result.verdict, weights.verdict, weights.detail) == ("pass", "pass", "18 parameters equal")
 
 
 OWN_FLEX = """

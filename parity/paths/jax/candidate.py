@@ -206,7 +206,7 @@ class TorchaxBackend(Base):
 
     def weights(self) -> Iterator[tuple[str, str, Callable[[], np.ndarray]]]:
         for name, x in self.params.items():
-            yield name, str(x.dtype), functools.partial(on_host, x)
+            yield self.network.parameter(name), str(x.dtype), functools.partial(on_host, x)
 
     def describe(self) -> tuple[str, ...]:
         return self.devices.describe()

@@ -64,8 +64,8 @@ class JaxPort(TorchaxBackend):
             if not _is_key(x):
                 name, read = jax.tree_util.keystr(path, simple=True, separator="."), functools.partial(on_host, x)
                 module, _, parameter = name.removeprefix("params.").removesuffix(".value").rpartition(".")
-                if module and parameter in ("kernel", "embedding", "bias", "weight"):  # in torch's names and layout
-                    name = f"{self.network.names.module(module)}.{parameter if parameter == 'bias' else 'weight'}"
+                if module and parameter in ("kernel", "embedding", "scale", "bias", "weight"):  # as torch has them
+                    name = self.network.parameter(f"{module}.{parameter if parameter == 'bias' else 'weight'}")
                     read = functools.partial(_channels_first, read) if parameter == "kernel" and x.ndim > 1 else read
                 yield name, str(x.dtype), read
 
