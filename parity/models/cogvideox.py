@@ -62,6 +62,7 @@ class CogVideoX(Family):
 
     title = "CogVideoX"
     batches: tuple[tuple[str, ...], ...] = (("uncond", "cond"),)
+    channels = 2
     streams: tuple[Stream, ...] = (T5,)
 
     def lacks(self, config: Mapping[str, Any]) -> Mapping[Capability, str]:

@@ -128,6 +128,11 @@ class Family(Protocol):
     @property
     def batches(self) -> tuple[tuple[str, ...], ...]: ...
 
+    @property
+    def channels(self) -> int:
+        """The axis of the channels in the latents that its transformer is given."""
+        return 1
+
     @classmethod
     def of(cls, folder: Path, inputs: Path | None) -> Self:
         """The family of a checkpoint.

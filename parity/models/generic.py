@@ -93,6 +93,10 @@ class Generic(Family):
         given = {} if inputs is None else read_inputs(inputs, signature)
         return cls(signature, given, fitting(signature, model, make_arguments(signature, given), given))
 
+    @property
+    def channels(self) -> int:
+        return 2 if self.signature.frames_first else 1
+
     def output_shape(self, case: Case) -> tuple[int, ...] | None:
         return None
 

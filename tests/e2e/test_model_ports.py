@@ -314,6 +314,27 @@ def test_port_with_other_names_and_another_order_of_text(
         assert "transformer_blocks.0:in.attention_mask" in named, "arguments are renamed as modules are"
 
 
+CHANNELS_LAST = """
+from diffusers import CogVideoXTransformer3DModel
+from parity.port import Port
+
+
+def build(case):
+    net = CogVideoXTransformer3DModel.from_pretrained(case.folder / "transformer")
+
+    def call(inputs):
+        inputs = {**inputs, "hidden_states": inputs["hidden_states"].movedim(-1, 2)}  # of [B, T, H, W, C]
+        return net(**inputs, return_dict=False)[0].movedim(2, -1)
+
+    return Port(call=call, module=net, runs="torch", layout="channels_last")
+"""
+
+
+def test_channels_come_last_wherever_the_model_has_them(tmp_path: Path) -> None:
+    result = compare(None, port(tmp_path, CHANNELS_LAST), model=COG, openers=Host(), checks="logic", sites="none")
+    assert result.verdict == "pass", result.reason
+
+
 @pytest.mark.slow
 def test_port_of_diffusers_own_class_is_given_what_the_pipeline_computes(tmp_path: Path) -> None:
     text = "from diffusers import CogVideoXTransformer3DModel as Model\nfrom parity.port import Port\n\n"

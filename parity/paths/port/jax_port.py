@@ -86,7 +86,9 @@ class JaxPort(TorchaxBackend):
 
     def _call(self, params: Any, arguments: Mapping[str, Any], heard: _Heard | None) -> jax.Array:
         port, entry, rank = self.port, self.network.entry, arguments[LATENT].ndim
-        given = {k: moved(x, port, rank, 1, -1) for k, x in arguments.items() if x is not None}
+        given = {
+            k: moved(x, port, rank, self.network.family.channels, -1) for k, x in arguments.items() if x is not None
+        }
         given |= pytree.tree_map_only(torch.Tensor, to_jax, dict(self.network.from_pipeline))
         call: Callable[..., Any] = port.call or (lambda inputs: port.module(**inputs))
         with contextlib.ExitStack() as stack:
@@ -116,9 +118,10 @@ class _Heard:
 
     def __init__(self, backend: JaxPort, tap: TracedTap, arguments: Mapping[str, Any]) -> None:
         self.backend, self.tap = backend, tap
-        self.rank = arguments[LATENT].ndim
+        self.rank, self.channels = arguments[LATENT].ndim, backend.network.family.channels
         given = (tuple(x.shape) for x in arguments.values() if getattr(x, "ndim", 0) == self.rank)
-        self.pictures = {shape[2:] for shape in given if max(shape) > 1}  # a function has no latents
+        sizes = ((shape, shape[1 : self.channels] + shape[self.channels + 1 :]) for shape in given)
+        self.pictures = {pixels for shape, pixels in sizes if max(shape) > 1}  # a function has no latents
         self.calls: Counter[tuple[str, str]] = Counter()
         self.layers: Counter[str] = Counter()
         self.count = 0
@@ -165,7 +168,7 @@ class _Heard:
     def _given(self, x: Any) -> Any:
         array = isinstance(x, np.ndarray) or (isinstance(x, jax.Array) and not _is_key(x))
         if array and any(_are_pixels(x.shape[1:-1], sizes) for sizes in self.pictures):
-            x = moved(jax.numpy.asarray(x), self.backend.port, self.rank, -1, 1)
+            x = moved(jax.numpy.asarray(x), self.backend.port, self.rank, -1, self.channels)
         return self._as_it_is(x)
 
     def _as_it_is(self, x: Any) -> Any:

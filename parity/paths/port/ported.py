@@ -210,7 +210,7 @@ class Ported(Network):
         call = port.call or (lambda inputs: model(**inputs))
         rank = arguments[LATENT].ndim
         with guarded(self.entry):
-            given = {k: moved(x, port, rank, 1, -1) for k, x in arguments.items() if x is not None}
+            given = {k: moved(x, port, rank, self.family.channels, -1) for k, x in arguments.items() if x is not None}
             at = arguments[LATENT].device
             given |= pytree.tree_map_only(torch.Tensor, lambda x: x.to(at), dict(self.from_pipeline))
             if port.padded is not None:
@@ -229,7 +229,8 @@ class Ported(Network):
         Raises:
             UsageError: of another shape than expected, a single number, or of no floating dtype.
         """
-        out, returned = moved(out, port, arguments[LATENT].ndim, -1, 1), f"{self.entry.named}: `call` returned"
+        out = moved(out, port, arguments[LATENT].ndim, -1, self.family.channels)
+        returned = f"{self.entry.named}: `call` returned"
         shape = None if self.expected is None else (int(arguments[LATENT].shape[0]), *self.expected[1:])
         if "float" not in str(out.dtype):
             raise UsageError(f"{returned} {out.dtype} values; the prediction must be of a float dtype")
