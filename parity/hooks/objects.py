@@ -4,7 +4,8 @@ Problem. NNX modules have no hooks, and a call may rebuild them (`nnx.merge`), s
 those that run. Python looks `__call__` up on the class.
 
 How. Within `watched`, `__call__` of each class in the tree is wrapped. The outermost call names the objects below it by
-walking its attributes (lists and dicts add their index or key), and each call of a named object is handed over.
+walking its attributes (lists and dicts add their index or key), and each call of a named object is handed over. Where
+the top object has other methods than a call, that is the first call of a class that stands at one place of the tree.
 flax is not imported. Cost: one walk of the tree for each call of the top object.
 
 Inside that call `nnx.remat` and `nnx.scan` rebuild objects once more. One that holds the arrays of a named object is
@@ -21,6 +22,7 @@ import contextlib
 import inspect
 import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -103,8 +105,11 @@ def watched(top: Any, see: See, within: Within) -> contextlib.AbstractContextMan
 
 
 def _wrapped(top: Any, see: See, within: Within) -> contextlib.AbstractContextManager[None]:
-    state = _State(see, within, type(top))
-    kinds = dict.fromkeys(_caller(type(value)) for value in objects_of(top).values())
+    objects = objects_of(top)
+    many = Counter(type(x) for x in objects.values())
+    alone = {type(x): path for path, x in objects.items() if many[type(x)] == 1}
+    state = _State(see, within, {**alone, type(top): ""})
+    kinds = dict.fromkeys(_caller(type(value)) for value in objects.values())
     return all_of(replaced(kind, CALL, state.wrapped(vars(kind)[CALL])) for kind in filter(None, kinds))
 
 
@@ -146,19 +151,23 @@ class _Linen:
 
 
 class _State:
-    """The names in use while the top object is called."""
+    """The names in use while the top object is called, or where it is not, as of one that has `decode`, one below it.
 
-    def __init__(self, see: See, within: Within, top: type) -> None:
-        self.see, self.within, self.top = see, within, top
+    Attributes:
+        tops: class of an object, of which there is no other -> its path.
+    """
+
+    def __init__(self, see: See, within: Within, tops: Mapping[type, str]) -> None:
+        self.see, self.within, self.tops = see, within, tops
         self.held: dict[str, Any] = {}  # by name
         self.names: dict[int, str] = {}  # by the ids of those
 
     def wrapped(self, call: Any) -> Any:
         def observed(module: Any, /, *args: Any, **kwargs: Any) -> Any:
-            outermost = not self.names and type(module) is self.top
-            if not outermost and (id(module) in self.names or not self.names):
+            if id(module) in self.names:
                 return self.asked(call, module, args, kwargs)
-            path = "" if outermost else self.rebuilt(module) if self.within((args, kwargs)) else None
+            outermost = None if self.names else self.tops.get(type(module))
+            path = self.rebuilt(module) if self.names and self.within((args, kwargs)) else outermost
             if path is None:
                 return call(module, *args, **kwargs)
             own = {_below(path, name): value for name, value in objects_of(module).items()}

@@ -220,6 +220,35 @@ def test_modules_below_one_that_is_called_by_other_methods_are_observed(tmp_path
     assert origin(result) == ("fail", "blocks.0.norm:out")
 
 
+TOP = """
+class Top(nnx.Module):
+    def __init__(self, net):
+        self.net = net
+
+    def __call__(self):
+        raise NotImplementedError
+
+    def run(self, inputs):
+        return self.net(**inputs)
+
+
+def build("""
+
+
+def test_modules_below_a_top_one_that_is_never_called_are_observed(tmp_path: Path) -> None:
+    text = edited(
+        nnx_port.PORT,
+        ("epsilon=1e-5", "epsilon=1e-2"),
+        ("def build(", TOP),
+        ("    graph,", "    net = Top(net)\n    graph,"),
+        ("(graph, state)(**inputs)", "(graph, state).run(inputs)"),
+        ('.replace("layers"', '.removeprefix("net.").replace("layers"'),
+        ('{r"layers', '{r"net\\.(patch|text|out)": r"\\1", r"net\\.layers'),
+    )
+    result = compare(*nnx_port.write(tmp_path, text), "attention.mask=exact", sites="all")
+    assert origin(result) == ("fail", "blocks.0.norm:out")
+
+
 def test_an_argument_that_hands_on_what_differs_in_an_inner_module_is_no_second_difference(tmp_path: Path) -> None:
     """The block's input is compared, and the module that makes it is named one level deeper than any that is."""
     wrong = 'tap("time.0", 1.01 * linear(w, "time.0", inputs["timestep"][:, None]))'
