@@ -65,7 +65,7 @@ def _without_trace(sites: Sequence[SiteDiff], origin: Origin) -> str:
         return ""
     return (
         f"nothing behind {origin.key.module} differs: the candidate may give its name to another thing, as a norm with "
-        "its modulation or a projection with the activation before it, or nothing is made of it"
+        "its modulation or a projection with the activation before it, or nothing beyond its floor is made of it"
     )
 
 

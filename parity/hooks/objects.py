@@ -161,6 +161,7 @@ class _State:
         self.see, self.within, self.tops = see, within, tops
         self.held: dict[str, Any] = {}  # by name
         self.names: dict[int, str] = {}  # by the ids of those
+        self.open: list[Any] = []  # objects that are being called, the innermost last
 
     def wrapped(self, call: Any) -> Any:
         def observed(module: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -180,10 +181,12 @@ class _State:
     def asked(self, call: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call an object, and see it if it has a name."""
         path = self.names.get(id(module))
-        if path is None or not self.within((args, kwargs)):
+        own = bool(self.open) and self.open[-1] is module  # `super().__call__`
+        if path is None or own or not self.within((args, kwargs)):
             return call(module, *args, **kwargs)
         named = _arguments(call, module, args, kwargs)
-        return _observed(self.see, path, named, lambda: call(module, *args, **kwargs))
+        with replaced(self, "open", [*self.open, module]):
+            return _observed(self.see, path, named, lambda: call(module, *args, **kwargs))
 
     def rebuilt(self, module: Any) -> str | None:
         """The name of an object that was made of a named one's arrays, or of a layer of them; None for any other."""

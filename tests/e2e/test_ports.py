@@ -220,6 +220,24 @@ def test_modules_below_one_that_is_called_by_other_methods_are_observed(tmp_path
     assert origin(result) == ("fail", "blocks.0.norm:out")
 
 
+SUPER = """
+class Wide(Block):
+    def __call__(self, x, keep):
+        return super().__call__(x, keep)
+
+
+class Net("""
+
+
+def test_a_call_of_a_base_s_is_none_of_its_own(tmp_path: Path) -> None:
+    text = edited(
+        nnx_port.PORT, ("class Net(", SUPER), ("Block(width, rngs) for _", "(Wide if i else Block)(width, rngs) for i")
+    )
+    result = compare(*nnx_port.write(tmp_path, text), "attention.mask=exact", sites="all")
+    assert result.verdict == "pass", result.reason
+    assert "of the reference, 0 of the candidate" in result.notes[0].text
+
+
 TOP = """
 class Top(nnx.Module):
     def __init__(self, net):
