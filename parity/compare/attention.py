@@ -21,7 +21,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -124,10 +124,11 @@ def mask_causes(reference: Sequence[Record], candidate: Sequence[Record], module
     """What was mistaken with the mask of an attention call, of the first branch that shows it.
 
     Args:
-        reference: records with `in.query`, `in.key`, `in.value` and `out`. candidate: `out`.
+        reference: records with `in.query`, `in.key`, `in.value` and `out`. candidate: `out`; where its rows are others,
+            all of them.
     """
     calls = _calls(reference, candidate, module, "in.value")
-    found = filter(None, (mask_cause(ours, theirs["out"], module) for _, ours, theirs in calls))
+    found = filter(None, (mask_cause(ours, theirs, module) for _, ours, theirs in calls))
     return tuple(itertools.islice(found, 1))
 
 
@@ -147,16 +148,16 @@ def phantom_cause(found: Phantoms, module: str) -> Cause:
 def _calls(
     reference: Sequence[Record], candidate: Sequence[Record], module: str, *needed: str
 ) -> Iterator[tuple[str, dict[str, np.ndarray], dict[str, np.ndarray]]]:
-    """Each branch whose call is held, with the values of both sides; the reference's grouped keys and values are
-    repeated for each head of the queries, where they fit."""
+    """Each branch whose call is held, with the values of both sides; grouped keys and values are repeated for each head
+    of the queries, where they fit."""
     for branch in dict.fromkeys(r.key.branch for r in reference):
         ours, theirs = (_values(side, module, branch, padded="in.value" in needed) for side in (reference, candidate))
         if {"in.query", "in.key", "out", *needed} <= ours.keys() and "out" in theirs:
             heads = ours["in.query"].shape[1]
-            for port in ours.keys() & {"in.key", "in.value"}:
-                few = ours[port].shape[1]
+            for side, port in itertools.product((ours, theirs), ("in.key", "in.value")):
+                few = side[port].shape[1] if port in side else 0
                 if few and heads % few == 0:
-                    ours[port] = np.repeat(ours[port], heads // few, axis=1)
+                    side[port] = np.repeat(side[port], heads // few, axis=1)
             yield branch, ours, theirs
 
 
@@ -260,28 +261,52 @@ Call = Mapping[str, np.ndarray]
 """`in.query`, `in.key`, `in.value` and `out` of one call: float64 [rows, heads, head dim]."""
 
 
-def mask_cause(reference: Call, candidate: np.ndarray, module: str) -> Cause | None:
+def mask_cause(reference: Call, candidate: Call, module: str) -> Cause | None:
     """The mistakes with mask and scale that give the candidate's output; None where none do, or there is no mask.
 
+    Where the rows of the two calls are others, the candidate's mask is found of its own values, and said of those of
+    its keys that the reference reads.
+
     Args:
-        reference: the call's values. candidate: its output on the other side. module: the call's site.
+        reference: the call's values. candidate: its `out` on the other side, or all. module: the call's site.
     """
-    if not _fits(reference, candidate):
+    out, alike = candidate["out"], candidate["out"].shape == reference["out"].shape
+    call = reference if alike else candidate
+    if not (_fits(reference, reference["out"]) and call.keys() >= _PORTS and _fits(call, out)):
         return None
     ours, rows = _way_of(reference, reference["out"]), _rows(reference)
+    if ours is not None and not alike:
+        reads = _those(reference["in.key"][ours.reads], candidate["in.key"])
+        ours = None if reads is None else replace(ours, reads=reads)
     if ours is None:
         return None
-    most = min(EXACT, LEFT * apart(reference["out"][rows], candidate[rows]))
+    most = min(EXACT, LEFT * apart(reference["out"][rows], out[rows])) if alike else EXACT
     (_, heads, width), scales = reference["in.query"].shape, dict[float, str]()
     for words, factor in _SCALES.items():
         at = factor(width, heads)
         scales[at] = f"{scales[at]} or {words}" if at in scales else words
     for at, words in scales.items():
-        theirs = _way_of(reference, candidate, at, most, ours.reads)
+        theirs = _way_of(call, out, at, most, ours.reads)
         if theirs is not None:
             advice = f"the logits {words}: divide them by the root of {width}" if words else ""
             return _named(ours, theirs, advice, module)
     return None
+
+
+_PORTS = frozenset({"in.query", "in.key", "in.value", "out"})
+
+
+def _those(keys: np.ndarray, among: np.ndarray) -> np.ndarray | None:
+    """Which rows of [R, heads, head dim] are these, bool [R]; None where not each is one of them."""
+    if keys.shape[1:] != among.shape[1:] or not len(keys):
+        return None
+    a, b = keys.reshape(len(keys), -1), among.reshape(len(among), -1)
+    far = (a * a).sum(1)[:, None] + (b * b).sum(1)[None] - 2 * a @ b.T
+    nearest = far.argmin(axis=1)
+    near = far[np.arange(len(a)), nearest] <= SAME_QUERY**2 * (a * a).sum(1)
+    found = np.zeros(len(among), bool)
+    found[nearest] = True
+    return found if near.all() and found.sum() == len(keys) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,7 +401,7 @@ def _way_of(
     logits = (query.swapaxes(0, 1) @ key.transpose(1, 2, 0)).swapaxes(0, 1) * (factor / math.sqrt(key.shape[-1]))
     for causal in (False, True) if len(call["in.query"]) == len(key) else (False,):
         scores = logits + _only(np.arange(len(key)) <= rows[:, None])[:, None, :] if causal else logits
-        reads = _mask(scores, value, out)
+        reads = _mask(scores, key, value, out)
         left = apart(out, _attention(np.where(reads, scores, -np.inf), value))
         if left <= most:
             return Way(reads, causal, left)
@@ -385,13 +410,23 @@ def _way_of(
     return None
 
 
-def _mask(logits: np.ndarray, value: np.ndarray, out: np.ndarray) -> np.ndarray:
+def _mask(logits: np.ndarray, key: np.ndarray, value: np.ndarray, out: np.ndarray) -> np.ndarray:
     """Which keys are read, where an output is attention under one mask for all."""
-    rows, heads, keys = logits.shape
-    every = np.ones(keys, dtype=bool)
+    keys, every = len(key), np.ones(len(key), dtype=bool)
     few = out.size < keys  # numbers, which some mask may give by chance
     if few or apart(out, _attention(logits, value)) <= EXACT:
         return every
+    # Of keys that are alike, as padding is, nothing says which are read: they count as one.
+    asked = np.isfinite(logits[:, 0]).T  # by which queries
+    rows = np.concatenate([key.reshape(keys, -1), value.reshape(keys, -1), asked], axis=1)
+    _, first, of, many = np.unique(rows, axis=0, return_index=True, return_inverse=True, return_counts=True)
+    reads: np.ndarray = _solved(logits[:, :, first] + np.log(many), value[first], out)[of.ravel()]
+    return reads
+
+
+def _solved(logits: np.ndarray, value: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """The same of keys that are all different."""
+    rows, heads, keys = logits.shape
     system = np.zeros((keys, keys))
     enough = max(1, math.ceil(8 * keys / (heads * value.shape[-1])))
     for row in np.unique(np.linspace(0, rows - 1, min(rows, enough)).astype(int)):

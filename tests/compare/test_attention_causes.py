@@ -79,7 +79,7 @@ LITTLE["out"] = again(LITTLE, only(READS))
     ],
 )
 def test_a_mistaken_mask_is_named(call: Call, out: np.ndarray, candidate: str | None) -> None:
-    found = mask_cause(call, out.astype(np.float32), MODULE)
+    found = mask_cause(call, {"out": out.astype(np.float32)}, MODULE)
     assert (None if found is None else found.candidate) == candidate
     assert found is None or found.setting == ("attention.mask" if candidate else "")
 
@@ -88,7 +88,7 @@ def test_a_mistaken_mask_is_named(call: Call, out: np.ndarray, candidate: str | 
 def test_a_mask_where_the_reference_has_none(rows: slice, how: str) -> None:
     reads = np.zeros(KEYS, bool)
     reads[rows] = True
-    found = mask_cause(SQUARE, again(SQUARE, only(reads)), MODULE)
+    found = mask_cause(SQUARE, {"out": again(SQUARE, only(reads))}, MODULE)
     assert how in found.cause if found is not None and how else found is None
 
 
@@ -102,7 +102,7 @@ def test_odd_shapes_have_no_cause(shape: tuple[int, ...]) -> None:
 
 def test_two_mistakes_of_one_call_are_named_together() -> None:
     twice = {**SQUARE, "in.query": DIM**-0.5 * SQUARE["in.query"]}
-    found = mask_cause(SQUARE, again(twice, CAUSAL), MODULE)
+    found = mask_cause(SQUARE, {"out": again(twice, CAUSAL)}, MODULE)
     assert found is not None
     assert [text in found.cause for text in ("is causal", "scaled twice", "mask")] == [True, True, False]
 
@@ -125,6 +125,19 @@ def _parts(name: str) -> list[tuple[str, np.ndarray]]:
     return [(name, keep), (f"{name}@padding", 1.0 - keep)]
 
 
+@pytest.mark.parametrize(
+    ("reads", "candidate"), [(np.ones(KEYS, bool), "none"), (READS, None), (np.roll(READS, 1), "another")]
+)
+def test_a_mask_is_named_where_one_side_has_more_rows_of_padding(reads: np.ndarray, candidate: str | None) -> None:
+    alike = {port: np.repeat(draw((1, HEADS))[0], 40, axis=0) for port in ("in.query", "in.key", "in.value")}
+    more = {port: np.concatenate([alike[port], CALL[port]]) for port in alike}
+    reference = {**more, "out": again(more, only(np.concatenate([np.zeros(40, bool), READS])))}
+    order = np.random.default_rng(3).permutation(KEYS)
+    own = {**CALL, "in.key": CALL["in.key"][order], "in.value": CALL["in.value"][order]}
+    found = mask_cause(reference, {**own, "out": again(own, only(reads[order]))}, MODULE)
+    assert (None if found is None else found.candidate) == candidate
+
+
 def test_a_mask_is_read_from_records_with_grouped_keys() -> None:
     q, k, v = draw((ROWS, HEADS), (KEYS, 1), (KEYS, 1))
     wide = [np.repeat(x, HEADS, axis=1) for x in (k, v)]
@@ -139,7 +152,8 @@ def test_a_mask_is_read_from_records_with_grouped_keys() -> None:
 @pytest.mark.parametrize("call", [CALL, SQUARE])
 def test_another_scale_is_named(call: Call, factor: float, how: str | None) -> None:
     reads = READS if call is CALL else np.ones(KEYS, bool)
-    found = mask_cause(call, again({**call, "in.query": factor * call["in.query"]}, only(reads)), MODULE)
+    out = again({**call, "in.query": factor * call["in.query"]}, only(reads))
+    found = mask_cause(call, {"out": out}, MODULE)
     assert how in found.cause if found is not None and how else found is how
 
 
