@@ -199,8 +199,9 @@ def _held(reference: Golden, candidate: Golden) -> Check:
         detail = f"the {holds} alone holds what is outside the loop: {len(common)} steps of the loop compared"
         return Check(HELD, "explained", detail)
     if ours[: len(theirs)] == theirs[: len(ours)] != ():
-        detail = f"the reference's loop made {len(ours)} steps, the candidate's {len(theirs)}: the shorter compared"
-        return Check(HELD, "explained", detail)
+        both = f"the reference holds {len(ours)} steps of the loop, the candidate {len(theirs)}"
+        alone = f"the first {len(walked)} compared; to judge by these alone: --steps {len(walked)}"
+        return Check(HELD, "explained", f"{both}: {alone}")
     return Check(HELD, "fail", f"{both}: both are finished, but hold other steps")
 
 

@@ -105,7 +105,13 @@ def test_a_difference_is_named_and_blocks_unless_it_is_explained(
     ("ours", "theirs", "complete", "verdict", "words"),
     [
         ((0, 1, 2), (0, 1), (True, False), "explained", "candidate was not finished: compared up to step 1"),
-        ((0, 1), (0,), (True, True), "explained", "the reference's loop made 2 steps, the candidate's 1"),
+        (
+            (0, 1),
+            (0,),
+            (True, True),
+            "explained",
+            "the reference holds 2 steps of the loop, the candidate 1: the first 1 compared; to judge by these alone: --steps 1",
+        ),
         ((-1, 0, 1), (0, 1), (True, True), "explained", "the reference alone holds what is outside the loop"),
         ((), (), (True, True), "fail", ""),
         ((0, 1), (), (True, False), "fail", ""),
