@@ -110,7 +110,7 @@ def test_a_difference_is_named_and_blocks_unless_it_is_explained(
             (0,),
             (True, True),
             "explained",
-            "the reference holds 2 steps of the loop, the candidate 1: the first 1 compared; to judge by these alone: --steps 1",
+            "the first 1 compared; to judge by these alone: --steps 1",
         ),
         ((-1, 0, 1), (0, 1), (True, True), "explained", "the reference alone holds what is outside the loop"),
         ((), (), (True, True), "fail", ""),
