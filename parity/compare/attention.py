@@ -287,6 +287,8 @@ def mask_cause(reference: Call, candidate: Call, module: str) -> Cause | None:
         scales[at] = f"{scales[at]} or {words}" if at in scales else words
     for at, words in scales.items():
         theirs = _way_of(call, out, at, most, ours.reads)
+        if theirs is not None and not alike and _has_others(reference, candidate, theirs.reads & ~ours.reads):
+            return None
         if theirs is not None:
             advice = f"the logits {words}: divide them by the root of {width}" if words else ""
             return _named(ours, theirs, advice, module)
@@ -307,6 +309,12 @@ def _those(keys: np.ndarray, among: np.ndarray) -> np.ndarray | None:
     found = np.zeros(len(among), bool)
     found[nearest] = True
     return found if near.all() and found.sum() == len(keys) else None
+
+
+def _has_others(reference: Call, candidate: Call, read: np.ndarray) -> bool:
+    """Whether among these keys of the candidate's are some that the reference does not have, read or not."""
+    held = reference["in.key"]
+    return any(_those(key[None], held) is None for key in candidate["in.key"][read])
 
 
 @dataclass(frozen=True, slots=True)

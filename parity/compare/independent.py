@@ -136,12 +136,14 @@ class _Handed:
     """What is handed on from a difference that begins elsewhere.
 
     Attributes:
-        first: where the first begins. explained: sites of the closer look at which nothing begins. measured: those
-            that were made of the candidate's own values. same: inputs -> the site that has their values before.
+        first: where the first begins. agrees: branches in which that agrees.
+        explained: sites of the closer look at which nothing begins. measured: those that were made of the candidate's
+            own values. same: inputs -> the site that has their values before.
         again: codes of those whose values another has.
     """
 
     first: Key | None
+    agrees: Set[str]
     explained: Set[Key]
     measured: Set[Key]
     same: Mapping[Key, Key]
@@ -150,8 +152,10 @@ class _Handed:
     @classmethod
     def of(cls, result: Result, first: Key | None) -> _Handed:
         every = [*introduced(result)]
+        here = () if first is None else picked(result.sites, "pass", which=lambda d: d.key.site == first.site)
         return cls(
             first=first,
+            agrees={d.key.branch for d in here if first is not None and d.key.step == first.step},
             explained={d.key for d in result.closer if not d.introduced},
             measured={d.key for d in every if d.local.rel_l2 > 0},
             same={d.key: replace(d.key, site=d.same) for d in every if d.same and d.key.is_input},
@@ -160,13 +164,13 @@ class _Handed:
     def on(self, key: Key, found: Mapping[str, Difference]) -> bool:
         """Whether a site only hands on one of those found before it, or what begins inside it."""
         first, measured = self.first, self.measured
-        inside = any(_hands_on(key, d.key, first) for d in found.values() if not {key, d.key} <= measured)
+        inside = any(_hands_on(key, d.key, first, self.agrees) for d in found.values() if not {key, d.key} <= measured)
         if first and key != first and (inside or (key in self.explained and key not in measured)):
             return True
         other = self.same.get(key)
         if other is None or code_of(other.site) == code_of(key.site):
             return False
-        handed = (other.is_input and code_of(other.site) in found) or _hands_on(other, first, first)
+        handed = (other.is_input and code_of(other.site) in found) or _hands_on(other, first, first, self.agrees)
         if handed:  # the model hands one value to several modules, or on
             self.again.add(code_of(key.site))
         return handed
@@ -196,12 +200,12 @@ def in_order(result: Result) -> Result:
     return replace(result, causes=tuple(causes))
 
 
-def _hands_on(key: Key, inner: Key | None, origin: Key | None) -> bool:
+def _hands_on(key: Key, inner: Key | None, origin: Key | None, agrees: Set[str]) -> bool:
     """Whether it is an output of a module inside which a difference begins: the first one, or one of another step, as
-    what is inside it is the same at every step and in every branch."""
+    what is inside it is the same at every step, and in every branch but those (`agrees`) in which that agrees."""
     if inner is None or key.is_input or key.module == "" or not inner.module.startswith(f"{key.module}."):
         return False
-    return inner.step != key.step or inner == origin
+    return inner.step != key.step or (inner == origin and key.branch not in agrees)
 
 
 def closest(result: Result) -> Sequence[SiteDiff]:

@@ -111,6 +111,7 @@ def compare_weights(
     if not a or not b:
         return Check(WEIGHTS, "explained", unknown("weights were", a, b))
     mapped = mapped or own
+    b = {_as_torch(name, x, a, b): x for name, x in b.items()} if own else b
     one_sided, both = a.keys() ^ b.keys(), a.keys() & b.keys()
     prints = {n: (WeightPrint.parse(a[n][1]), WeightPrint.parse(b[n][1])) for n in both}
     unlike = {n for n in both if a[n][0] != b[n][0] and not (own and prints[n][0].same_values(prints[n][1]))}
@@ -141,6 +142,17 @@ def compare_weights(
     if not other:
         return Check(WEIGHTS, "explained", detail)
     return explained(WEIGHTS, detail, [changed_by("weights")], declared)
+
+
+def _as_torch(name: str, held: tuple[tuple[int, ...], str], a: Weights, b: Weights) -> str:
+    """The name of a parameter that a norm of JAX's calls its scale, where it holds the reference's weight:
+    others may be something else, as one more or less than it."""
+    module, _, own = name.rpartition(".")
+    weight = f"{module}.weight"
+    if own != "scale" or name in a or weight in b or weight not in a:
+        return name
+    ours, theirs = WeightPrint.parse(a[weight][1]), WeightPrint.parse(held[1])
+    return weight if ours.digits == theirs.digits or ours.apart(theirs) <= ROUNDING_LIMIT else name
 
 
 def _judged_weights(
@@ -210,8 +222,8 @@ def _rounded_to(other: Iterable[tuple[WeightPrint, WeightPrint]]) -> str:
 
 
 Factors = Mapping[str, frozenset[float]]
-"""Module -> what its parameters are multiplied by, 1 where they stand in another order. A parameter of a module that
-has others inside, as a block's table, is as a module beside those."""
+"""Module -> what its parameters are multiplied by, 1 where they stand in another order. A parameter of a block that has
+modules inside, as its table, is as a module beside those: the list of blocks has no code that hands values on."""
 
 
 def laid_out(a: Weights, b: Weights) -> Factors:
@@ -225,7 +237,8 @@ def laid_out(a: Weights, b: Weights) -> Factors:
         factor = 1.0 if ours.same_values(theirs) else ours.gain(theirs)
         if factor and not math.isnan(factor):
             module = name.rpartition(".")[0]
-            found.setdefault(name if module in around else module, set()).add(factor)
+            of_block = module in around and re.search(f"{BLOCK}$", module) is not None
+            found.setdefault(name if of_block else module, set()).add(factor)
     return {module: frozenset(factors) for module, factors in found.items()}
 
 

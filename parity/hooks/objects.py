@@ -5,7 +5,8 @@ those that run. Python looks `__call__` up on the class.
 
 How. Within `watched`, `__call__` of each class in the tree is wrapped. The outermost call names the objects below it by
 walking its attributes (lists and dicts add their index or key), and each call of a named object is handed over. Where
-the top object has other methods than a call, that is the first call of a class that stands at one place of the tree.
+none is open, a call of a class that stands at one place of the tree, on arrays of the same shapes, is that place's: the
+top object may have other methods than a call.
 flax is not imported. Cost: one walk of the tree for each call of the top object.
 
 Inside that call `nnx.remat` and `nnx.scan` rebuild objects once more. One that holds the arrays of a named object is
@@ -108,7 +109,7 @@ def _wrapped(top: Any, see: See, within: Within) -> contextlib.AbstractContextMa
     objects = objects_of(top)
     many = Counter(type(x) for x in objects.values())
     alone = {type(x): path for path, x in objects.items() if many[type(x)] == 1}
-    state = _State(see, within, {**alone, type(top): ""})
+    state = _State(see, within, {**alone, type(top): ""}, {path: _shapes(x) for path, x in objects.items()})
     kinds = dict.fromkeys(_caller(type(value)) for value in objects.values())
     return all_of(replaced(kind, CALL, state.wrapped(vars(kind)[CALL])) for kind in filter(None, kinds))
 
@@ -154,11 +155,13 @@ class _State:
     """The names in use while the top object is called, or where it is not, as of one that has `decode`, one below it.
 
     Attributes:
-        tops: class of an object, of which there is no other -> its path.
+        tops: class of an object, of which there is no other -> its path. shapes: of its arrays.
     """
 
-    def __init__(self, see: See, within: Within, tops: Mapping[type, str]) -> None:
-        self.see, self.within, self.tops = see, within, tops
+    def __init__(
+        self, see: See, within: Within, tops: Mapping[type, str], shapes: Mapping[str, list[tuple[int, ...]]]
+    ) -> None:
+        self.see, self.within, self.tops, self.shapes = see, within, tops, shapes
         self.held: dict[str, Any] = {}  # by name
         self.names: dict[int, str] = {}  # by the ids of those
         self.open: list[Any] = []  # objects that are being called, the innermost last
@@ -168,6 +171,7 @@ class _State:
             if id(module) in self.names:
                 return self.asked(call, module, args, kwargs)
             outermost = None if self.names else self.tops.get(type(module))
+            outermost = None if outermost and _shapes(module) != self.shapes[outermost] else outermost
             path = self.rebuilt(module) if self.names and self.within((args, kwargs)) else outermost
             if path is None:
                 return call(module, *args, **kwargs)
@@ -212,6 +216,10 @@ def _below(path: str, name: str) -> str:
 
 def _arrays(module: Any) -> list[Any]:
     return [x for x in jax.tree.leaves(module) if hasattr(x, "shape")]
+
+
+def _shapes(module: Any) -> list[tuple[int, ...]]:
+    return [tuple(x.shape) for x in _arrays(module)]
 
 
 def _around(path: str) -> Iterator[str]:

@@ -148,12 +148,17 @@ class Masks:
     def __init__(self, rule: RowRule) -> None:
         self.rule = rule
         self._seen: dict[tuple[str, int], Any] = {}
+        self._named: set[tuple[str, int]] = set()
 
     def see(self, module: str, named: Mapping[str, Any]) -> None:
-        """Take the masks among the arguments of a module's call; a later one of the same length counts."""
+        """Take the masks among the arguments of a module's call; of the same length a later one counts, or one that is
+        called so."""
         for name, value in named.items():
             if isinstance(value, torch.Tensor) and is_mask(name, value):
-                self._seen[_head(module), int(value.shape[-1])] = value
+                at = (_head(module), int(value.shape[-1]))
+                self._named |= {at} if "mask" in name else set()
+                if "mask" in name or at not in self._named:
+                    self._seen[at] = value
 
     def parts(self, module: str, port: str, shape: tuple[int, ...]) -> tuple[Part, ...]:
         """How the rows of the tensor at a site divide, with the masks that this part of the model was given."""

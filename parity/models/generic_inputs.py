@@ -107,10 +107,10 @@ class Signature:
 
     def tokens(self, latents: torch.Tensor) -> tuple[int, ...]:
         """How many tokens a video [1, C, T, H, W] or pictures [1, C, H, W] may be, and one frame of it: where no config
-        says how it is cut, in patches of one or two frames and one, two or four pixels."""
+        says how it is cut, in patches of one or two frames and up to 16 pixels."""
         sizes = latents.shape[1:] if self.frames_first else latents.shape[2:]
         t, h, w = (1, *(n for i, n in enumerate(sizes) if not (self.frames_first and i == 1)))[-3:]
-        patches = [self.patch] if self.config else [(frames, n, n) for frames in (1, 2) for n in (1, 2, 4)]
+        patches = [self.patch] if self.config else [(frames, n, n) for frames in (1, 2) for n in (1, 2, 4, 8, 16)]
         counts = ((t // frames, (h // rows) * (w // columns)) for frames, rows, columns in patches)
         return tuple(dict.fromkeys(n for frames, frame in counts for n in (max(1, frames) * frame, frame)))
 

@@ -81,8 +81,8 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
     own = _followed(truth, plan)
     for variant in variants:
         variant(_Run(plan, own.held, own).listen)
-    for constant, words in _constants(own):
-        explain = functools.partial(Apart.explain, words=words)
+    for constant, others in _constants(own):
+        explain = functools.partial(_explained, own, constant, others)
         truth(_Run(plan, own.held, own, constant, explain).listen)
     records, floors, named = [], {}, set[str]()
     for one, shared in _by_themselves(own):
@@ -214,7 +214,7 @@ _Constant = tuple[str, float | str]
 
 
 def _constants(own: _Run) -> Iterator[tuple[_Constant, str]]:
-    """What may explain outputs that are far: other constants of the modules that made them, in words."""
+    """What may explain outputs that are far: other constants of the modules that made them, and what those have."""
     outputs = [one for one in own.sites.values() if not one.key.is_input]
     judged, far = {one.key.module for one in outputs}, {one.key.module for one in outputs if one.far()}
     made_by = ((path if path in judged else nearest(path, judged), held) for path, held in own.constants.items())
@@ -223,7 +223,13 @@ def _constants(own: _Run) -> Iterator[tuple[_Constant, str]]:
         there = {constants[name] for constants in held if name in constants}
         for value in values:
             if others := sorted(map(str, there - {value})):
-                yield (name, value), f"made with {name}={value}, not {' and '.join(others)}"
+                yield (name, value), " and ".join(others)
+
+
+def _explained(run: _Run, constant: _Constant, others: str, one: Apart, rows: torch.Tensor) -> None:
+    """Say that a value was made with a constant, where it was: not with its own module's, or those of others inside."""
+    name, value = constant
+    one.explain(rows, f"made with {name}={value}, not {run.constants.get(one.key.module, {}).get(name, others)}")
 
 
 @dataclass

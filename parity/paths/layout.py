@@ -190,9 +190,9 @@ CLOSE = 1e-2
 CLOSE_IN_16_BITS = 0.25
 """The same of values in 16 bits, where a block's floor hides a module that is a fifth off."""
 
-SOME_ROUNDINGS = 2.0**-6
-"""Relative distance up to which a value may be the reference's as a dtype of 16 bits has it: a norm of bfloat16's,
-whose steps each round, is 3e-3 off."""
+SOME_ROUNDINGS, UNBIASED = 2.0**-8, 1e-3
+"""Relative distance up to which a value is taken for the reference's as a dtype of 16 bits has it, and how far its size
+may be another: a norm of bfloat16's, whose steps each round, is 3e-3 off, and its size 1e-4."""
 
 LEAST = 2.0**-23
 """Of a value's norm: what storing and fusing alone may move, below any floor measured (1.3e-7 and more)."""
@@ -280,9 +280,16 @@ class Apart:
         if self.said or not self.far():
             return self.said
         found = done(*(x.detach().cpu().double().numpy() for x in (self.own, self.other)))
-        if found is None and self.dtype and np.sqrt((self.bins**2).sum()) <= SOME_ROUNDINGS * self.norm:
+        if found is None and self.dtype and self._is_rounded():
             return f"the candidate's is the reference's computed in {self.dtype}"
         return "" if found is None else str(found)
+
+    def _is_rounded(self) -> bool:
+        """Whether the difference is as small as roundings to 16 bits, and no factor."""
+        own, other = self.own.double(), self.other.double()
+        gain = float((own * other).sum()) / max(self.norm**2, 1e-300)
+        near = float(np.sqrt((self.bins**2).sum())) <= SOME_ROUNDINGS * self.norm
+        return near and not own.is_complex() and abs(gain - 1.0) <= UNBIASED
 
     @property
     def record(self) -> Record:

@@ -6,7 +6,8 @@ Here it is the family's own class, as parity runs it; `parity.paths.port.ported`
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -83,6 +84,12 @@ class Network:
         """The reference's name of a parameter."""
         module, _, own = name.rpartition(".")
         return f"{self.named(module)}.{own}" if module else name
+
+    def parameters(self, names: Iterable[str]) -> Mapping[str, str]:
+        """The reference's names of all parameters; of several that would have one, each keeps its own."""
+        named = {name: self.parameter(name) for name in names}
+        many = Counter(named.values())
+        return {own: name if many[name] == 1 else own for own, name in named.items()}
 
     def reached(self, settings: Settings) -> Reached:
         """What takes the marks of a side's settings."""

@@ -96,8 +96,10 @@ class TorchBackend(Base):
 
     def weights(self) -> Iterator[tuple[str, str, Callable[[], np.ndarray]]]:
         """(name, dtype, what reads it) of each parameter and buffer; on the host, 16-bit floats as float32."""
-        for name, x in named_tensors(self.model):
-            yield self.network.parameter(name), str(x.dtype).removeprefix("torch."), functools.partial(to_numpy, x)
+        held = list(named_tensors(self.model))
+        names = self.network.parameters(name for name, _ in held)
+        for name, x in held:
+            yield names[name], str(x.dtype).removeprefix("torch."), functools.partial(to_numpy, x)
 
     def describe(self) -> tuple[str, ...]:
         """The devices by process, for people: `cpu`, `NVIDIA H200`, `TPU v5 lite x 8`."""

@@ -138,6 +138,13 @@ def test_a_mask_is_named_where_one_side_has_more_rows_of_padding(reads: np.ndarr
     assert (None if found is None else found.candidate) == candidate
 
 
+def test_keys_that_the_reference_does_not_have_are_none_that_it_masks() -> None:
+    more = {
+        port: np.concatenate([SQUARE[port], draw((3, HEADS), seed=9)[0]]) for port in ("in.query", "in.key", "in.value")
+    }
+    assert mask_cause(SQUARE, {**more, "out": again(more, 0.0)}, MODULE) is None
+
+
 def test_a_mask_is_read_from_records_with_grouped_keys() -> None:
     q, k, v = draw((ROWS, HEADS), (KEYS, 1), (KEYS, 1))
     wide = [np.repeat(x, HEADS, axis=1) for x in (k, v)]

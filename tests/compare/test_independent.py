@@ -134,7 +134,17 @@ def listed_of(*sites: tuple[str, str], far: float = 0.5) -> list[str]:
     return [d.place for d in found]
 
 
-@pytest.mark.parametrize(("shape", "listed"), [((1, 8, 12, 4), 0), ((1, 4, 8, 6), 1)])
+def test_what_begins_inside_a_module_in_one_branch_is_none_of_its_own_faults_in_another() -> None:
+    origin = Origin(Key("transformer", 0, "cond", "blocks.0.ffn:out"), "module")
+    agrees = SiteDiff(replace(origin.key, branch="uncond"), Distance(1e-7, 1e-6, 0.1), verdict="pass")
+    own = SiteDiff(
+        Key("transformer", 0, "uncond", "blocks.0:out"), Distance(1.0, 1e-6, 1e6), verdict="fail", birth="module"
+    )
+    result = Result("fail", "logic", Reason(kind="first_divergence"), sites=(agrees, own), origin=origin)
+    assert [d.place for d in differences(result)] == ["blocks.0.ffn", "blocks.0"]
+
+
+@pytest.mark.parametrize(("shape", "listed"), [((1, 8, 12, 4), 0), ((1, 4, 8, 6), 1), ((1, 4, 12, 8), 1)])
 def test_an_argument_of_the_same_sizes_in_another_order_is_no_difference(shape: tuple[int, ...], listed: int) -> None:
     key = Key("transformer", 0, "cond", ":in.hidden_states")
     shapes, dtypes = ((1, 4, 8, 12), shape), ("float32", "float32")

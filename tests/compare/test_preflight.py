@@ -293,6 +293,22 @@ def test_parameters_that_lie_otherwise_are_known_by_module(theirs: Weights, fact
     assert {module: {round(x, 4) for x in own} for module, own in found.items()} == factors
 
 
+@pytest.mark.parametrize(
+    ("scale", "verdict", "said"),
+    [(A, "pass", "2 parameters equal"), (A - 1, "explained", "1 equal; 2 parameters on one side only")],
+)
+def test_a_norm_s_scale_is_its_weight_where_it_holds_that(scale: Any, verdict: str, said: str) -> None:
+    theirs = {"a.scale": (A.shape, weight_print(scale)), "b.weight": (B.shape, weight_print(B))}
+    found = compare_weights(held(A, B), theirs, (), own=True)
+    assert (found.verdict, said in found.detail) == (verdict, True), found.detail
+
+
+def test_parameters_of_a_module_that_is_no_block_are_its_own() -> None:
+    ours = {name: (A.shape, weight_print(A)) for name in ("patch_embed.table", "patch_embed.proj.weight")}
+    found = laid_out(ours, {**ours, "patch_embed.table": (A.shape, weight_print(A[::-1].copy()))})
+    assert factors_at("patch_embed", found) == {1.0}
+
+
 def test_a_block_s_own_table_in_another_order_reaches_what_is_inside_it() -> None:
     names = ("blocks.0.table", "blocks.0.norm.weight", "blocks.1.table", "blocks.1.norm.weight")
     ours = {name: (A.shape, weight_print(A)) for name in names}

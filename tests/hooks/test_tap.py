@@ -261,6 +261,16 @@ def test_a_tensor_seen_under_two_masks_is_reduced_under_each() -> None:
         assert moments.l2 == pytest.approx(float(x[:, read].norm()), rel=1e-6)
 
 
+def test_what_is_bool_stands_in_the_place_of_no_mask_that_is_called_so() -> None:
+    mask, other = torch.tensor([[True, False, True]]), torch.tensor([[False, True, False]])
+    for names in (("keep", "text_mask"), ("text_mask", "keep")):
+        masks = Masks(MaskedRows())
+        masks.see("block", {name: mask if "mask" in name else other for name in names})
+        found = masks.of("block", 3, 0)
+        assert found is not None
+        assert found.tolist() == mask.tolist()
+
+
 @pytest.mark.parametrize("write", [lambda x: x.add_(1), lambda x: x[:, 0].zero_()], ids=["in place", "by a view"])
 def test_a_tensor_written_to_is_reduced_again(write: Callable[[torch.Tensor], object]) -> None:
     class Writes(Outer):

@@ -124,7 +124,7 @@ def test_tensors_with_the_texts_rows_are_text(site: str, shape: tuple[int, ...],
         ((1, 16, 3, 8, 12), {"patch_size": [1, 2, 2]}, False, (72, 24)),
         ((1, 6, 16, 8, 12), {"patch_size": 2, "patch_size_t": 2}, True, (72, 24)),
         ((1, 16, 8, 12), {"patch_size": 2}, False, (24,)),
-        ((1, 16, 2, 8, 12), {}, False, (192, 96, 48, 24, 12, 6)),
+        ((1, 16, 2, 32, 48), {}, False, (3072, 1536, 768, 384, 192, 96, 48, 24, 12, 6)),
     ],
 )
 def test_how_many_tokens_latents_are(

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 import torch
 from diffusers.models import attention_processor
@@ -128,6 +129,21 @@ FAKES = {
     "kernel that fell back": (f"{SDPA} = falls", "", "falls (port.py:38) caught NotImplementedError"),
     "processor that fell back": ("processor = Falls", "", "Falls.__call__ (port.py:53) caught NotImplementedError"),
     "helper that fell back": (PREPARED, "", "prepared (port.py:66) caught NotImplementedError"),
+    "helper that says whether its kernel ran": (
+        """
+def prepared(x):
+    return x if tried(x) else x * 1
+
+
+def tried(x):
+    try:
+        return bool(kernel(x))
+    except NotImplementedError:
+        return False
+""",
+        "",
+        "tried (port.py:70) caught NotImplementedError",
+    ),
     "forward of a base": ("class Net(Net):\n    pass\n" + PREPARED, "", "prepared (port.py:68) caught"),
     "helper of an installed kernel": (f"{SDPA} = mine\n{PREPARED}", "", "caught NotImplementedError"),
 }
@@ -212,12 +228,11 @@ def test_what_runs_is_not(imported: str, folder: Path) -> None:
     assert idle(folder, imported) == ()
 
 
-@pytest.mark.parametrize(("given", "idle_ones"), [('"weights"', 0), ("torch.ones(1)", 1), ("(torch.ones(1),)", 1)])
-def test_a_loader_is_called_while_a_port_is_built_and_a_kernel_when_it_runs(
-    given: str, idle_ones: int, folder: Path
+def test_what_is_installed_in_a_package_of_another_kind_need_not_be_called(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loads = "def loads(path):\n    return path\n"
-    assert len(idle(folder, loads, f"F.celu = loads; F.celu({given})")) == idle_ones
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", huggingface_hub.hf_hub_download)  # put back at the end
+    assert idle(folder, "import huggingface_hub\nhuggingface_hub.hf_hub_download = mine") == ()
 
 
 def test_a_port_beside_a_checkout_of_parity_does_not_own_it() -> None:

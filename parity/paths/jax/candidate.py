@@ -205,8 +205,9 @@ class TorchaxBackend(Base):
         return BatchingReducer(lambda x, start, stop, n: reduce_on_mesh(x, start, stop, mesh=mesh, items=n))
 
     def weights(self) -> Iterator[tuple[str, str, Callable[[], np.ndarray]]]:
+        names = self.network.parameters(self.params)
         for name, x in self.params.items():
-            yield self.network.parameter(name), str(x.dtype), functools.partial(on_host, x)
+            yield names[name], str(x.dtype), functools.partial(on_host, x)
 
     def describe(self) -> tuple[str, ...]:
         return self.devices.describe()

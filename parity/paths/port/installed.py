@@ -26,7 +26,7 @@ import sysconfig
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -113,24 +113,9 @@ class Installations:
 
     folder: Path
     _found: dict[Callable[..., Any], Installed] = field(default_factory=dict)
-    _loaders: set[CodeType] = field(default_factory=set)
     _caught: list[str] = field(default_factory=list)
-    _pending: dict[int, str] = field(default_factory=dict)
+    _pending: dict[int, tuple[str, type[BaseException]]] = field(default_factory=dict)
     _files: dict[str, bool] = field(default_factory=dict)
-
-    @contextlib.contextmanager
-    def building(self) -> Iterator[None]:
-        """Within it, functions of the port's own that are called with no array are known: what is installed to load
-        weights is called there, and never again."""
-        with _tracing(self._loads):
-            yield
-
-    def _loads(self, frame: FrameType, event: str, arg: Any) -> None:
-        code, given = frame.f_code, [*frame.f_locals.values()]
-        if self._lies_here(code.co_filename):
-            given += [x for some in given if type(some) in (tuple, dict) for x in _members(some)]
-            if not any(hasattr(type(x), "shape") for x in given):  # of the type: some objects make what they are asked
-                self._loaders.add(code)
 
     def look(self, port: Port) -> Port:
         """Find and wrap what is installed now; returns the port, which is seen too."""
@@ -151,14 +136,15 @@ class Installations:
     @property
     def idle(self) -> tuple[str, ...]:
         """Why a pass would not rest on them, one sentence each: nothing called any, or a kernel gave up."""
-        loaders = {f for f in self._found if getattr(f, "__code__", None) in self._loaders}
-        placed = [one for function, one in self._found.items() if one.place and function not in loaders]
+        placed = [one for one in self._found.values() if one.place]
         gave_up = tuple(f"the port's own {text}: have it raise" for text in self._caught)
         if gave_up or any(one.calls for one in placed):
             return gave_up
         advice = "put it where the model looks, or leave it out"
         return tuple(
-            f"{one.words} stands in the place of {one.place} and was called 0 times: {advice}" for one in placed
+            f"{one.words} stands in the place of {one.place} and was called 0 times: {advice}"
+            for one in placed
+            if _may_compute(one.place)
         )
 
     def _in_libraries(self) -> Iterator[tuple[str, Held]]:
@@ -227,9 +213,15 @@ class Installations:
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
-        """Within it, an error that arrives in code of the port's own is taken note of."""
-        with _tracing(self._seen):
+        """Within it, an error that arrives in code of the port's own is taken note of; unless somebody looks on."""
+        if sys.gettrace() is not None:
             yield
+            return
+        sys.settrace(self._seen)
+        try:
+            yield
+        finally:
+            sys.settrace(None)
 
     def _seen(self, frame: FrameType, event: str, arg: Any) -> Any:
         """What Python tells of a frame (`sys.settrace`): one that an error reaches and that gives a value caught it."""
@@ -239,30 +231,13 @@ class Installations:
         frame.f_trace_lines = False
         if event == "exception" and not _asks(arg[0], at_once=arg[2].tb_next is None):
             at = f"{code.co_qualname} ({Path(code.co_filename).name}:{frame.f_lineno})"
-            self._pending[id(frame)] = f"{at} caught {arg[0].__name__} and went on with something else"
+            self._pending[id(frame)] = f"{at} caught {arg[0].__name__} and went on with something else", arg[0]
         elif event == "return":
-            text = self._pending.pop(id(frame), "")
-            # Code that gives yes or no asked: whether a package is there, say.
-            if text and arg is not None and type(arg) is not bool and text not in self._caught:
+            text, kind = self._pending.pop(id(frame), ("", BaseException))
+            asked = issubclass(kind, ImportError) and type(arg) is bool  # whether a package is there
+            if text and arg is not None and not asked and text not in self._caught:
                 self._caught.append(text)
         return self._seen
-
-
-@contextlib.contextmanager
-def _tracing(told: Callable[[FrameType, str, Any], Any]) -> Iterator[None]:
-    """Within it, Python tells of each call (`sys.settrace`); unless somebody looks on already."""
-    if sys.gettrace() is not None:
-        yield
-        return
-    sys.settrace(told)
-    try:
-        yield
-    finally:
-        sys.settrace(None)
-
-
-def _members(some: tuple[Any, ...] | dict[Any, Any]) -> Iterator[Any]:
-    yield from some.values() if isinstance(some, dict) else some
 
 
 def _asks(kind: type[BaseException], *, at_once: bool) -> bool:
@@ -273,6 +248,13 @@ def _asks(kind: type[BaseException], *, at_once: bool) -> bool:
 def _file(module: ModuleType) -> str:
     """Of a module, without asking one that loads itself when it is asked."""
     return str(vars(module).get("__file__") or "")
+
+
+def _may_compute(place: str) -> bool:
+    """Whether what stands in a place is part of a model: not in a package of another kind, as one that downloads."""
+    root = place.partition(".")[0]
+    module = sys.modules.get(root)
+    return root in LIBRARIES or module is None or INSTALLED.isdisjoint(_file(module).split(os.sep))
 
 
 def _is_library(path: str, module: ModuleType) -> bool:

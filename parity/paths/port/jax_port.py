@@ -65,7 +65,8 @@ class JaxPort(TorchaxBackend):
                 name, read = jax.tree_util.keystr(path, simple=True, separator="."), functools.partial(on_host, x)
                 module, _, parameter = name.removeprefix("params.").removesuffix(".value").rpartition(".")
                 if module and parameter in ("kernel", "embedding", "scale", "bias", "weight"):  # as torch has them
-                    name = self.network.parameter(f"{module}.{parameter if parameter == 'bias' else 'weight'}")
+                    own = parameter if parameter in ("bias", "scale") else "weight"
+                    name = self.network.parameter(f"{module}.{own}")
                     read = functools.partial(_channels_first, read) if parameter == "kernel" and x.ndim > 1 else read
                 yield name, str(x.dtype), read
 

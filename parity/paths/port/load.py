@@ -192,11 +192,8 @@ def build(entry: Entry, case: Case) -> Port:
     """
     where = f"{entry.named}: {entry.function.__name__}(case)"
     with entry.running(), failures(where, entry.path):
-        if entry.installed is None:
-            return checked(entry.function(case), where)
-        with entry.installed.building():
-            made = entry.function(case)
-        return entry.installed.look(checked(made, where))
+        port = checked(entry.function(case), where)
+        return port if entry.installed is None else entry.installed.look(port)
 
 
 def checked(made: Any, where: str) -> Port:
