@@ -189,15 +189,21 @@ def _in_the_rows_of(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndar
         return None
     assert query is not None
     asks = np.flatnonzero(np.abs(ref).sum(axis=(1, 2)) > 0)
-    a, b = ours["in.query"][asks].reshape(len(asks), -1), query.reshape(len(query), -1)
-    apart = (a * a).sum(1)[:, None] + (b * b).sum(1)[None] - 2 * a @ b.T
-    nearest = apart.argmin(axis=1)
-    near = apart[np.arange(len(a)), nearest] <= (SAME_QUERY**2) * (a * a).sum(1)
-    if not near.all() or len(set(nearest.tolist())) < len(nearest):
+    places = _places_of(ours["in.query"][asks], query)
+    if places is None:
         return None
     found = np.zeros_like(ref)
-    found[asks] = out[nearest]
+    found[asks] = out[places]
     return found
+
+
+def _places_of(rows: np.ndarray, among: np.ndarray) -> np.ndarray | None:
+    """Where each of some rows [R, heads, head dim] stands among others; None where not each is one of its own there."""
+    a, b = rows.reshape(len(rows), -1), among.reshape(len(among), -1)
+    far = (a * a).sum(1)[:, None] + (b * b).sum(1)[None] - 2 * a @ b.T
+    nearest = far.argmin(axis=1)
+    near = far[np.arange(len(a)), nearest] <= SAME_QUERY**2 * (a * a).sum(1)
+    return nearest if near.all() and len(set(nearest.tolist())) == len(nearest) else None
 
 
 def _tokens(records: Sequence[Record], module: str, branch: str) -> int:
@@ -276,8 +282,9 @@ def mask_cause(reference: Call, candidate: Call, module: str) -> Cause | None:
         return None
     ours, rows = _way_of(reference, reference["out"]), _rows(reference)
     if ours is not None and not alike:
-        reads = _those(reference["in.key"][ours.reads], candidate["in.key"])
-        ours = None if reads is None else replace(ours, reads=reads)
+        keys, others = reference["in.key"][ours.reads], candidate["in.key"]
+        places = _places_of(keys, others) if keys.shape[1:] == others.shape[1:] else None
+        ours = None if places is None else replace(ours, reads=np.isin(np.arange(len(others)), places))
     if ours is None:
         return None
     most = min(EXACT, LEFT * apart(reference["out"][rows], out[rows])) if alike else EXACT
@@ -298,23 +305,9 @@ def mask_cause(reference: Call, candidate: Call, module: str) -> Cause | None:
 _PORTS = frozenset({"in.query", "in.key", "in.value", "out"})
 
 
-def _those(keys: np.ndarray, among: np.ndarray) -> np.ndarray | None:
-    """Which rows of [R, heads, head dim] are these, bool [R]; None where not each is one of them."""
-    if keys.shape[1:] != among.shape[1:] or not len(keys):
-        return None
-    a, b = keys.reshape(len(keys), -1), among.reshape(len(among), -1)
-    far = (a * a).sum(1)[:, None] + (b * b).sum(1)[None] - 2 * a @ b.T
-    nearest = far.argmin(axis=1)
-    near = far[np.arange(len(a)), nearest] <= SAME_QUERY**2 * (a * a).sum(1)
-    found = np.zeros(len(among), bool)
-    found[nearest] = True
-    return found if near.all() and found.sum() == len(keys) else None
-
-
 def _has_others(reference: Call, candidate: Call, read: np.ndarray) -> bool:
     """Whether among these keys of the candidate's are some that the reference does not have, read or not."""
-    held = reference["in.key"]
-    return any(_those(key[None], held) is None for key in candidate["in.key"][read])
+    return any(_places_of(key[None], reference["in.key"]) is None for key in candidate["in.key"][read])
 
 
 @dataclass(frozen=True, slots=True)

@@ -275,7 +275,7 @@ SAME_KEYS = "it lets as many keys through, and the rows that it reads are the re
 MOVED = "the reference's values in another order, as the rows are that they are for"
 """The note of a table of positions."""
 KNOWN = (SAME_KEYS, MOVED)
-"""Notes of inputs that are not compared since it is known how they are the reference's."""
+"""Notes of inputs that are not compared, where the rows that they are for agree."""
 
 
 def is_unlike(d: SiteDiff) -> bool:

@@ -4,9 +4,9 @@ Problem. NNX modules have no hooks, and a call may rebuild them (`nnx.merge`), s
 those that run. Python looks `__call__` up on the class.
 
 How. Within `watched`, `__call__` of each class in the tree is wrapped. The outermost call names the objects below it by
-walking its attributes (lists and dicts add their index or key), and each call of a named object is handed over. Where
-none is open, a call of a class that stands at one place of the tree, on arrays of the same shapes, is that place's: the
-top object may have other methods than a call.
+walking its attributes (lists and dicts add their index or key), and each call of a named object is handed over. A top
+object may be entered by another method, as `decode`: outside of its call, one below it is known by its class, if that
+stands at one place of the tree, and by the shapes of its arrays.
 flax is not imported. Cost: one walk of the tree for each call of the top object.
 
 Inside that call `nnx.remat` and `nnx.scan` rebuild objects once more. One that holds the arrays of a named object is

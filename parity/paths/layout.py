@@ -192,7 +192,7 @@ CLOSE_IN_16_BITS = 0.25
 
 SOME_ROUNDINGS, UNBIASED = 2.0**-8, 1e-3
 """Relative distance up to which a value is taken for the reference's as a dtype of 16 bits has it, and how far its size
-may be another: a norm of bfloat16's, whose steps each round, is 3e-3 off, and its size 1e-4."""
+may be another: a layer norm of bfloat16's, whose steps each round, is 3.0e-3 off, and its size 2.7e-4."""
 
 LEAST = 2.0**-23
 """Of a value's norm: what storing and fusing alone may move, below any floor measured (1.3e-7 and more)."""

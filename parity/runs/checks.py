@@ -24,7 +24,7 @@ from parity.floors import Floors
 from parity.hooks.implementations import sentence
 from parity.paths.plan import Ends, Pair, Plan, Side, State, state_of
 from parity.records import ATTENTION, LOOP, StepRecords
-from parity.runs.follow import Following, behind, descend, holding, named, unobserved, without_held
+from parity.runs.follow import Following, behind, causes_of_followed, descend, holding, unobserved, without_held
 from parity.runs.sides import Ready, Sink, counted
 from parity.settings import BITS, NEUTRAL, Difference, Reached, Settings
 
@@ -143,7 +143,7 @@ class Judged:
         if result.verdict != "fail":
             return result
         result = result.told(self.detectors.found)
-        return result.told(tuple(named(result, self.following.known)))
+        return result.told(tuple(causes_of_followed(result, self.following.known)))
 
     def closer(self, result: Result, named: Sequence[str]) -> Result:
         """A failing result with its origin placed inside the block in which it lies.

@@ -138,7 +138,7 @@ def behind(result: Result, pair: Ready, side: Side, state: State) -> Result:
     result = replace(result, sites=_settled(_turned(result.sites, at.step, found, known), at.step, known, pair))
     weighed = {name.rpartition(".")[0] for check in result.preflight for name in check.at}
     result = result.noted(*_in_doubt(found, [*known, *(d.key for d in introduced(result))], weighed))
-    return _placed(replace(result, causes=(*result.causes, *named(result, known))), known)
+    return _placed(replace(result, causes=(*result.causes, *causes_of_followed(result, known))), known)
 
 
 def _in_doubt(found: Iterable[StepRecords], known: Iterable[Key], weighed: Collection[str]) -> Iterator[str]:
@@ -257,7 +257,7 @@ def _placed(result: Result, known: Collection[Key]) -> Result:
     return begun(result, first, result.sites) if judged and first is not None and first.key != origin.key else result
 
 
-def named(result: Result, known: Mapping[Key, Local]) -> Iterator[Cause]:
+def causes_of_followed(result: Result, known: Mapping[Key, Local]) -> Iterator[Cause]:
     """What was done to the values that differ by themselves, where that is known: once for each difference."""
     said = {code_of(cause.at) for cause in result.causes if cause.at}
     for key, local in known.items():

@@ -145,7 +145,7 @@ def test_what_begins_inside_a_module_in_one_branch_is_none_of_its_own_faults_in_
 
 
 @pytest.mark.parametrize(("shape", "listed"), [((1, 8, 12, 4), 0), ((1, 4, 8, 6), 1), ((1, 4, 12, 8), 1)])
-def test_an_argument_of_the_same_sizes_in_another_order_is_no_difference(shape: tuple[int, ...], listed: int) -> None:
+def test_an_argument_with_its_channels_elsewhere_is_no_difference(shape: tuple[int, ...], listed: int) -> None:
     key = Key("transformer", 0, "cond", ":in.hidden_states")
     shapes, dtypes = ((1, 4, 8, 12), shape), ("float32", "float32")
     at = SiteDiff(key, UNKNOWN, verdict="not compared", shapes=shapes, dtypes=dtypes)
