@@ -16,8 +16,10 @@ os.environ["PARITY_CACHE"] = str(Path(__file__).parent.parent / ".cache" / "pari
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The tests run on a CPU; with the TPU compiler installed JAX would look for chips first, one process at a time.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Nothing here computes for long, and compiling is most of what a fresh clone pays: half of it without optimisations.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true")
+# Nothing here computes for long, and compiling is most of what a fresh clone pays: a third of it without optimisations
+# and with XLA's plain kernels in place of its fused ones, which are made through MLIR.
+FAST = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
+os.environ.setdefault("XLA_FLAGS", FAST)
 
 from tests.support.nursery import warm
 

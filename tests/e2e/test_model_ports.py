@@ -75,7 +75,7 @@ COMPILED = """
 )  # fmt: skip
 def test_attention_of_a_torchax_port(install: str, factor: str, site: str | None, whose: str, tmp_path: Path) -> None:
     text = KERNEL.replace("INSTALL", install).replace("FACTOR", factor)
-    result = compare(None, port(tmp_path, text), model=COG)
+    result = compare(None, port(tmp_path, text), model=COG, openers=Host() if install == "pass" else None)
     verdict, found = origin(result)
     assert (verdict, found and found.partition("@")[0]) == ("pass" if site is None else "fail", site), result.reason
     (note,) = (n.text for n in result.notes if "attention of the candidate" in n.text)
@@ -215,14 +215,14 @@ def test_schedule_and_loop_of_a_port_pass_if_they_are_right(tmp_path: Path) -> N
     assert [s.noise_pred.ratio < 3 for s in result.steps] == [True, True]
 
 
-@pytest.mark.parametrize("kind", ["np.asarray", "torch.Tensor.tolist", "__import__('jax').numpy.asarray"])
+@pytest.mark.parametrize("kind", ["torch.Tensor.tolist", "__import__('jax').numpy.asarray"])
 def test_a_schedule_may_be_of_any_numbers(kind: str, tmp_path: Path) -> None:
     own = (
         f"from types import SimpleNamespace; to = lambda x: {kind}(x); made = (lambda m: SimpleNamespace("
         "timesteps=to(m.timesteps), sigmas=to(m.sigmas), step=lambda v, t, x, return_dict: m.step(v, "
         "m.timesteps[m.step_index or 0], x, return_dict=False)))(made)"
     )
-    result = with_schedule(tmp_path, own)
+    result = with_schedule(tmp_path, own, steps=1)
     assert result.verdict == "pass", result.reason
 
 
@@ -425,10 +425,6 @@ def by_name(net, x):
     return net(*(x[name] for name in TENSORS), num_frames=x["num_frames"], height=x["height"], width=x["width"])
 
 
-def all_of_them(net, x):
-    return net(**x)
-
-
 def its_own_beside(net, x):
     return net(**x, num_frames=2, height=4, width=6)
 
@@ -439,7 +435,7 @@ def build(case):
 """
 
 
-@pytest.mark.parametrize("call", ["by_name", "all_of_them", "its_own_beside"])
+@pytest.mark.parametrize("call", ["by_name", "its_own_beside"])
 def test_call_of_a_port_is_given_numbers_unless_it_has_its_own(call: str, tmp_path: Path) -> None:
     from benchmarks.tiny_families import make
 

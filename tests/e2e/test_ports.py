@@ -155,7 +155,7 @@ def test_flax_port_is_observed_by_its_own_names(
     candidate: tuple[object, str], settings: tuple[str, ...], site: str | None, tmp_path: Path
 ) -> None:
     model, text = candidate
-    result = compare(*model.write(tmp_path, text), *settings, sites="all")  # type: ignore[attr-defined]
+    result = inside(*model.write(tmp_path, text), *settings, sites="all")  # type: ignore[attr-defined]
     assert origin(result) == ("pass" if site is None else "fail", site), result.reason
     layers = {f"blocks.{i}{at}" for i in range(3) for at in ("", ".norm")}
     assert layers <= modules(result)
@@ -208,7 +208,7 @@ def test_a_mask_pairs_the_rows_under_the_name_that_a_port_gives_it(tmp_path: Pat
     paths = nnx_port.write(tmp_path, edited(nnx_port.PORT, *changes, renamed))
     named = ("def forward(self, x, keep):", "def forward(self, x, attention_mask):\n        keep = attention_mask")
     (tmp_path / "model.py").write_text(edited(nnx_port.REFERENCE, named))
-    result = compare(*paths, "attention.mask=exact")
+    result = inside(*paths, "attention.mask=exact")
     assert result.verdict == "pass", result.reason
     assert {"blocks.0", "blocks.2"} <= modules(result)
 
@@ -216,7 +216,7 @@ def test_a_mask_pairs_the_rows_under_the_name_that_a_port_gives_it(tmp_path: Pat
 def test_modules_below_one_that_is_called_by_other_methods_are_observed(tmp_path: Path) -> None:
     other = ("def __call__(self, x: jax.Array, keep", "def run(self, x: jax.Array, keep")
     text = edited(nnx_port.PORT, other, ("layer(x, keep)", "layer.run(x, keep)"), ("epsilon=1e-5", "epsilon=1e-2"))
-    result = compare(*nnx_port.write(tmp_path, text), "attention.mask=exact", sites="all")
+    result = inside(*nnx_port.write(tmp_path, text), "attention.mask=exact", sites="all")
     assert origin(result) == ("fail", "blocks.0.norm:out")
 
 
@@ -233,7 +233,7 @@ def test_a_call_of_a_base_s_is_none_of_its_own(tmp_path: Path) -> None:
     text = edited(
         nnx_port.PORT, ("class Net(", SUPER), ("Block(width, rngs) for _", "(Wide if i else Block)(width, rngs) for i")
     )
-    result = compare(*nnx_port.write(tmp_path, text), "attention.mask=exact", sites="all")
+    result = inside(*nnx_port.write(tmp_path, text), "attention.mask=exact", sites="all")
     assert result.verdict == "pass", result.reason
     assert "of the reference, 0 of the candidate" in result.notes[0].text
 
@@ -263,7 +263,7 @@ def test_modules_below_a_top_one_that_is_never_called_are_observed(tmp_path: Pat
         ('.replace("layers"', '.removeprefix("net.").replace("layers"'),
         ('{r"layers', '{r"net\\.(patch|text|out)": r"\\1", r"net\\.layers'),
     )
-    result = compare(*nnx_port.write(tmp_path, text), "attention.mask=exact", sites="all")
+    result = inside(*nnx_port.write(tmp_path, text), "attention.mask=exact", sites="all")
     assert origin(result) == ("fail", "blocks.0.norm:out")
 
 
@@ -288,7 +288,7 @@ def test_a_fault_of_a_block_that_gives_a_carry_is_one_difference(tmp_path: Path)
 
 
 def test_port_that_agrees_says_what_was_compared(tmp_path: Path) -> None:
-    result = compare(*write(tmp_path))
+    result = inside(*write(tmp_path))
     note, attention = result.notes
     assert attention.text == "attention of the reference: torch's own, 1 call each at blocks.0 to blocks.1 (2 modules)"
     assert (result.verdict, note.text.partition(";")[0]) == ("pass", "4 of the reference's 7 modules were compared")
@@ -299,7 +299,7 @@ def test_port_that_agrees_says_what_was_compared(tmp_path: Path) -> None:
 
 
 def test_reference_alone_is_compiled_by_torchax(tmp_path: Path) -> None:
-    result = compare(write(tmp_path)[0], None)
+    result = inside(write(tmp_path)[0], None)
     assert result.verdict == "pass"
     assert "blocks.1" in modules(result)
 
@@ -498,7 +498,7 @@ def test_a_port_in_training_mode_runs_as_it_is(tmp_path: Path) -> None:
             "self.net = TinyDiT(); self.net.out = torch.nn.Sequential(self.net.out, torch.nn.Dropout(0.1))",
         ),
     )
-    result = compare(*write(tmp_path, text))
+    result = inside(*write(tmp_path, text))
     assert result.verdict == "fail", result.reason
     (said,) = [check.detail for check in result.preflight if check.check == "training mode"]
     assert "net.out.1 drops values at random: call its .eval()" in said
@@ -606,7 +606,7 @@ CACHE_PORT = edited(
 def with_cache(folder: Path, ours: str, theirs: str, port: str = CACHE_PORT) -> Result:
     (folder / "model.py").write_text(CACHE_REFERENCE.replace("CACHE", ours))
     (folder / "port.py").write_text(port.replace("CACHE", theirs))
-    return compare(f"{folder / 'model.py'}:reference", f"{folder / 'port.py'}:build", steps=3)
+    return inside(f"{folder / 'model.py'}:reference", f"{folder / 'port.py'}:build", steps=3)
 
 
 def test_feature_cache_of_both_sides_skips_at_the_same_steps(tmp_path: Path) -> None:

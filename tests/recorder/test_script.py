@@ -195,8 +195,8 @@ ONLY = "it takes only --inputs, --sites, --values, --floors and --overwrite"
 @pytest.mark.parametrize(
     ("text", "words", "message"),
     [
-        ("import sys; sys.exit(0)", ["--script", "script.py"], "called no diffusers pipeline"),
-        ("print(1)", ["--script", "script.py", "--overwrite", "x"], "called no diffusers pipeline"),
+        ("import sys; sys.exit(0)", ["--script", "script.py", "--floors", "none"], "called no diffusers pipeline"),
+        ("print(1)", ["--script", "script.py", "--floors", "none", "--overwrite", "x"], "called no diffusers pipeline"),
         ("", ["--script", "nowhere.py"], "there is no file"),
         ("print(1)", ["--script", "script.py", "--inputs", "nowhere"], "there is no golden here"),
         ("print(1)", ["--script", "script.py", "--inputs", "g", "--floors", "v6e"], "is of the reference"),

@@ -154,12 +154,15 @@ class Installations:
                 continue
             for name, x in list(vars(module).items()):
                 # Not `isinstance`, which asks some objects what they are: they warn.
-                if type(x).__name__ in _FUNCTIONS and self._is_own(x):
-                    yield f"{path}.{name}", (module, name, x)
-                elif issubclass(type(x), type) and vars(x).get("__module__") == path:
-                    own = [(n, f) for n, f in vars(x).items() if isinstance(f, FunctionType) and self._is_own(f)]
-                    yield from ((f"{path}.{name}.{n}", (x, n, f)) for n, f in own)
-                elif issubclass(type(x), type):
+                kind = type(x)
+                if kind.__name__ in _FUNCTIONS:
+                    if self._is_own(x):
+                        yield f"{path}.{name}", (module, name, x)
+                elif issubclass(kind, type) and vars(x).get("__module__") == path:
+                    for n, f in list(vars(x).items()):
+                        if type(f) is FunctionType and self._is_own(f):
+                            yield f"{path}.{name}.{n}", (x, n, f)
+                elif issubclass(kind, type):
                     if id(x) not in known:
                         known[id(x)] = self._of_class(x)
                     yield from ((f"{path}.{name}", held) for held in known[id(x)])
@@ -186,10 +189,13 @@ class Installations:
     def _is_own(self, function: Any) -> bool:
         """Whether it is of the port's files, or a decorated or partial one of them."""
         while type(function).__name__ in _FUNCTIONS:
+            if isinstance(function, functools.partial):
+                function = function.func
+                continue
             code = getattr(function, "__code__", None)
             if code is not None and self._lies_here(code.co_filename):
                 return not of_library(function)
-            function = function.func if isinstance(function, functools.partial) else vars(function).get("__wrapped__")
+            function = getattr(function, "__wrapped__", None)
         return False
 
     def _lies_here(self, file: str) -> bool:
