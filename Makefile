@@ -47,6 +47,8 @@ test test-all: export PYTHONDONTWRITEBYTECODE :=
 test: install
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
+# And each program as XLA makes it, where the tests of every change have it compiled fast.
+test-all: export XLA_FLAGS := --xla_llvm_disable_expensive_passes=true
 test-all: install
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "slow or not slow" --timeout 600
 

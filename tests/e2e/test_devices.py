@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli import Ran, cli
+from tests.support.cli import cli
 from tests.support.fake_device import announce
 from tests.support.models import checkpoint
 
@@ -32,23 +32,19 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return announce(tmp_path_factory.mktemp("packages"))
 
 
-def run(device: Path, *words: str) -> Ran:
-    """`parity run`, where a package has brought the device."""
-    paths = f"{device}{os.pathsep}{Path(__file__).parents[2]}"
-    command = [sys.executable, "-m", "parity", "run", "--format", "json", "-m", str(checkpoint("wan")), *words]
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False)
-    return Ran(done.returncode, done.stdout, done.stderr)
-
-
+@pytest.mark.slow
 def test_a_device_without_float64_is_compared_whole(device: Path) -> None:
-    done = run(device, "-c", "device=fake", "--sites", "all", "--checks", "logic")
-    assert done.code == 0, done.err
-    sites = done.json["sites"]
-    assert len(sites) > 100
-    assert {site["verdict"] for site in sites} <= {"pass", "ignored"}
-    assert all(site["floor"] is not None for site in sites if site["verdict"] == "pass")
-    differing = {d["setting"]: d["candidate"] for d in done.json["differing_settings"]}
-    assert differing == {"device": "fake"}
+    """By the command, where a package has brought the device."""
+    paths = f"{device}{os.pathsep}{Path(__file__).parents[2]}"
+    words = ["-m", str(checkpoint("wan")), "-c", "device=fake", "--sites", "all", "--checks", "logic"]
+    command = [sys.executable, "-m", "parity", "run", "--format", "json", *words]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert len(told["sites"]) > 100
+    assert {site["verdict"] for site in told["sites"]} <= {"pass", "ignored"}
+    assert all(site["floor"] is not None for site in told["sites"] if site["verdict"] == "pass")
+    assert {d["setting"]: d["candidate"] for d in told["differing_settings"]} == {"device": "fake"}
 
 
 SEVERAL = """
@@ -77,6 +73,7 @@ print(json.dumps(said), file=open(sys.argv[3], "w"))
 """Comparisons in one process, which has loaded the device as torch does: each in its own would import all anew."""
 
 CASES = {
+    "a candidate": ([], ["device=fake"], False, ""),
     "a fault": ([], ["device=fake"], False, "aten::gelu"),
     "a port": ([], [], True, ""),
     "no such device": ([], ["device=nonsense"], False, ""),
@@ -100,6 +97,7 @@ def said(device: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tu
 @pytest.mark.parametrize(
     ("name", "verdict", "at"),
     [
+        ("a candidate", "pass", ("None",)),
         ("a fault", "fail", (".act_1:out",)),
         ("a port", "pass", ("None",)),
         ("no such device", "refused", ("'device=nonsense': torch has no such device here",)),

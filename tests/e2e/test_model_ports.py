@@ -69,7 +69,7 @@ COMPILED = """
         (TABLE, "0.0", "transformer_blocks.0.attn1.attention:out", "the port's own function kernel (port.py:13)"),
         pytest.param(OVERRIDE, "0.0", "transformer_blocks.0.attn1.attention:out", "kernel", marks=pytest.mark.slow),
         pytest.param(TABLE + COMPILED, "1.0", None, "the port's own function kernel", marks=pytest.mark.slow),
-        ("pass", "1.0", None, "torchax's own"),
+        pytest.param("pass", "1.0", None, "torchax's own", marks=pytest.mark.slow),
     ],
     ids=["zeros", "zeros by override", "right, compiled", "none"],
 )  # fmt: skip

@@ -110,7 +110,7 @@ ROWS = (
     # changes that are harmless
     Row(NANO, "attention.kernel=splash", harmless="attention.kernel", slow=True),
     Row(NANO, "attention.mask=zero_kv_rescaled", harmless="attention.mask", slow=True),
-    Row(NANO, "text.reorder=concatenate", harmless="text.reorder"),
+    Row(NANO, "text.reorder=concatenate", harmless="text.reorder", slow=True),
     Row(NANO, "vision_states=none", harmless="vision_states", slow=True),
     Row("wan", fault=split_sums("blocks.1.ffn.net.2")),
     Row("mochi", "jit=false", slow=True),

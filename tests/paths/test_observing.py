@@ -23,7 +23,7 @@ ALONE, BATCHED, SHARDED = "dp=1,sp=1,tp=1", "dp=2,sp=1,tp=1", "dp=2,sp=2,tp=2"
     # Compiled, each choice is another program. Eager JAX compiles every operation of each shape: one block, once.
     [
         ("torch", "float32", "all"),
-        ("torchax", "float32", "blocks"),
+        pytest.param("torchax", "float32", "blocks", marks=pytest.mark.slow),
         pytest.param("torch", "bfloat16", "all", marks=pytest.mark.slow),
         pytest.param("torchax", "float32", "all", marks=pytest.mark.slow),
         pytest.param("torchax", "bfloat16", "all", marks=pytest.mark.slow),

@@ -21,7 +21,7 @@ from typing import NoReturn
 
 from parity.paths.worker import process
 
-_PROGRAM = "import sys; sys.path.append({!r}); from tests.support.nursery import serve; serve(sys.argv[-1], {})"
+_PROGRAM = "import sys; sys.path.append({!r}); from tests.support.nursery import serve; serve({}, {})"
 _LAZY = (
     "diffusers.models.autoencoders", "diffusers.models.transformers", "diffusers.pipelines.pipeline_utils",
     "diffusers.schedulers", "transformers.modeling_utils", "transformers.models.auto.modeling_auto",
@@ -33,24 +33,26 @@ _LAZY = (
 def warm() -> None:
     """Have the workers of this interpreter forked from now on."""
     for role in ("reference", "candidate"):
-        process.LAUNCHERS[role] = functools.partial(_fork, functools.cache(functools.partial(_start, role)))
+        process.LAUNCHERS[role] = functools.partial(_fork, role)
 
 
-def _start(role: str) -> socket.socket:
-    """The process that workers of a role are forked from."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    program = _PROGRAM.format(str(Path(__file__).parents[2]), theirs.fileno())
-    command = [sys.executable, "-P", "-c", program, role]
-    subprocess.Popen(command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL)
-    theirs.close()
-    return ours
+@functools.cache
+def _started() -> dict[str, socket.socket]:
+    """Role -> what asks the process that its workers are forked from: of references one without torchax."""
+    (reference, first), (candidate, second) = (socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in "ab")
+    descriptors = first.fileno(), second.fileno()
+    command = [sys.executable, "-P", "-c", _PROGRAM.format(str(Path(__file__).parents[2]), *descriptors)]
+    subprocess.Popen(command, pass_fds=descriptors, stdin=subprocess.DEVNULL)
+    first.close()
+    second.close()
+    return {"reference": reference, "candidate": candidate}
 
 
-def _fork(started: functools._lru_cache_wrapper[socket.socket], read: int, write: int, output: int) -> Forked:
+def _fork(role: str, read: int, write: int, output: int) -> Forked:
     """A worker that answers over these descriptors and prints to `output`."""
     told, tells = os.pipe()
     request = json.dumps({"cwd": os.getcwd(), "env": dict(os.environ)}).encode()
-    socket.send_fds(started(), [request], [read, write, output, tells])
+    socket.send_fds(_started()[role], [request], [read, write, output, tells])
     os.close(tells)
     return Forked(told)
 
@@ -77,18 +79,21 @@ class Forked:
         return self.code
 
 
-def serve(role: str, descriptor: int) -> NoReturn:
-    """Import, then fork until the other end closes the socket."""
+def serve(reference: int, candidate: int) -> NoReturn:
+    """Import, then fork until the other end closes the socket: one process for each role."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who keep a worker
-    requests = socket.socket(fileno=descriptor)
     from parity.paths.worker import serve as worker
 
     worker.load()
-    if role == "candidate":
-        worker.load_torchax()
     for name in _LAZY:
         importlib.import_module(name)
+    ours, other = reference, candidate
+    if os.fork() == 0:
+        ours, other = candidate, reference
+        worker.load_torchax()
+    os.close(other)
+    requests = socket.socket(fileno=ours)
     while True:
         data, opened, _, _ = socket.recv_fds(requests, 1 << 20, 4)
         if not data:
