@@ -18,8 +18,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Nothing here computes for long, and compiling is most of what a fresh clone pays: a third of it without optimisations
 # and with XLA's plain kernels in place of its fused ones, which are made through MLIR.
-FAST = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
-os.environ.setdefault("XLA_FLAGS", FAST)
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false",
+)
 
 from tests.support.nursery import warm
 

@@ -48,7 +48,7 @@ WAVE = PORT.replace(
     'tap("time", linear(w, "time", inputs["timestep"][:, None]))',
     'tap("wave", jax.lax.map(jnp.sin, 4000.0 * tap("time", linear(w, "time", inputs["timestep"][:, None]))[0])[None])',
 )
-"""In a loop, so that it is computed once: XLA's CPU compiler makes it anew in each fusion, not always to the same bits."""
+"""In a loop, so that it is computed once: XLA on a CPU makes it anew in each fusion, not always to the same bits."""
 QKV = 'linear(w, name + ".qkv", h)'
 PROJ = 'tap(name + ".proj", linear(w, name + ".proj", h))'
 
