@@ -105,6 +105,8 @@ def _exactly(x: np.ndarray, y: np.ndarray) -> Iterator[str]:
         yield from (words for words, make in TRANSFORMS.items() if _alike(make(x), y))
     if zero := _zero_rows(x, y):
         yield zero
+    if clipped := _clipped(x, y):
+        yield clipped
 
 
 def _about(x: np.ndarray, y: np.ndarray) -> Iterator[str]:
@@ -227,6 +229,16 @@ def _zero_rows(x: np.ndarray, y: np.ndarray) -> str:
     if not zero.any() or not _alike(rows[~zero], others[~zero]):
         return ""
     return f"with {int(zero.sum())} of its {len(zero)} rows zero"
+
+
+def _clipped(x: np.ndarray, y: np.ndarray) -> str:
+    """Values beyond a bound set to it, where all others agree; one alone shows no bound."""
+    bounds = ("at least", y.min(), x < y.min()), ("at most", y.max(), x > y.max())
+    ends = [f"{end} {bound:.5g}" for end, bound, beyond in bounds if beyond.sum() > 1]
+    within = x[(x > y.min()) & (x < y.max())]
+    if not ends or not within.size or not _alike(np.clip(x, y.min(), y.max()), y):
+        return ""
+    return f"clipped to {' and '.join(ends)}"
 
 
 def _alike(x: np.ndarray, y: np.ndarray) -> bool:

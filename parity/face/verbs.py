@@ -21,7 +21,7 @@ from parity.golden.rename import NONE, load_rename
 from parity.paths.worker.extras import check_extras
 from parity.paths.worker.process import Workers
 from parity.report.comparison import Comparison, card, context
-from parity.report.document import lines
+from parity.report.document import Facts, lines
 from parity.report.formats import render as rendered
 from parity.report.output import silent
 from parity.runs.request import Checks, Isolation
@@ -49,8 +49,11 @@ class Result(compared.Result):
 
     @property
     def card(self) -> str:
-        """The verdict, the first divergence, the likeliest cause and what they rest on, one fact a line."""
-        return "\n".join(line for section in (card(self), context(self)) for line in lines(section))
+        """The verdict, the first divergence, the causes and what they rest on, one fact a line."""
+        told = context(self)
+        labels = {label for label, _ in told.rows}  # of a cause it says all that the card says
+        first = Facts(tuple(row for row in card(self).rows if row[0] not in labels))
+        return "\n".join(line for section in (first, told) for line in lines(section))
 
     def metrics(self) -> dict[str, float]:
         """Numbers for an experiment tracker, `wandb.log(result.metrics())`; what was not measured is left out.
