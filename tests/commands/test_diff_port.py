@@ -84,6 +84,7 @@ def act(repository: Path, tmp_path: Path) -> Act:
     return run
 
 
+@pytest.mark.slow
 def test_the_action_passes_a_port_and_writes_what_it_says(act: Act, tmp_path: Path) -> None:
     args = "--reference-port model.py:reference --out kept\n"
     ran = act(port="port.py:build", golden="golden", args=args, packages="flax -r needs.txt", comment_token="t")

@@ -42,7 +42,8 @@ def test_a_script_records_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         pytest.param("tiny-cogvideox-1.0", "#     transformer_blocks.N.attn1.to_q", marks=pytest.mark.slow),
         pytest.param("tiny-hunyuan-video-1.5", "model = traceable(model)", marks=pytest.mark.slow),
         ("ltx", 'case.folder / "transformer"'),
-        ("wan", 'load_part(case.folder, "transformer", torch_dtype=dtype)'),  # a config alone: its weights are drawn
+        # A config alone: its weights are drawn.
+        pytest.param("wan", 'load_part(case.folder, "transformer", torch_dtype=dtype)', marks=pytest.mark.slow),
     ],
 )
 def test_class_arguments_and_modules_of_a_model_are_filled_in(model: str, said: str, tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ LINEN_FAULT = (
     [
         (PORT, None),
         (edited(PORT, (QKV, f'{QKV} * (1.01 if name == "layers.1" else 1)')), "blocks.1.qkv:out"),
-        (JITTED, None),
+        pytest.param(JITTED, None, marks=pytest.mark.slow),
         (edited(TORCH, ("FACTOR", "1.0"), ("RUNS", "torch")), None),
         (edited(TORCH, ("FACTOR", "1.01"), ("RUNS", "torch")), "blocks.1.proj:out"),
         (WRITES, "loop:latents.after"),
@@ -146,7 +146,7 @@ def test_port_verdict(text: str, site: str | None, tmp_path: Path) -> None:
     [
         ((nnx_port, nnx_port.PORT), ("attention.mask=exact",), None),
         ((nnx_port, nnx_port.PORT), (), "blocks.0:in.keep"),
-        ((linen_port, linen_port.PORT), (), None),
+        pytest.param((linen_port, linen_port.PORT), (), None, marks=pytest.mark.slow),
         ((linen_port, edited(linen_port.PORT, LINEN_FAULT)), (), "blocks.1.lin:out"),
     ],
     ids=["nnx", "nnx without its mask", "linen", "linen fault"],
@@ -394,7 +394,7 @@ WRONG = "block.compile(backend=lambda gm, given: lambda *a: tuple(1.01 * x for x
 @pytest.mark.parametrize(
     ("patch", "verdict", "first"),
     [
-        (RIGHT, "pass", ""),
+        pytest.param(RIGHT, "pass", "", marks=pytest.mark.slow),
         (f"block.proj.register_forward_hook(lambda m, i, y: 1.01 * y); {RIGHT}", "fail", "blocks.1.proj:out"),
         (WRONG, "fail", "loop:noise_pred"),
     ],
@@ -805,7 +805,7 @@ def build(case):
     [
         ("1.0", "1.1", "(1.1 if i == 1 else 1)", "1.0", ["blocks.*.b", "blocks.1.c"]),
         ("1.1", "1.0", "1.1", "1.0", ["time", "blocks.*.c"]),
-        ("1.0", "1.0", "1.0", "1.1", ["blocks.*"]),
+        pytest.param("1.0", "1.0", "1.0", "1.1", ["blocks.*"], marks=pytest.mark.slow),
         ("1.0", "1.0", "1.0", "1.0", []),
     ],
 )

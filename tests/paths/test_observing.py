@@ -57,6 +57,7 @@ def test_records_of_jit_and_eager_have_the_same_keys() -> None:
         ), key
 
 
+@pytest.mark.slow
 def test_torch_and_torchax_blocks_are_named_alike() -> None:
     reference, candidate = (once(shared(backend, "dtype=float32"), "blocks") for backend in ("torch", "torchax"))
     assert set(reference) == set(candidate)

@@ -297,7 +297,13 @@ KINDS = {
 }
 
 
-@pytest.fixture(scope="module", params=KINDS)
+SLOW = {"plain guidance", "a filter between steps", "draws of torch's own", "memory of a half step", "prepared image"}
+"""Kinds of which another has most."""
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(kind, marks=[pytest.mark.slow] * (kind in SLOW)) for kind in KINDS]
+)
 def reference(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Script, Path]:
     """A script and its recording, which changes no bit of it, nor what is drawn next."""
     script, where = KINDS[request.param](), tmp_path_factory.mktemp("floors") / "gpu"
