@@ -88,3 +88,21 @@ def test_type_as_is_a_cast_that_can_be_undone() -> None:
         cast_ = wide.type_as(narrow)
         assert [x.float().dtype for x in (cast_, wide)] == [torch.float32] * 2
         assert (cast_.dtype, wide.dtype) == (torch.bfloat16, torch.float32)
+
+
+def attended(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Attention whose queries and keys are normed and rotated in place, as CogView4's are."""
+    q, k = (F.layer_norm((x @ w).unflatten(2, (2, 16)).transpose(1, 2), (16,)) for w in weights)
+    for each in (q, k):
+        part = each[:, :, 16:]
+        each[:, :, 16:] = 0.3 * part + 0.7 * torch.cat([-part[..., 8:], part[..., :8]], -1)
+    return F.scaled_dot_product_attention(q, k, x.unflatten(2, (2, 16)).transpose(1, 2))
+
+
+def test_what_is_rotated_in_place_is_read_as_it_was() -> None:
+    """XLA on a CPU writes into the tensor that it still reads."""
+    torch.manual_seed(0)
+    given, env = (torch.randn(1, 40, 32), torch.randn(2, 32, 32) / 6), torchax.default_env()
+    with env, mended(env):
+        found = interop.jax_jit(attended)(*interop.torch_view([jnp.asarray(x.numpy()) for x in given]))
+    torch.testing.assert_close(torch.from_numpy(np.array(found.jax())), attended(*given))

@@ -2,7 +2,9 @@
 
 Attention: torchax's scaled_dot_product_attention gives NaN in a row without any key (0/0 in the softmax), and
 HunyuanVideo-1.5's text refiner has such rows for every padded token. Here such a row gives 0, as in torch. The override
-is torchax's own mechanism, the one by which ports install their kernels.
+is torchax's own mechanism, the one by which ports install their kernels. Query, key and value are pinned in it: XLA on
+a CPU (jaxlib 0.10.2) writes a rotated part into the tensor that it still reads, `q.at[:, n:].set(rotated(q[:, n:]))`,
+as CogView4 and CogVideoX rotate, and what reads it gets other numbers unless something observes it too.
 
 Views: torchax (0.0.14) keeps a slice as a view, and some of its operators read the field in which its tensors hold
 their array: `'View' object has no attribute '_elem'`. Here a view has it too: the array that the view stands for. What
@@ -65,7 +67,7 @@ def _sdpa(
     enable_gqa: bool = False,
     **ignored: Any,
 ) -> Any:
-    q, k, v = query.jax(), key.jax(), value.jax()
+    q, k, v = jax.lax.optimization_barrier((query.jax(), key.jax(), value.jax()))
     if enable_gqa and k.shape[1] != q.shape[1]:
         k, v = (jnp.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
     mask = None if attn_mask is None else attn_mask.jax()
