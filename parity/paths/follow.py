@@ -30,6 +30,7 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from torch.utils._pytree import tree_map
 
 from parity.floors import L2_LIMIT
 from parity.hooks.methods import replaced
@@ -463,7 +464,15 @@ class _Run:
 
 
 def _swapped(value: Any, changed: Mapping[int, torch.Tensor]) -> Any:
-    return mapped(lambda x: changed.get(id(x), x), value)
+    """What holds a changed tensor is made anew; all else stays the object that it is, to which a module may write."""
+
+    def stays(x: Any) -> bool:
+        return not any(id(leaf) in changed for _, leaf in leaves(x))
+
+    def one(x: Any) -> Any:
+        return x if stays(x) else mapped(lambda tensor: changed[id(tensor)], x)
+
+    return tree_map(one, value, is_leaf=stays)
 
 
 def _part_name(name: str, part: Part) -> str:

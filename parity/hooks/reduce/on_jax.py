@@ -37,6 +37,7 @@ import numpy as np
 import torch
 from jax import lax
 from jax.experimental import multihost_utils
+from jax.sharding import PartitionSpec
 
 from parity.hooks.reduce.on_torch import to_records, widen16
 from parity.hooks.sites import WHOLE
@@ -286,7 +287,7 @@ class BatchingReducer:
             found = self._in_place(self.large, Item(x, 0, 1) if item is None else item, rows)
             if found is not None:
                 return found
-        return reduce(self._apart(a))
+        return _in_auto(reduce, self._apart(a))
 
     def _in_place(self, large: Large, item: Item, rows: slice) -> Reductions | None:
         """The item's reductions; those of the other items are kept for the branches that come next."""
@@ -318,9 +319,18 @@ class BatchingReducer:
     def finish(self) -> list[Any]:
         """The reductions of each group, a leading axis over its members; of a tensor reduced alone without it."""
         return [
-            self.alone[i] if i in self.alone else _together(jnp.stack(members))
+            self.alone[i] if i in self.alone else _in_auto(lambda *each: _together(jnp.stack(each)), *members)
             for i, members in enumerate(self.members)
         ]
+
+
+def _in_auto(function: Callable[..., Reductions], *arrays: jax.Array) -> Reductions:
+    """What a function gives, with all shardings inside left to XLA: over a mesh of Explicit axes JAX asks for each."""
+    explicit = jax.sharding.AxisType.Explicit
+    if not any(explicit in jax.typeof(x).sharding.mesh.axis_types for x in arrays):
+        return function(*arrays)
+    found: Reductions = jax.sharding.auto_axes(function, out_sharding=PartitionSpec())(*arrays)
+    return found
 
 
 def _together(x: jax.Array) -> dict[str, jax.Array]:
