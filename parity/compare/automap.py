@@ -105,7 +105,9 @@ def _modules(records: Iterable[Record]) -> dict[str, _Module]:
     found = {}
     for name, held in outputs.items():
         own = tuple(sorted(held, key=lambda r: r.key))
-        signature = tuple((r.key.branch, r.key.call, r.key.port, r.rows, r.frame) for r in own)
+        alone = len({r.key.port.partition("@")[0] for r in own}) == 1  # of a block that a scan calls, beside None
+        ports = ("out" if alone else r.key.port for r in own)
+        signature = tuple((r.key.branch, r.key.call, port, r.rows, r.frame) for r, port in zip(own, ports, strict=True))
         found[name] = _Module(name, signature, own, tuple(inputs[name]))
     return found
 

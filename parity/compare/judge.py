@@ -203,14 +203,24 @@ def _is_wide(d: SiteDiff) -> bool:
     return d.distance.floor < math.inf and d.distance.rel_l2 > L2_LIMIT * WIDEST
 
 
+SHOWN = 0.1
+"""How far a module's output is at least, of how far its input is, where that is one thing on both sides."""
+
+
 def _tell_apart(sites: Sites) -> None:
-    """A pair under two names can only agree: what differs may be two things, and so may an output of which the model's
-    own output shows nothing."""
+    """A pair under two names may be two things, and then can only agree: an output, where the model's own output shows
+    nothing of it, and an input, where its module's shows far less: one side applies an activation before a projection,
+    the other in it."""
     predicted = {d.key.branch: d for d in picked(sites, which=is_prediction)}
+    outputs = (sites[i] for i in sites.where(beyond=True, which=lambda d: not d.key.is_input))
+    made = {call_of(d.key): d.distance.rel_l2 for d in outputs}
     for i in sites.where(beyond=True, which=_is_renamed):
         d = sites[i]
         if d.verdict != "ignored":
-            output = None if d.key.is_input else predicted.get(d.key.branch)
-            if output is None or not beyond(output):
+            output = predicted.get(d.key.branch)
+            shown = output is not None and beyond(output)
+            if d.key.is_input:
+                shown = made.get(call_of(d.key), 0.0) >= SHOWN * d.distance.rel_l2
+            if not shown:
                 note = f"{d.called} in the candidate, which may be another thing"
                 sites[i] = replace(d, verdict="not compared", note=note)

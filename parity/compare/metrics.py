@@ -231,7 +231,9 @@ def _of_one_number(a: Record, b: Record, floor: Floor | None) -> Distance | None
     m, n = a.moments, b.moments
     if not a.key.is_input or is_contract(a.key) or m is None or n is None or a.nonfinite or b.nonfinite:
         return None
-    if min(m.count, n.count) != 1:
+    one, many = sorted((m, n), key=lambda moments: moments.count)
+    made_of_it = many.min != many.max and 2 * abs(many.mean - one.mean) > abs(one.mean)  # its sinusoids, perhaps
+    if one.count != 1 or (a.key.module and made_of_it):
         return None
     far, mean = max(abs(m.min - n.min), abs(m.max - n.max)), math.sqrt(m.count)
     return distance(far, m.l2 / mean, NAN if floor is None else floor.l2 / mean)

@@ -9,7 +9,7 @@ went in. Of one call of a module, the inputs whose name the other side does not 
 one tensor of them and the two line up, they are paired, under the reference's name. Outputs are where each side has one
 tensor in all. Several on a side are not paired, nor are masks, which have forms of their own, nor what the model itself
 is given and returns: a port's call may convert both. What is paired so may still be two things: one implementation
-applies an activation before a projection, the other in it. So such a pair can only agree (`parity.compare.judge`). A
+applies an activation before a projection, the other in it. `parity.compare.judge` says when such a pair differs. A
 block of two streams may give them back in another order (text first in diffusers' Flux). Where outputs of one name do
 not line up, and each of one side does with exactly one of the other, they are paired so.
 
@@ -77,7 +77,10 @@ def align(reference: Sequence[Record], candidate: Sequence[Record], lone: Callab
 
 
 def _absent(pair: Pair) -> bool:
-    """Whether one side has nothing and the other None, or a scalar argument the other's code does not take."""
+    """Whether one side has nothing and the other None, or a scalar argument the other's code does not take, or what is
+    returned is only asked for in another form."""
+    if pair.key.port == "in.return_dict":
+        return True
     held = [r for r in (pair.reference, pair.candidate) if r is not None]
     return len(held) == 1 and held[0].kind in ("none", "scalar")
 

@@ -59,6 +59,12 @@ def test_modules_and_ports_find_their_names(far: float, names: dict[str, str]) -
     assert bool(propose(reference, candidate).rename) is bool(names)
 
 
+def test_a_module_that_gives_its_output_beside_none_is_found() -> None:
+    """As a block or a layer that a scan calls."""
+    theirs = StepRecords(0, (tensor("c:out.0", X), tensor("d:out.0", Y)))
+    assert propose(of(a=X, b=Y), theirs).pairs == {"c": "a", "d": "b"}
+
+
 def test_a_container_is_distinguished_from_its_last_child_by_its_inputs() -> None:
     sites = {"net:in.x": X, "net.0:in.x": X, "net.0:out": Y, "net.1:in.x": Y, "net.1:out": Z, "net:out": Z}
     ours, theirs = (

@@ -427,6 +427,14 @@ def test_any_two_records_are_judged(ours: Record | None, theirs: Record | None, 
     assert f"cond/{site}" not in found or found[f"cond/{site}"].note == note
 
 
+def test_what_is_made_of_a_number_is_no_number_for_each_token() -> None:
+    """A port computes the sinusoids in front of a module that does so itself in the reference."""
+    walk = walk_of({"z:in.x": 0.5, "z:out": 0.5})
+    walk.pair(tensor("a:in.t", TIMES[:1]), tensor("a:in.t", np.cos(TIMES * np.arange(48, dtype=np.float32))[None]))
+    found = walk.judge(Judge(port=True))["cond/a:in.t"]
+    assert (found.verdict, found.note) == ("not compared", "shape [1] against [1, 48]")
+
+
 @pytest.mark.parametrize("bad", [NAN, INF])
 def test_a_candidates_nan_is_born_at_its_first_producer(bad: float) -> None:
     walk = walk_of({"a:out": 0.5})

@@ -160,7 +160,7 @@ def test_flax_port_is_observed_by_its_own_names(
     layers = {f"blocks.{i}{at}" for i in range(3) for at in ("", ".norm")}
     assert layers <= modules(result)
     if model is nnx_port:  # in torch's names and layout
-        assert check(result, "weights").detail == "24 equal; 1 parameters on one side only: 'drop.rngs.count.value'"
+        assert check(result, "weights").detail == "24 equal; 1 parameters on one side only: 'drop.rngs.count'"
     if model is linen_port and site is not None:
         assert "inputs match (in.inputs in the candidate), output differs" in result.reason
 
@@ -833,6 +833,46 @@ def test_prediction_is_taken_from_what_a_model_returns(returned: str, tmp_path: 
     """As Flax models do: a tuple, or a dict with `return_dict=True`."""
     made = returned.replace("OUT", OUT.removeprefix("return "))
     assert inside(*write(tmp_path, edited(PORT, (OUT, f"return {made}")))).verdict == "pass"
+
+
+SOUND = """
+import jax.numpy as jnp
+import torch
+
+from parity.port import Port, tap
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.video, self.sound = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+
+    def forward(self, hidden_states):
+        return self.video(hidden_states), self.sound(hidden_states)
+
+
+def reference(case):
+    return Port(module=Net(), inputs={"hidden_states": torch.linspace(-1, 1, 96).reshape(1, 12, 8)})
+
+
+def forward(w, inputs):
+    x = inputs["hidden_states"]
+    video, sound = (tap(n, x @ w[f"{n}.weight"].T + w[f"{n}.bias"]) for n in ("video", "sound"))
+    return tap("", {"sample": video, "audio_sample": sound[:, ::STEP]})
+
+
+def build(case):
+    return Port(call=forward, weights={k: jnp.asarray(v.numpy()) for k, v in Net().state_dict().items()})
+"""
+
+
+@pytest.mark.parametrize(("step", "found"), [("1", ("pass", None)), ("-1", ("fail", ":out.1"))])
+def test_all_that_a_port_returns_in_a_dict_is_compared(step: str, found: object, tmp_path: Path) -> None:
+    """Where the reference returns a tuple."""
+    (tmp_path / "model.py").write_text(SOUND.replace("STEP", step))
+    result = inside(f"{tmp_path / 'model.py'}:reference", f"{tmp_path / 'model.py'}:build")
+    assert origin(result) == found, result.reason
 
 
 # --- ports that misbehave

@@ -7,6 +7,7 @@ import functools
 import html
 import math
 import re
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -284,6 +285,61 @@ def test_what_was_done_to_the_values_is_said(reference: Any, candidate: Callable
     (found,) = result.causes
     assert cause in found.cause
     assert str(result).count(found.cause) == 1
+
+
+class Cached(torch.nn.Module):
+    """Blocks that write to the lists that they are given, as the Wan decoder's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = torch.nn.ModuleList(Caching() for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        cache, at = [x] * 3, [0]
+        for block in self.blocks:
+            x = block(x, cache, at)
+        return x + cache[2]
+
+
+class Caching(torch.nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(8, 8)
+
+    def forward(self, x: torch.Tensor, cache: list[torch.Tensor], at: list[int]) -> torch.Tensor:  # type: ignore[override]
+        cache[at[0]] = x
+        at[0] += 1
+        return x + torch.tanh(super().forward(x))
+
+
+def test_a_reference_may_write_to_the_lists_that_its_modules_are_given() -> None:
+    net, weights = Cached(), {name: jnp.asarray(x.detach().numpy()) for name, x in Cached().named_parameters()}
+
+    def port(x: Any) -> Any:
+        for i, factor in enumerate((0.9, 1.0, 1.1)):
+            name = f"blocks.{i}"
+            given = x = parity.tap(f"{name}:in.x", x)
+            x = parity.tap(name, x + factor * jnp.tanh(x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]))
+        return x + given
+
+    found = parity.compare(net, port, {"x": torch.randn(4, 8, generator=torch.Generator().manual_seed(0))})
+    assert [d.place for d in differences(found)] == ["blocks.*"]
+    assert not [note for note in found.notes if "could not be run" in note.text]
+
+
+def test_a_port_over_a_mesh_of_explicit_axes_is_observed() -> None:
+    explicit = (jax.sharding.AxisType.Explicit,) * 2
+    spec, split = jax.sharding.PartitionSpec("data", "tensor"), jax.sharding.PartitionSpec("data", None)
+
+    def port(input: Any) -> Any:
+        y = parity.tap("first", jnp.dot(input, weight.T, out_sharding=spec))
+        return parity.tap("second", jnp.dot(y, weight.T, out_sharding=split))
+
+    one = torch.nn.Linear(8, 8, bias=False)
+    net = torch.nn.Sequential(OrderedDict(first=one, second=one))
+    with jax.set_mesh(jax.make_mesh((1, 1), ("data", "tensor"), axis_types=explicit)):
+        weight = jnp.asarray(one.weight.detach().numpy())
+        assert parity.compare(net, port, {"input": X[0, :2, :8]}).passed
 
 
 class Turned(torch.nn.Module):

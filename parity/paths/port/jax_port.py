@@ -63,12 +63,12 @@ class JaxPort(TorchaxBackend):
         for path, x in jax.tree_util.tree_leaves_with_path(self.params):
             if not _is_key(x):
                 name, read = jax.tree_util.keystr(path, simple=True, separator="."), functools.partial(on_host, x)
-                module, _, parameter = name.removeprefix("params.").removesuffix(".value").rpartition(".")
-                if module and parameter in ("kernel", "embedding", "scale", "bias", "weight"):  # as torch has them
-                    own = parameter if parameter in ("bias", "scale") else "weight"
-                    name = self.network.parameter(f"{module}.{own}")
-                    read = functools.partial(_channels_first, read) if parameter == "kernel" and x.ndim > 1 else read
-                yield name, str(x.dtype), read
+                module, dot, parameter = name.removeprefix("params.").removesuffix(".value").rpartition(".")
+                own = (
+                    f"{module}{dot}{'weight' if parameter in ('kernel', 'embedding') else parameter}"  # as torch has it
+                )
+                read = functools.partial(_channels_first, read) if parameter == "kernel" and x.ndim > 1 else read
+                yield self.network.parameter(own), str(x.dtype), read
 
     def forward(self, names: tuple[str, ...], rule: RowRule, plan: SitePlan | None) -> Forward:
         forward = super().forward(names, rule, plan)
@@ -154,6 +154,8 @@ class _Heard:
         call = self.calls[path, port]
         self.calls[path, port] += 1
         heads = path.rpartition(".")[2] == ATTENTION  # and no pixels
+        if not path and port == "out" and isinstance(value, Mapping):  # as the reference returns it, a tuple
+            value = tuple(value.values())
         arrays = mapped(_same, value, self._as_it_is if heads else self._given)
         with self.backend.env:
             if self.tap.plan.wants_module(path):
