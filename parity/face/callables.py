@@ -102,8 +102,8 @@ class Callee:
 
     @functools.cached_property
     def holds_16_bits(self) -> bool:
-        """Whether most of what a function of JAX's closes over is of 16 bits, or a Flax NNX module computes in them:
-        nobody casts that."""
+        """Whether most of what a function of JAX's closes over is of 16 bits, or a Flax NNX module that has parameters
+        computes in them: nobody casts that."""
         if self.runs != "jax" or self.invoke is None:
             return False
         import jax
@@ -111,7 +111,8 @@ class Callee:
         from parity.paths.jax.tracing import to_jax  # jax, for a function that has it
 
         if self.port.module is not None:
-            computed = (getattr(x, "dtype", None) for x in objects_of(self.port.module).values())
+            objects = (getattr(x, "__dict__", {}) for x in objects_of(self.port.module).values())
+            computed = [own.get("dtype") for own in objects if any(hasattr(held, "shape") for held in own.values())]
             return any(x in (jax.numpy.bfloat16, jax.numpy.float16, *_NAMES_OF_16_BITS) for x in computed)
         if self.port.weights is not None:
             return False

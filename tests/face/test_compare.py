@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 
@@ -756,6 +757,26 @@ def test_a_function_of_weights_in_16_bits_that_it_holds_is_widened(factor: float
         torch.randn(4, 8).bfloat16(),
     )
     assert result.verdict == verdict, result.reason
+
+
+@pytest.mark.parametrize("whose", ["", "linear"])
+def test_a_dtype_is_of_a_module_that_has_parameters(whose: str) -> None:
+    """A port's top module has one among its arguments, and hands none of it on."""
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Net(nnx.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            self.dtype = jnp.bfloat16
+            self.linear = nnx.Linear(8, 8, use_bias=False, rngs=nnx.Rngs(0), dtype=jnp.bfloat16 if whose else None)
+
+        def __call__(self, input: Any) -> Any:
+            return self.linear(input)
+
+    net, linear = Net(), torch.nn.Linear(8, 8, bias=False)
+    linear.weight.data = torch.from_numpy(np.array(net.linear.kernel[...]).T.copy())
+    result = parity.compare(torch.nn.Sequential(OrderedDict(linear=linear)), net, X)
+    assert any("judged in its own dtype alone" in note.text for note in result.notes) == (whose == "linear")
+    assert whose or result.passed, result.reason
 
 
 @pytest.mark.parametrize("held", ["closed over", "given"])
