@@ -64,11 +64,9 @@ class JaxPort(TorchaxBackend):
             if not _is_key(x):
                 name, read = jax.tree_util.keystr(path, simple=True, separator="."), functools.partial(on_host, x)
                 module, dot, parameter = name.removeprefix("params.").removesuffix(".value").rpartition(".")
-                own = (
-                    f"{module}{dot}{'weight' if parameter in ('kernel', 'embedding') else parameter}"  # as torch has it
-                )
+                own = "weight" if parameter in ("kernel", "embedding") else parameter  # as torch has it
                 read = functools.partial(_channels_first, read) if parameter == "kernel" and x.ndim > 1 else read
-                yield self.network.parameter(own), str(x.dtype), read
+                yield self.network.parameter(f"{module}{dot}{own}"), str(x.dtype), read
 
     def forward(self, names: tuple[str, ...], rule: RowRule, plan: SitePlan | None) -> Forward:
         forward = super().forward(names, rule, plan)
