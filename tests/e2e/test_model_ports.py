@@ -215,7 +215,10 @@ def test_schedule_and_loop_of_a_port_pass_if_they_are_right(tmp_path: Path) -> N
     assert [s.noise_pred.ratio < 3 for s in result.steps] == [True, True]
 
 
-@pytest.mark.parametrize("kind", ["torch.Tensor.tolist", "__import__('jax').numpy.asarray"])
+@pytest.mark.parametrize(
+    "kind",
+    ["torch.Tensor.tolist", "__import__('jax').numpy.asarray", pytest.param("np.asarray", marks=pytest.mark.slow)],
+)
 def test_a_schedule_may_be_of_any_numbers(kind: str, tmp_path: Path) -> None:
     own = (
         f"from types import SimpleNamespace; to = lambda x: {kind}(x); made = (lambda m: SimpleNamespace("
@@ -425,6 +428,10 @@ def by_name(net, x):
     return net(*(x[name] for name in TENSORS), num_frames=x["num_frames"], height=x["height"], width=x["width"])
 
 
+def all_of_them(net, x):
+    return net(**x)
+
+
 def its_own_beside(net, x):
     return net(**x, num_frames=2, height=4, width=6)
 
@@ -435,7 +442,7 @@ def build(case):
 """
 
 
-@pytest.mark.parametrize("call", ["by_name", "its_own_beside"])
+@pytest.mark.parametrize("call", ["by_name", "its_own_beside", pytest.param("all_of_them", marks=pytest.mark.slow)])
 def test_call_of_a_port_is_given_numbers_unless_it_has_its_own(call: str, tmp_path: Path) -> None:
     from benchmarks.tiny_families import make
 

@@ -77,7 +77,14 @@ def stack(folder: Path, faults: str, runs: str, *settings: str, **options: Any) 
     return run(Request("model", ours, theirs, ports=loaded, **options), quiet, openers=openers)
 
 
-@pytest.mark.parametrize(("faults", "runs"), [(faults, "torch") for faults in STACKS] + [(STACKS[2], "torchax")])
+@pytest.mark.parametrize(
+    ("faults", "runs"),
+    [(faults, "torch") for faults in STACKS]
+    + [
+        (STACKS[2], "torchax"),
+        *(pytest.param(*row, marks=pytest.mark.slow) for row in (("norm", "torch"), (STACKS[3], "torchax"))),
+    ],
+)
 def test_every_module_with_a_fault_is_listed_in_order(faults: str, runs: str, tmp_path: Path) -> None:
     found = differences(stack(tmp_path, faults, runs))
     listed = [name for name in LISTED if name in faults.split("+")]
