@@ -211,16 +211,16 @@ class Apart:
     """One value, or a part of its rows, that the runs which measure floors are held against.
 
     Attributes:
-        key: of step 0. own, other: the reference's rows that count, and the candidate's. norm: of the reference's.
-        bins: norms of the difference, by row bin. most: the largest of a run that rounds otherwise, by row bin; whole:
-            its norm. said: what was done, where `words` need not look for it. dtype: the candidate's, where that has 16
-            bits and none of the reference's runs have.
+        key: of step 0. own, other: the reference's rows that count, and the candidate's.
+        sizes, bins: norms of the reference's rows and of the difference, by row bin. most: the largest of a run that
+            rounds otherwise, by row bin; whole: its norm. said: what was done, where `words` need not look for it.
+        dtype: the candidate's, where that has 16 bits and none of the reference's runs have.
     """
 
     key: Key
     own: torch.Tensor
     other: torch.Tensor
-    norm: float
+    sizes: np.ndarray
     bins: np.ndarray
     most: np.ndarray
     whole: float = 0.0
@@ -232,10 +232,14 @@ class Apart:
         """Of rows of the same shape; `dtype`: the candidate's own. What is not finite on one side is infinitely far."""
         bins = norms(_between(ours, theirs))
         bins[np.isnan(bins)] = np.inf
-        whole = float(np.sqrt((norms(_finite(ours)) ** 2).sum()))
         narrow = dtype.itemsize == 2 and ours.dtype.itemsize > 2
         own = str(dtype).removeprefix("torch.") if narrow else ""
-        return cls(key, ours, theirs, whole, bins, np.zeros_like(bins), dtype=own)
+        return cls(key, ours, theirs, norms(_finite(ours)), bins, np.zeros_like(bins), dtype=own)
+
+    @property
+    def norm(self) -> float:
+        """Of the reference's rows."""
+        return _whole(self.sizes)
 
     def widen(self, other: torch.Tensor) -> None:
         """Take in the same rows as a run has them that rounds otherwise."""
@@ -243,17 +247,16 @@ class Apart:
         self.dtype = "" if other.dtype.itemsize == 2 else self.dtype
         if np.isfinite(bins).all():
             self.most = np.maximum(self.most, bins)
-            self.whole = max(self.whole, float(np.sqrt((bins**2).sum())))
+            self.whole = max(self.whole, _whole(bins))
 
     def explain(self, other: torch.Tensor, words: str) -> None:
         """Say how the candidate's rows were made, where the same rows as made otherwise are nearly those."""
-        left, whole = (float(np.sqrt((norms(_between(x, self.other)) ** 2).sum())) for x in (other, self.own))
-        if self.far() and left <= max(LEFT * whole, self.floor.l2):
+        if self.far() and _whole(norms(_between(other, self.other))) <= max(LEFT * _whole(self.bins), self.floor.l2):
             self.said = f"the candidate's is the reference's {words}"
 
     def far(self, floors: float = 1.0) -> bool:
         """Whether more than rounding is between the two: so many times as much."""
-        return self.finite and float(np.sqrt((self.bins**2).sum())) > floors * self.floor.l2
+        return self.finite and _whole(self.bins) > floors * max(self.whole, LEAST * self.norm)
 
     @property
     def finite(self) -> bool:
@@ -262,7 +265,7 @@ class Apart:
     def near(self, dtype: torch.dtype) -> bool:
         """Whether it can be the same quantity in the same layout, of a candidate that has it in this dtype."""
         close = CLOSE if dtype.itemsize > 2 else CLOSE_IN_16_BITS
-        return bool(np.sqrt((self.bins**2).sum()) <= close * self.norm)
+        return _whole(self.bins) <= close * self.norm
 
     def is_turned(self, dtype: torch.dtype) -> bool:
         """Whether each row, or each column of the rows, holds the reference's values, of a candidate that has them in
@@ -288,7 +291,7 @@ class Apart:
         """Whether the difference is as small as roundings to 16 bits, and no factor."""
         own, other = self.own.double(), self.other.double()
         gain = float((own * other).sum()) / max(self.norm**2, 1e-300)
-        near = float(np.sqrt((self.bins**2).sum())) <= SOME_ROUNDINGS * self.norm
+        near = _whole(self.bins) <= SOME_ROUNDINGS * self.norm
         return near and not own.is_complex() and abs(gain - 1.0) <= UNBIASED
 
     @property
@@ -302,9 +305,8 @@ class Apart:
     def floor(self) -> Floor:
         """No bin is taken to be more exact than the whole (`parity.floors.level`)."""
         whole = max(self.whole, LEAST * self.norm)
-        own = norms(_finite(self.own))
-        share = own / self.norm if self.norm > 0 else np.ones_like(own)
-        least = whole * np.maximum(share, 1.0 / np.sqrt(own.size))
+        share = self.sizes / self.norm if self.norm > 0 else np.ones_like(self.sizes)
+        least = whole * np.maximum(share, 1.0 / np.sqrt(share.size))
         return Floor(whole, np.maximum(self.most, least).astype(np.float32))
 
 
@@ -316,6 +318,11 @@ def _between(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 def _finite(x: torch.Tensor) -> torch.Tensor:
     """What is not finite as 0: a mask that is added has no norm."""
     return torch.where(torch.isfinite(x), x, 0.0)
+
+
+def _whole(bins: np.ndarray) -> float:
+    """The norm of all, of the norms by row bin."""
+    return float(np.sqrt((bins**2).sum()))
 
 
 def norms(x: torch.Tensor) -> np.ndarray:

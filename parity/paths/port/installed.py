@@ -13,7 +13,7 @@ operator table has them, or one of two copies of a file. Each is wrapped: it cou
 caught; so do the forwards and attention processors of its own. Not within `torch.compile`: such a port is observed in
 an eager call.
 
-Cost. A look at the names of all modules that are loaded, some 0.3 seconds.
+Cost. A look at the names of all modules that are loaded, some 0.2 seconds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import functools
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType, FunctionType, ModuleType
@@ -72,6 +72,8 @@ def _is_beside(folder: Path, name: str) -> bool:
 @functools.cache
 def lies_in(folder: Path, name: str) -> bool:
     """Whether a file is of a port's own: in its folder, and neither installed there nor Python's or parity's."""
+    if folder.name not in name:
+        return False
     file = Path(name)
     inside = file.is_relative_to(folder) and not file.is_relative_to(_PARITY)
     if not inside or not INSTALLED.isdisjoint(file.relative_to(folder).parts):
@@ -115,11 +117,19 @@ class Installations:
     _found: dict[Callable[..., Any], Installed] = field(default_factory=dict)
     _caught: list[str] = field(default_factory=list)
     _pending: dict[int, tuple[str, type[BaseException]]] = field(default_factory=dict)
-    _files: dict[str, bool] = field(default_factory=dict)
+    _others: set[str] = field(default_factory=set)
+    _bare: set[str] = field(default_factory=set)
 
-    def look(self, port: Port) -> Port:
-        """Find and wrap what is installed now; returns the port, which is seen too."""
-        for place, (holder, name, function) in [*self._in_libraries(), *self._in_copies()]:
+    def look(self, port: Port, settings: str = "") -> Port:
+        """Find and wrap what is installed now; returns the port, which is seen too.
+
+        Args:
+            settings: by which it was built. Where nothing was installed by the same before, nobody looks again.
+        """
+        installed = [] if settings in self._bare else [*self._in_libraries(), *self._in_copies()]
+        if not installed:
+            self._bare.add(settings)
+        for place, (holder, name, function) in installed:
             setattr(holder, name, self._counted(function, place))
         modules = port.module.modules() if isinstance(port.module, torch.nn.Module) else ()
         for kind in dict.fromkeys(type(x) for m in modules for x in (m, vars(m).get("processor"))):
@@ -148,24 +158,32 @@ class Installations:
         )
 
     def _in_libraries(self) -> Iterator[tuple[str, Held]]:
-        known: dict[int, list[Held]] = {}  # many modules name one class
-        for path, module in list(sys.modules.items()):
-            if not isinstance(module, ModuleType) or not _is_library(path, module):
-                continue
+        loaded = list(sys.modules.items())
+        libraries = {path: m for path, m in loaded if isinstance(m, ModuleType) and _is_library(path, m)}
+        for path, module in libraries.items():
+            own = {*self._own(vars(module))}
             for name, x in list(vars(module).items()):
-                # Not `isinstance`, which asks some objects what they are: they warn.
-                kind = type(x)
-                if kind.__name__ in _FUNCTIONS:
-                    if self._is_own(x):
-                        yield f"{path}.{name}", (module, name, x)
-                elif issubclass(kind, type) and vars(x).get("__module__") == path:
-                    for n, f in list(vars(x).items()):
-                        if type(f) is FunctionType and self._is_own(f):
-                            yield f"{path}.{name}.{n}", (x, n, f)
-                elif issubclass(kind, type):
-                    if id(x) not in known:
-                        known[id(x)] = self._of_class(x)
-                    yield from ((f"{path}.{name}", held) for held in known[id(x)])
+                if name in own:
+                    yield f"{path}.{name}", (module, name, x)
+                elif issubclass(type(x), type):  # not `isinstance`, which asks some objects what they are: they warn
+                    home = vars(x).get("__module__")
+                    if home == path:
+                        methods = ((n, vars(x)[n]) for n in self._own(vars(x)))
+                        yield from ((f"{path}.{name}.{n}", (x, n, f)) for n, f in methods if type(f) is FunctionType)
+                    elif home not in libraries:  # or it is looked at there
+                        yield from ((f"{path}.{name}", held) for held in self._of_class(x))
+
+    def _own(self, names: Mapping[str, Any]) -> list[str]:
+        """The names of functions of the port's own, among all that a module or a class has: most are in files that are
+        known to be others'."""
+        others, found = self._others, []
+        for name, x in list(names.items()):
+            kind = type(x)
+            if kind is FunctionType and x.__code__.co_filename in others and not x.__dict__:
+                continue
+            if kind.__name__ in _FUNCTIONS and self._is_own(x):
+                found.append(name)
+        return found
 
     def _in_copies(self) -> Iterator[tuple[str, Held]]:
         """Functions of another file in one of two copies of a module, where the other has its own."""
@@ -200,9 +218,12 @@ class Installations:
 
     def _lies_here(self, file: str) -> bool:
         """Whether a file is of the port's own; asked of every function that is loaded."""
-        if file not in self._files:
-            self._files[file] = lies_in(self.folder, file)
-        return self._files[file]
+        if file in self._others:
+            return False
+        here = lies_in(self.folder, file)
+        if not here:
+            self._others.add(file)
+        return here
 
     def _counted(self, function: Callable[..., Any], place: str = "") -> Callable[..., Any]:
         one = self._found.setdefault(function, Installed(described(function), place))

@@ -193,7 +193,7 @@ def build(entry: Entry, case: Case) -> Port:
     where = f"{entry.named}: {entry.function.__name__}(case)"
     with entry.running(), failures(where, entry.path):
         port = checked(entry.function(case), where)
-        return port if entry.installed is None else entry.installed.look(port)
+        return port if entry.installed is None else entry.installed.look(port, str(case.settings))
 
 
 def checked(made: Any, where: str) -> Port:
