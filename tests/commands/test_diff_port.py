@@ -127,6 +127,7 @@ def test_what_is_kept_is_what_record_writes(repository: Path) -> None:
     cli("diff", "golden", "again", cwd=repository, code=0)
 
 
+@pytest.mark.slow
 def test_json_stays_one_document_beside_an_annotation(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     ran = cli("diff", "golden", "broken.py:build", *REFERENCE, "--format", "json", cwd=repository, code=1)

@@ -217,7 +217,11 @@ def test_schedule_and_loop_of_a_port_pass_if_they_are_right(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     "kind",
-    ["torch.Tensor.tolist", "__import__('jax').numpy.asarray", pytest.param("np.asarray", marks=pytest.mark.slow)],
+    [
+        pytest.param("torch.Tensor.tolist", marks=pytest.mark.slow),
+        "__import__('jax').numpy.asarray",
+        pytest.param("np.asarray", marks=pytest.mark.slow),
+    ],
 )
 def test_a_schedule_may_be_of_any_numbers(kind: str, tmp_path: Path) -> None:
     own = (
@@ -233,8 +237,12 @@ def test_a_schedule_may_be_of_any_numbers(kind: str, tmp_path: Path) -> None:
     ("change", "wrong"),
     [
         ("return guided, None", "the latents after of `loop` is an object of type NoneType"),
-        ("return predictions, latents", "the guided prediction of `loop` is an object of type dict"),
-        ("return guided, latents[:, :2]", "the latents after of `loop` is [1, 2, "),
+        pytest.param(
+            "return predictions, latents",
+            "the guided prediction of `loop` is an object of type dict",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("return guided, latents[:, :2]", "the latents after of `loop` is [1, 2, ", marks=pytest.mark.slow),
         ("return guided", "`loop` returned one Tensor, not (guided prediction, latents after)"),
     ],
 )
@@ -470,7 +478,13 @@ def build(case):
 """
 
 
-@pytest.mark.parametrize(("fault", "verdict"), [("", "pass"), ("net.blocks[1].ffn.net[2].weight.data *= 1.5", "fail")])
+@pytest.mark.parametrize(
+    ("fault", "verdict"),
+    [
+        pytest.param("", "pass", marks=pytest.mark.slow),
+        ("net.blocks[1].ffn.net[2].weight.data *= 1.5", "fail"),
+    ],
+)
 def test_port_that_rounds_its_weights_whatever_it_is_asked_for(fault: str, verdict: str, tmp_path: Path) -> None:
     """As one whose checkpoint was converted to bfloat16: it has no float32 to be checked in."""
     from benchmarks.tiny_families import make

@@ -145,7 +145,7 @@ def test_port_verdict(text: str, site: str | None, tmp_path: Path) -> None:
     ("candidate", "settings", "site"),
     [
         ((nnx_port, nnx_port.PORT), ("attention.mask=exact",), None),
-        ((nnx_port, nnx_port.PORT), (), "blocks.0:in.keep"),
+        pytest.param((nnx_port, nnx_port.PORT), (), "blocks.0:in.keep", marks=pytest.mark.slow),
         pytest.param((linen_port, linen_port.PORT), (), None, marks=pytest.mark.slow),
         ((linen_port, edited(linen_port.PORT, LINEN_FAULT)), (), "blocks.1.lin:out"),
     ],
@@ -179,7 +179,7 @@ OTHERS = ("value = jnp.asarray(held[name]", 'value = jnp.asarray(held[name.repla
 @pytest.mark.parametrize(
     ("edits", "reason", "listed"),
     [
-        ((HALVES,), "agree", []),
+        pytest.param((HALVES,), "agree", [], marks=pytest.mark.slow),
         ((HALVES, GATE), "blocks.0 output", ["blocks.*"]),
         (
             (OTHERS,),
@@ -213,6 +213,7 @@ def test_a_mask_pairs_the_rows_under_the_name_that_a_port_gives_it(tmp_path: Pat
     assert {"blocks.0", "blocks.2"} <= modules(result)
 
 
+@pytest.mark.slow
 def test_modules_below_one_that_is_called_by_other_methods_are_observed(tmp_path: Path) -> None:
     other = ("def __call__(self, x: jax.Array, keep", "def run(self, x: jax.Array, keep")
     text = edited(nnx_port.PORT, other, ("layer(x, keep)", "layer.run(x, keep)"), ("epsilon=1e-5", "epsilon=1e-2"))
@@ -341,10 +342,11 @@ def test_a_port_may_name_what_attention_is_given(tmp_path: Path) -> None:
             "no site in common: it has embed, time, blocks.0, ",
         ),
         (edited(PORT, ("import Port, tap", "import Port\n\ntap = lambda name, x: x")), "pass", "names no site"),
-        (
+        pytest.param(
             edited(PORT, ("import Port, tap", f"import Port\nfrom parity.port import tap as named\n{WITHIN}")),
             "pass",
             "blocks.0.qkv and 1 more named by the port and not observed (--sites all observes them): only noise_pred",
+            marks=pytest.mark.slow,
         ),
         (MISNAMED, "fail", "6 of the port's 9 names meet no module of the reference"),
     ],
@@ -395,7 +397,10 @@ WRONG = "block.compile(backend=lambda gm, given: lambda *a: tuple(1.01 * x for x
     ("patch", "verdict", "first"),
     [
         pytest.param(RIGHT, "pass", "", marks=pytest.mark.slow),
-        (f"block.proj.register_forward_hook(lambda m, i, y: 1.01 * y); {RIGHT}", "fail", "blocks.1.proj:out"),
+        pytest.param(
+            f"block.proj.register_forward_hook(lambda m, i, y: 1.01 * y); {RIGHT}", "fail", "blocks.1.proj:out",
+            marks=pytest.mark.slow,
+        ),
         (WRONG, "fail", "loop:noise_pred"),
     ],
     ids=["right", "its own fault", "the compiler's fault"],
@@ -609,6 +614,7 @@ def with_cache(folder: Path, ours: str, theirs: str, port: str = CACHE_PORT) -> 
     return inside(f"{folder / 'model.py'}:reference", f"{folder / 'port.py'}:build", steps=3)
 
 
+@pytest.mark.slow
 def test_feature_cache_of_both_sides_skips_at_the_same_steps(tmp_path: Path) -> None:
     same = with_cache(tmp_path, CACHED, CACHED)
     assert same.verdict == "pass", same.reason
@@ -643,10 +649,13 @@ def test_settings_of_a_port_must_be_declared_and_read(tmp_path: Path) -> None:
             "torch.nn.modules.module.register_module_forward_hook(lambda m, a, o: None)\n",
             ("torch's default dtype from torch.float32 to torch.bfloat16", "_global_forward_hooks"),
         ),
-        ("import jax, torchax\ntorchax.enable_globally()\n", ("turned torchax on",)),
-        (
+        pytest.param(
+            "import jax, torchax\ntorchax.enable_globally()\n", ("turned torchax on",), marks=pytest.mark.slow
+        ),
+        pytest.param(
             "import jax, torch\ntorch.autocast('cpu', torch.bfloat16).__enter__()\n",
             ("torch's autocast on cpu from False to True",),
+            marks=pytest.mark.slow,
         ),
     ],
     ids=["import", "modes", "autocast"],
@@ -733,7 +742,9 @@ def build(case):
 """
 
 
-@pytest.mark.parametrize(("factor", "listed"), [("(1.1 if i == 0 else 1)", "blocks.0"), ("1.0", "")])
+@pytest.mark.parametrize(
+    ("factor", "listed"), [("(1.1 if i == 0 else 1)", "blocks.0"), pytest.param("1.0", "", marks=pytest.mark.slow)]
+)
 def test_a_stream_that_no_port_hands_out_is_one_difference(factor: str, listed: str, tmp_path: Path) -> None:
     """The next blocks differ by what the first has made of it."""
     (tmp_path / "model.py").write_text(STREAMS.replace("FACTOR", factor))
@@ -806,7 +817,7 @@ def build(case):
         ("1.0", "1.1", "(1.1 if i == 1 else 1)", "1.0", ["blocks.*.b", "blocks.1.c"]),
         ("1.1", "1.0", "1.1", "1.0", ["time", "blocks.*.c"]),
         pytest.param("1.0", "1.0", "1.0", "1.1", ["blocks.*"], marks=pytest.mark.slow),
-        ("1.0", "1.0", "1.0", "1.0", []),
+        pytest.param("1.0", "1.0", "1.0", "1.0", [], marks=pytest.mark.slow),
     ],
 )
 def test_what_a_value_that_agrees_was_made_by_is_not_in_doubt(
@@ -828,7 +839,9 @@ def test_what_was_compared_before_the_block_that_is_looked_at_is_named(tmp_path:
     assert "its own inputs were not compared, blocks.0 output (step 0, cond) before it matches" in result.reason
 
 
-@pytest.mark.parametrize("returned", ['(OUT, {"aux": x})', '{"aux": x, "sample": OUT}'])
+@pytest.mark.parametrize(
+    "returned", [pytest.param('(OUT, {"aux": x})', marks=pytest.mark.slow), '{"aux": x, "sample": OUT}']
+)
 def test_prediction_is_taken_from_what_a_model_returns(returned: str, tmp_path: Path) -> None:
     """As Flax models do: a tuple, or a dict with `return_dict=True`."""
     made = returned.replace("OUT", OUT.removeprefix("return "))
@@ -867,7 +880,9 @@ def build(case):
 """
 
 
-@pytest.mark.parametrize(("step", "found"), [("1", ("pass", None)), ("-1", ("fail", ":out.1"))])
+@pytest.mark.parametrize(
+    ("step", "found"), [pytest.param("1", ("pass", None), marks=pytest.mark.slow), ("-1", ("fail", ":out.1"))]
+)
 def test_all_that_a_port_returns_in_a_dict_is_compared(step: str, found: object, tmp_path: Path) -> None:
     """Where the reference returns a tuple."""
     (tmp_path / "model.py").write_text(SOUND.replace("STEP", step))
@@ -905,12 +920,18 @@ IMPORT = "import jax\n"
             f"return {NO_KERNEL}(x)",
             "compiling what `call` computes raised at port.py: ValueError: Only interpret mode",
         ),
-        (
+        pytest.param(
             OUT,
             f"return jax.pure_callback({BOOM}, x, x)",
             "CpuCallback error calling callback: ValueError: of a callback",
+            marks=pytest.mark.slow,
         ),
-        (OUT, f"return x + jnp.sort({HUGE} * x.mean()).sum()", "RESOURCE_EXHAUSTED: Out of memory"),
+        pytest.param(
+            OUT,
+            f"return x + jnp.sort({HUGE} * x.mean()).sum()",
+            "RESOURCE_EXHAUSTED: Out of memory",
+            marks=pytest.mark.slow,
+        ),
         ("def build(case):", "def build(case):\n    raise KeyError('gone')", "raised at port.py:39: KeyError: 'gone'"),
         ("SETTINGS = {", "SETTINGS = {'nothing': 1, ", "'nothing', no setting"),
         (
@@ -922,10 +943,11 @@ IMPORT = "import jax\n"
         (IMPORT, "import jax\nimport sys; sys.exit(0)\n", "raised at port.py:3: SystemExit"),
         ("def build(", "def built(", "has no 'build'; functions in it: linear, block, forward, built"),
         ('tap("embed", x @', 'jax.vmap(lambda y: tap("embed", y))(x @', "tap('embed') is inside a jax transformation"),
-        (
+        pytest.param(
             "    grid = x.shape[1:3]",
             "    import torch; torch.set_default_dtype(torch.float64)\n    grid = x.shape[1:3]",
             "`call` changed torch's default dtype from",
+            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -118,7 +118,7 @@ ROWS = (
     Row(NANO, "text.byt5_dtype=bfloat16", harmless="text.byt5_dtype", notes="below the floor", slow=True),
     Row("ltx", BF16, harmless="dtype"),
     Row("wan", "matmul_precision=default", harmless="matmul_precision", slow=True),
-    Row(NANO, "rope_dtype=bfloat16", "precision", "rope:out.0"),
+    Row(NANO, "rope_dtype=bfloat16", "precision", "rope:out.0", slow=True),
     Row(NANO, "text.byt5_dtype=bfloat16 rope_dtype=bfloat16", "precision", "rope:out.0", slow=True),
     Row(NANO, "norm_dtype=bfloat16", "precision", "context_embedder.token_refiner.refiner_blocks.0.norm1:out",
         options={"sites": "all", "checks": "precision"}, slow=True),
@@ -132,7 +132,7 @@ ROWS = (
     Row("wan", BF16, "logic", "blocks.1.ffn.net.2:out", reference=BF16, fault=scaled("blocks.1.ffn.net.2", 1.01)),
     # within what rounding has grown to at their place, and above what it does there
     Row("wan", "", "logic", "blocks.1.ffn.net.2:out", fault=scaled("blocks.1.ffn.net.2", 1 + 6e-6)),
-    Row("wan", "", "logic", "blocks.0.attn1:out", fault=shifted("blocks.0.attn1", 1e-4)),
+    Row("wan", "", "logic", "blocks.0.attn1:out", fault=shifted("blocks.0.attn1", 1e-4), slow=True),
     # the loop
     Row(NANO, "schedule_dtype=bfloat16", "preflight", options={"steps": 50}),
     Row("wan", "latents_dtype=bfloat16", "precision", "loop:latents.after", branch="",

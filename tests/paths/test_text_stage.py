@@ -114,6 +114,7 @@ def test_a_wrong_weight_has_an_origin(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.stages[0].by_itself.ratio > 3
 
 
+@pytest.mark.slow
 def test_a_small_error_behind_a_wider_floor_is_found_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     module = "text_encoder.block.1.layer.0.SelfAttention.q"
     scale_weight(monkeypatch, module, 1 + 4e-6)

@@ -297,7 +297,10 @@ KINDS = {
 }
 
 
-SLOW = {"plain guidance", "a filter between steps", "draws of torch's own", "memory of a half step", "prepared image"}
+SLOW = {
+    "plain guidance", "a filter between steps", "draws of torch's own", "memory of a half step", "prepared image",
+    "coordinates and frequencies", "lists in and out",
+}  # fmt: skip
 """Kinds of which another has most."""
 
 

@@ -56,10 +56,11 @@ def attributes(pipe: Any) -> list[set[str]]:
 
 
 BOTH = {"", "cond", "uncond"}
-ROWS = [(wan, BOTH), (wan_two, BOTH), (ltx, BOTH), (flux, {"", "cond"}), (cogvideox, BOTH)]
+ROWS = [(wan, BOTH), (ltx, BOTH), (flux, {"", "cond"})]
+MORE = [(wan_two, BOTH), (cogvideox, BOTH), (hunyuan, BOTH)]
 
 
-@pytest.mark.parametrize(("make", "branches"), [*ROWS, pytest.param(hunyuan, BOTH, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("make", "branches"), [*ROWS, *(pytest.param(*row, marks=pytest.mark.slow) for row in MORE)])
 def test_pipeline_that_adds_in_another_order_agrees(
     make: Callable[[], Any], branches: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
@@ -269,7 +270,7 @@ def test_a_scheduler_that_is_replaced_within_the_block_is_recorded(tmp_path: Pat
     assert (found.verdict, len(found.steps)) == ("pass", len(Golden.open(tmp_path / "ours").steps) - 1), found.reason
 
 
-@pytest.mark.parametrize("method", ["postprocess_video", "postprocess"])
+@pytest.mark.parametrize("method", ["postprocess_video", pytest.param("postprocess", marks=pytest.mark.slow)])
 def test_what_a_processor_gives_at_last_is_recorded(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

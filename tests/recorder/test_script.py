@@ -75,7 +75,11 @@ def test_script_is_recorded_however_it_ends(tmp_path: Path, end: str, message: s
     ("first", "said"),
     [
         ("num_inference_steps=1", "a call of 1 of the golden's 2 steps is taken for one to compile"),
-        ("num_inference_steps=3", "a call of 3 of the golden's 2 steps is taken for one to compile"),
+        pytest.param(
+            "num_inference_steps=3",
+            "a call of 3 of the golden's 2 steps is taken for one to compile",
+            marks=pytest.mark.slow,
+        ),
         ("callback_on_step_end=lambda *_: 1 / 0", "1 step recorded to"),
         ("height=33", "nothing was recorded"),  # it is refused before the first forward
     ],

@@ -168,6 +168,7 @@ def test_blocks_behind_the_first_divergence_are_held_in_passes(tmp_path: Path, m
     assert result.notes[-1].text == "too large to be looked at by themselves: blocks.1"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_modules_in_doubt_are_held_in_a_pass_of_their_own(tmp_path: Path) -> None:
     texts = write(tmp_path, PORT.replace(PROJ, PROJ.replace(", h)", ", h * (1 + 8e-6))")))
@@ -183,10 +184,11 @@ def test_modules_in_doubt_are_held_in_a_pass_of_their_own(tmp_path: Path) -> Non
             "logic",
             "the reference's times 1.05: 'blo",
         ),
-        (
+        pytest.param(
             "{k: x.astype(jnp.bfloat16).astype(jnp.float32) for k, x in w.items()}",
             "preflight",
             "rounded to 16 bits: lo",
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -211,7 +213,7 @@ def test_a_difference_that_a_block_s_own_code_makes_is_not_one_at_each_output_th
     assert said.startswith("also blocks.* differs, perhaps by what differs before: of values inside blocks.*")
 
 
-@pytest.mark.parametrize("read", [False, True])
+@pytest.mark.parametrize("read", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_value_that_the_candidate_has_otherwise_counts_where_it_is_read(read: bool, tmp_path: Path) -> None:
     """A module whose output nobody reads switched following off for the rest of its block."""
     port = PORT.replace("    qkv = tap(", '    tap(name + ".spare", x[:, :3])\n    qkv = tap(')
