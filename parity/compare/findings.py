@@ -52,16 +52,20 @@ def _branches(sites: Sequence[SiteDiff], origin: Origin) -> str:
     return f"only branch {', '.join(hit)} differs; {', '.join(clean)} agrees" if hit and clean else ""
 
 
+def without_trace(sites: Sequence[SiteDiff]) -> bool:
+    """Whether modules differ, each by itself, and what is predicted agrees."""
+    begins = all(d.introduced and d.key.module not in ("", LOOP) for d in picked(sites, "fail"))
+    return begins and next(picked(sites, "pass", which=is_prediction), None) is not None
+
+
 def _without_trace(sites: Sequence[SiteDiff], origin: Origin) -> str:
     """That all which is made of a differing value agrees, as where an implementation's norm has its modulation in it,
     or a projection the activation before it.
 
     It stays a difference: a gate of zero hides what a module gives too.
     """
-    begins = all(d.introduced and d.key.module not in ("", LOOP) for d in picked(sites, "fail"))
-    predicted = next(picked(sites, "pass", which=is_prediction), None) is not None
     far = any(d.key == origin.key and d.distance.rel_l2 > ANOTHER for d in picked(sites, step=origin.key.step))
-    if not (begins and predicted and far):
+    if not far or not without_trace(sites):
         return ""
     return (
         f"nothing behind {origin.key.module} differs: the candidate may give its name to another thing, as a norm with "

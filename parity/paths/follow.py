@@ -21,10 +21,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 import operator
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -40,9 +41,10 @@ from parity.hooks.torchtools import Intercept, callable_modules, leaves, mapped,
 from parity.paths.layout import Apart, Layout, is_mask
 from parity.paths.loaded import tensor
 from parity.paths.loop import Around, Loop, Once, denoise
-from parity.paths.plan import DOUBT, LEFT_ALONE, TURNED, Plan, module_of, name_of
+from parity.paths.plan import DOUBT, LEFT_ALONE, TURNED, UNREAD, Plan, module_of, name_of
 from parity.paths.reference import TorchBackend
 from parity.records import LOOP_STAGE, Key, Record, StepRecords, any_block, caller_of
+from parity.transforms import LEFT
 
 Fate = Literal["followed", "same", "absent", "left"]
 """What becomes of a value: it gives way, it need not, the candidate does not hand it out, or it cannot give way."""
@@ -77,7 +79,8 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
         not the output but the norm of what the candidate's is apart, by row bin; floors likewise. Behind it a text of
         the same key that says what was done to it, where that is known; of modules that are alike of the first alone.
         Of a value in doubt a text alone, under `@DOUBT`: the modules that it shares with what differs before it. A text
-        under `@TURNED` for a value that was left out since it stands in another order, as its neighbours do.
+        under `@TURNED` for a value that was left out since it stands in another order, as its neighbours do, and under
+        `@UNREAD` for one that the candidate goes on without.
     """
     own = _followed(truth, plan)
     for variant in variants:
@@ -99,7 +102,8 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
             named.add(kind)
             records.append(Record(record.key, "scalar", dtype="str", value=words))
     turned = dict.fromkeys(name.rsplit(" ", 2)[1] for name in own.turned if name not in own.held)
-    for site in (*(f"{site}@{TURNED}" for site in turned), *(f"{module}:out@{LEFT_ALONE}" for module in own.unknown)):
+    left = (f"{module}:out@{LEFT_ALONE}" for module in own.unknown)
+    for site in (*(f"{site}@{TURNED}" for site in turned), *(f"{site}@{UNREAD}" for site in own.unread), *left):
         records.append(Record(Key(stage, step, "", site), "scalar", dtype="str", value=""))
     return StepRecords(step, tuple(records), floors)
 
@@ -118,7 +122,21 @@ def _followed(truth: Walk, plan: Plan) -> _Run:
             straight |= wrong
             held = held | {name: given[name] for name in turned if caller_of(module_of(name)) in wrong}
         else:
-            return own
+            break
+    for site in own.suspects[:SUSPECTS]:
+        rest = {name: x for name, x in held.items() if site != name.rsplit(" ", 2)[1]}
+        without = _Run(plan, rest, turned=turned, straight=straight, unread=[*own.unread, site])
+        with _traced(without):
+            truth(without.listen)
+        if without.explains(own, site):
+            own, held = without, rest
+    return own
+
+
+ANOTHER = 0.1
+"""Share of a value's norm from which it may be another thing than the reference's of that name."""
+SUSPECTS = 3
+"""Values of which it is asked whether anything is made of them: a run of the step for each."""
 
 
 def _by_themselves(own: _Run) -> Iterator[tuple[Apart, list[str]]]:
@@ -256,6 +274,7 @@ class _Run:
         constants: of each module, by attribute.
         sites: what is judged. made_of: the operations that made it of the candidate's values, as bits. operations: what
             each bit is, `_LEFT` the first. fates: of each value, by `name_of`. counts: calls of each module.
+        unread: sites of values that are left out, as the candidate goes on without them.
         turned: values, by `name_of`, that are the reference's in another order. attends: modules that make a call of
             attention, whose queries and keys may lie otherwise together. straight: those of them where that is a fault.
         unknown: modules of which something held is not judged, as it is not known to be made of the candidate's values.
@@ -276,6 +295,7 @@ class _Run:
     turned: dict[str, None] = field(default_factory=dict)
     attends: set[str] = field(default_factory=set)
     straight: Collection[str] = frozenset()
+    unread: Sequence[str] = ()
     unknown: dict[str, None] = field(default_factory=dict)
     _branches: tuple[str, ...] = ()
     _layouts: dict[str, Layout] = field(default_factory=dict)
@@ -314,6 +334,36 @@ class _Run:
         may_turn = {module for module, many in around.items() if many > 1} & self.attends - set(self.straight)
         turned = {name for name in self.turned if caller_of(module_of(name)) in may_turn}
         return {name for name in self.held if name in turned or module_of(name) in miscounted}
+
+    @property
+    def suspects(self) -> list[str]:
+        """Outputs that are another thing than the reference's, or faulty, while what is judged next is far off too: the
+        candidate may give a name to more than the reference does, as to a norm with its modulation."""
+        if not self.plan.far:
+            return []
+
+        def far(names: Iterable[str]) -> bool:
+            return any(self.sites[name].apart > ANOTHER * self.sites[name].norm for name in names)
+
+        places = (site for site, own, after in self._followed_by() if far(own) and far(after))
+        return [*dict.fromkeys(site for site in places if module_of(f" {site} 0") and ":in." not in site)]
+
+    def explains(self, own: _Run, site: str) -> bool:
+        """Whether next to nothing is left of what differs behind a site in this run, whose reference goes on from its
+        own value there, and not from the candidate's."""
+        after = {name for at, _, names in own._followed_by() if at == site for name in names}
+        there = after <= self.sites.keys()
+        return there and sum(self.sites[n].apart for n in after) <= LEFT * sum(own.sites[n].apart for n in after)
+
+    def _followed_by(self) -> Iterator[tuple[str, list[str], list[str]]]:
+        """The site of what is judged, the names of its parts, and of those of what is judged next there."""
+        places: dict[tuple[str, str, str], list[str]] = {}
+        for name in self.sites:
+            branch, site, call = name.partition(" @")[0].rsplit(" ", 2)
+            places.setdefault((branch, site, call), []).append(name)
+        for branch in dict.fromkeys(at[0] for at in places):
+            for (at, own), (_, after) in itertools.pairwise(x for x in places.items() if x[0][0] == branch):
+                yield at[1], own, after
 
     @property
     def read_wrongly(self) -> set[str]:

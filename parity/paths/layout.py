@@ -237,6 +237,11 @@ class Apart:
         return cls(key, ours, theirs, norms(_finite(ours)), bins, np.zeros_like(bins), dtype=own)
 
     @property
+    def apart(self) -> float:
+        """Norm of the difference."""
+        return _whole(self.bins)
+
+    @property
     def norm(self) -> float:
         """Of the reference's rows."""
         return _whole(self.sizes)
@@ -251,12 +256,12 @@ class Apart:
 
     def explain(self, other: torch.Tensor, words: str) -> None:
         """Say how the candidate's rows were made, where the same rows as made otherwise are nearly those."""
-        if self.far() and _whole(norms(_between(other, self.other))) <= max(LEFT * _whole(self.bins), self.floor.l2):
+        if self.far() and _whole(norms(_between(other, self.other))) <= max(LEFT * self.apart, self.floor.l2):
             self.said = f"the candidate's is the reference's {words}"
 
     def far(self, floors: float = 1.0) -> bool:
         """Whether more than rounding is between the two: so many times as much."""
-        return self.finite and _whole(self.bins) > floors * max(self.whole, LEAST * self.norm)
+        return self.finite and self.apart > floors * max(self.whole, LEAST * self.norm)
 
     @property
     def finite(self) -> bool:
@@ -265,7 +270,7 @@ class Apart:
     def near(self, dtype: torch.dtype) -> bool:
         """Whether it can be the same quantity in the same layout, of a candidate that has it in this dtype."""
         close = CLOSE if dtype.itemsize > 2 else CLOSE_IN_16_BITS
-        return _whole(self.bins) <= close * self.norm
+        return self.apart <= close * self.norm
 
     def is_turned(self, dtype: torch.dtype) -> bool:
         """Whether each row, or each column of the rows, holds the reference's values, of a candidate that has them in
@@ -291,7 +296,7 @@ class Apart:
         """Whether the difference is as small as roundings to 16 bits, and no factor."""
         own, other = self.own.double(), self.other.double()
         gain = float((own * other).sum()) / max(self.norm**2, 1e-300)
-        near = _whole(self.bins) <= SOME_ROUNDINGS * self.norm
+        near = self.apart <= SOME_ROUNDINGS * self.norm
         return near and not own.is_complex() and abs(gain - 1.0) <= UNBIASED
 
     @property

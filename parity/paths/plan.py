@@ -60,6 +60,8 @@ LEFT_ALONE = "left"
 """Behind a module that a followed step does not judge, as what it is given does not line up on both sides."""
 TURNED = "turned"
 """Behind a site that a followed step does not judge, as it has the reference's values in another order."""
+UNREAD = "unread"
+"""The same of one that is another thing: what comes next is not made of it."""
 
 
 def module_of(name: str) -> str:

@@ -31,6 +31,7 @@ import numpy as np
 
 from parity.compare.births import excuses
 from parity.compare.conclude import Collected, begun, conclude
+from parity.compare.findings import without_trace
 from parity.compare.followed import Local, doubtful, followed_errors, with_followed
 from parity.compare.independent import code_of, place_of, within
 from parity.compare.judge import Judge
@@ -39,7 +40,7 @@ from parity.compare.result import Cause, Failed, Result, SiteDiff, measured
 from parity.compare.sites import introduced
 from parity.errors import ParityError
 from parity.hooks.sites import EVERYTHING, OUTPUTS, WHOLE, Held, SitePlan, block_of
-from parity.paths.plan import DOUBT, LEFT_ALONE, TURNED, Array, Plan, Side, State, module_of, name_of, state_of
+from parity.paths.plan import DOUBT, LEFT_ALONE, TURNED, UNREAD, Array, Plan, Side, State, module_of, name_of, state_of
 from parity.paths.worker.process import RemoteError
 from parity.records import LOOP, Key, StepRecords, above, any_block
 from parity.runs.request import Request
@@ -135,7 +136,8 @@ def behind(result: Result, pair: Ready, side: Side, state: State) -> Result:
     result = result.noted(*_unjudged(of_step, found, known))
     if not any(local.beyond for local in known.values()):
         return result
-    result = replace(result, sites=_settled(_turned(result.sites, at.step, found, known), at.step, known, pair))
+    sites = _left_out(result.sites, at.step, found, known)
+    result = replace(result, sites=_settled(sites, at.step, known, pair))
     weighed = {name.rpartition(".")[0] for check in result.preflight for name in check.at}
     result = result.noted(*_in_doubt(found, [*known, *(d.key for d in introduced(result))], weighed))
     return _placed(replace(result, causes=(*result.causes, *causes_of_followed(result, known))), known)
@@ -174,7 +176,7 @@ def _unjudged(sites: Iterable[SiteDiff], found: Sequence[StepRecords], known: Co
     Args:
         sites: of the step. known: what is judged.
     """
-    left = {r.key.module for step in found for r in step.records if r.key.port.endswith(f"@{LEFT_ALONE}")}
+    left = {key.module for key in _marked(found, LEFT_ALONE)}
     judged = {key.module for key in known}
     names = dict.fromkeys(d.key.module for d in sites if d.verdict == "fail" and d.key.module in left - judged)
     if names:
@@ -267,22 +269,33 @@ def causes_of_followed(result: Result, known: Mapping[Key, Local]) -> Iterator[C
             yield measured(f"{place_of(key.site)}: {local.note}", value=local.distance.rel_l2, detail=far, at=key.site)
 
 
-def _turned(
-    sites: Sequence[SiteDiff], step: int, found: Iterable[StepRecords], known: Collection[Key]
+def _left_out(
+    sites: Sequence[SiteDiff], step: int, found: Sequence[StepRecords], known: Collection[Key]
 ) -> Sequence[SiteDiff]:
-    """All judged sites, those of a step not compared that have the reference's values in another order with others
-    beside them, where the module around them is judged."""
-    records = (r.key for each in found for r in each.records if r.key.port.endswith(f"@{TURNED}"))
+    """All judged sites, those not compared that are another thing by the same name, and of a step those that have the
+    reference's values in another order with others beside them, where the module around them is judged."""
     judged = {key.module for key in known if not key.is_input}
-    around = (key for key in records if any(module in judged for module in above(key.module)))
-    turned = {key.site.removesuffix(f"@{TURNED}") for key in around}
-    note = "its values stand in another order than the reference's, as its neighbours' do"
-    return [
-        replace(d, verdict="not compared", birth=None, note=note)
-        if d.key.step == step and d.key.site in turned and d.verdict == "fail"
-        else d
-        for d in sites
-    ]
+    around = (key for key in _marked(found, TURNED) if any(module in judged for module in above(key.module)))
+    order = "its values stand in another order than the reference's, as its neighbours' do"
+    notes = {key.site: order for key in around}
+    unread = {key.site for key in _marked(found, UNREAD)}
+
+    def one(d: SiteDiff) -> SiteDiff:
+        if d.verdict != "fail" or not (d.key.site in unread or (d.key.step == step and d.key.site in notes)):
+            return d
+        return replace(d, verdict="not compared", birth=None, note=notes.get(d.key.site, NOT_READ))
+
+    return [one(d) for d in sites] if unread or notes else sites
+
+
+NOT_READ = "another thing by that name: what comes next is made of the reference's value, not of it"
+"""The note of a value that the candidate has otherwise, and its own code goes on without."""
+
+
+def _marked(found: Iterable[StepRecords], mark: str) -> Iterator[Key]:
+    """The sites, as keys, behind which following has put a mark."""
+    keys = (r.key for step in found for r in step.records if r.key.port.endswith(f"@{mark}"))
+    return (replace(key, site=key.site.removesuffix(f"@{mark}")) for key in keys)
 
 
 def _settled(sites: Sequence[SiteDiff], step: int, known: Mapping[Key, Local], pair: Ready) -> list[SiteDiff]:
@@ -340,10 +353,15 @@ class Following:
         Args:
             side: the reference, or the one in the candidate's working dtype.
         """
-        if self.at is None or born(sites):
+        if self.at is None or (born(sites) and not without_trace(sites)):
             return sites
         self.pair.say("the reference on the candidate's own values")
         try:
+            if born(sites):
+                own = self.at.followed(self.pair, side, self.outputs, far=True, own_order=self.pair.port)
+                sites = _left_out(sites, self.at.step, [own], ())
+                if born(sites):
+                    return sites
             sites = self._look(side, self.at, self.outputs, sites)
             if self.failed is None and self.doubt is not None:
                 self.pair.say(f"the reference on the candidate's own values, {', '.join(self.doubtful)}")
