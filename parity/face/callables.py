@@ -89,8 +89,12 @@ class Callee:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What it works in: the floating dtype of most of its weights, some of which may stay in float32; else that of
-        its arguments."""
+        """What it works in: the floating dtype of most of its weights, some of which may stay in float32, or in which
+        most modules of Flax NNX compute; else that of its arguments."""
+        computed = [name for name in self._computed if name]
+        narrow = [name for name in computed if BITS[name] < BITS["float32"]]
+        if 2 * len(narrow) > len(computed):
+            return getattr(torch, narrow[0])
         weights = [x for m in self._held.values() for _, x in named_tensors(m)]
         for held in (weights, self.tensors.values()):
             sizes = Counter[torch.dtype]()
@@ -102,8 +106,8 @@ class Callee:
 
     @functools.cached_property
     def holds_16_bits(self) -> bool:
-        """Whether most of what a function of JAX's closes over is of 16 bits, or a Flax NNX module that has parameters
-        computes in them: nobody casts that."""
+        """Whether most of what a function of JAX's closes over is of 16 bits, or a Flax NNX module computes in them:
+        nobody casts that."""
         if self.runs != "jax" or self.invoke is None:
             return False
         import jax
@@ -111,9 +115,7 @@ class Callee:
         from parity.paths.jax.tracing import to_jax  # jax, for a function that has it
 
         if self.port.module is not None:
-            objects = (getattr(x, "__dict__", {}) for x in objects_of(self.port.module).values())
-            computed = [own.get("dtype") for own in objects if any(hasattr(held, "shape") for held in own.values())]
-            return any(x in (jax.numpy.bfloat16, jax.numpy.float16, *_NAMES_OF_16_BITS) for x in computed)
+            return any(BITS.get(name, 24) < BITS["float32"] for name in self._computed)
         if self.port.weights is not None:
             return False
 
@@ -130,6 +132,18 @@ class Callee:
             return False
         held = [x for x in _constants(closed) if str(x.dtype) in BITS]
         return 2 * sum(x.size for x in held if is_16_bits(x)) > sum(x.size for x in held)
+
+    @property
+    def _computed(self) -> list[str]:
+        """Of the modules of Flax NNX that have parameters, the floating dtypes that they compute in; empty for none."""
+        if self.runs != "jax" or self.invoke is None or self.port.module is None:
+            return []
+        import jax
+
+        objects = (getattr(x, "__dict__", {}) for x in objects_of(self.port.module).values())
+        given = [own.get("dtype") for own in objects if any(hasattr(held, "shape") for held in own.values())]
+        names = ["" if x is None else str(jax.numpy.dtype(x)) for x in given]
+        return [name if name in BITS else "" for name in names]
 
     @property
     def _held(self) -> dict[str, torch.nn.Module]:
@@ -255,9 +269,6 @@ def callee(
     if kind == "torch" and isinstance(port.module, torch.nn.Module) and runs_of(port.module) == "torchax":
         raise UsageError(f"the {role} runs in torch and the tensors of its module are torchax's: leave `runs` out")
     return Callee(port=port, invoke=invoke, runs=kind, name=_name(own), nest=nest, tensors=tensors, file=_file(own))
-
-
-_NAMES_OF_16_BITS = tuple(name for name, bits in BITS.items() if bits < BITS["float32"])
 
 
 def is_16_bits(x: Any) -> bool:

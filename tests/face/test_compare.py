@@ -829,7 +829,8 @@ def test_a_dtype_is_of_a_module_that_has_parameters(whose: str) -> None:
     linear.weight.data = torch.from_numpy(np.array(net.linear.kernel[...]).T.copy())
     result = parity.compare(torch.nn.Sequential(OrderedDict(linear=linear)), net, X)
     assert any("judged in its own dtype alone" in note.text for note in result.notes) == (whose == "linear")
-    assert whose or result.passed, result.reason
+    assert result.passed, result.reason
+    assert [d.candidate for d in result.differing_settings] == ["bfloat16"] * bool(whose)
 
 
 @pytest.mark.parametrize("held", ["closed over", "given"])
