@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from parity.cache import cache_dir
@@ -30,13 +30,17 @@ from parity.runs.sides import candidate_spec, modules_of, spec_of
 from parity.settings import SETTINGS, Settings, parse
 
 
+Both = tuple[StepRecords, StepRecords]
+"""A step of the reference, and of the candidate under the same keys."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """What is known of a comparison.
 
     Attributes:
         request: the two goldens, and how they came about. found: their comparison. origin: where they part.
-        ours, theirs: the records of the step in which they part, reference and candidate.
+        ours, theirs: the records of the step in which they part, reference and candidate. read: those of another step.
         reference, declared: what the reference's golden says of itself, and the candidate's.
         model: the reference's model on this machine; None where it cannot be run.
         causes: found so far, by the witnesses that were asked before.
@@ -49,8 +53,13 @@ class Evidence:
     theirs: StepRecords
     reference: Provenance
     declared: Provenance
+    read: Callable[[int], Both]
     model: Machine | None = None
     causes: tuple[Cause, ...] = ()
+
+    def at(self, step: int) -> Both:
+        """Both sides' records of a step."""
+        return (self.ours, self.theirs) if step == self.ours.step else self.read(step)
 
     @property
     def counts_keys(self) -> bool:

@@ -16,6 +16,7 @@ the records of its closer look.
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -23,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from parity.causes.evidence import Evidence, Machine
+from parity.causes.evidence import Both, Evidence, Machine
 from parity.causes.match import UNKNOWN, signatures
 from parity.causes.request import FOLDER, ExplainRequest, of_run, outside_of
 from parity.causes.swaps import swap_tests
@@ -99,17 +100,24 @@ def _first_in(found: Result, stage: str) -> Origin | None:
 def _in_loop(found: Result, request: ExplainRequest, origin: Origin, openers: Openers, say: Say) -> Result:
     """The comparison with the causes of what begins in the loop."""
     key, (reference, candidate) = origin.key, _goldens(request)
-    ours, theirs = reference.read_step(key.step), candidate.read_step(key.step)
-    theirs = Branches.of(reference.provenance, candidate.provenance).step(ours, theirs)
-    ours, theirs = _with_closer(request, "reference", ours), _with_closer(request, "candidate", theirs)
+    branches = Branches.of(reference.provenance, candidate.provenance)
+
+    def read(step: int) -> Both:
+        ours, theirs = reference.read_step(step), candidate.read_step(step)
+        theirs = branches.step(ours, theirs)
+        ours, theirs = _with_closer(request, "reference", ours), _with_closer(request, "candidate", theirs)
+        return ours, met(ours, theirs) if candidate.provenance.backend == PORT else theirs
+
+    ours, theirs = read(key.step)
     evidence = Evidence(
         request=request,
         found=found,
         origin=origin,
         ours=ours,
-        theirs=met(ours, theirs) if candidate.provenance.backend == PORT else theirs,
+        theirs=theirs,
         reference=reference.provenance,
         declared=candidate.provenance,
+        read=functools.cache(read),
     )
     try:
         check_extras(torchax=False)

@@ -23,7 +23,7 @@ from parity.compare.independent import code_of, differences
 from parity.compare.metrics import keys_through, sketch_distance
 from parity.compare.reason import Note
 from parity.compare.result import Cause, measured
-from parity.records import LOOP, PORT, Key, Record
+from parity.records import LOOP, PORT, Key, Record, StepRecords
 from parity.settings import BITS
 from parity.sketch import Geometry, of_the_whole
 from parity.transforms import EXACT, LEFT, WITHIN, Done, as_factor, done
@@ -36,17 +36,39 @@ def values(evidence: Evidence) -> Iterator[Cause]:
     """What the two records at the origin show, at most one thing."""
     key = evidence.origin.key
     if not any(cause.at == key.site for cause in evidence.found.causes):
-        yield from shown_by(key, evidence.ours.records, evidence.theirs.records, counts_keys=evidence.counts_keys)
+        yield from _shown(evidence, key, counts_keys=evidence.counts_keys)
 
 
 def values_elsewhere(evidence: Evidence) -> Iterator[Cause]:
-    """What the records show where other differences begin in the step, each by itself, at most one thing."""
+    """What the records show where other differences begin, each by itself, at most one thing."""
     causes = (*evidence.found.causes, *evidence.causes)
     known = {code_of(site) for site in (evidence.origin.key.site, *(cause.at for cause in causes if cause.at))}
     for key in (difference.key for difference in differences(evidence.found)):
-        if key is not None and key.step == evidence.ours.step and code_of(key.site) not in known:
-            shown = shown_by(key, evidence.ours.records, evidence.theirs.records)
-            yield from (replace(cause, at=key.site) for cause in shown)
+        if key is not None and key.step >= 0 and code_of(key.site) not in known:
+            yield from (replace(cause, at=key.site) for cause in _shown(evidence, key))
+
+
+def _shown(evidence: Evidence, key: Key, *, counts_keys: bool = False) -> Iterator[Cause]:
+    """See `shown_by`; of one number, as a timestep is, all steps are asked: of a single one nobody knows how it came to
+    be another."""
+    ours, theirs = evidence.at(key.step)
+    if _number(ours, key) is None or _number(theirs, key) is None:
+        yield from shown_by(key, ours.records, theirs.records, counts_keys=counts_keys)
+        return
+    steps = ((replace(key, step=s.step), *evidence.at(s.step)) for s in evidence.found.steps)
+    held = [(_number(a, at), _number(b, at)) for at, a, b in steps]
+    x, y = np.array([pair for pair in held if None not in pair], np.float64).reshape(-1, 2).T
+    if x.size > 1 and (made := done(x, y)):
+        yield _told(key, made, x, y)
+    else:
+        yield from shown_by(key, ours.records, theirs.records)
+
+
+def _number(step: StepRecords, key: Key) -> float | None:
+    """The one number that a site holds; None where it holds more, or none."""
+    record = next((r for r in step.records if r.key == key and r.kind == "tensor" and key.is_input), None)
+    x = None if record is None else _whole(record)
+    return float(x.item()) if x is not None and x.size == 1 else None
 
 
 def shown_by(
@@ -72,7 +94,7 @@ def shown_by(
 
 def _tensors(ours: Record, theirs: Record, others: Sequence[Record], counts_keys: bool) -> Iterator[Cause]:
     key, a, b = ours.key, _whole(ours), _whole(theirs)
-    if a is not None and b is not None and (made := done(a, b, fitted=False)):
+    if a is not None and b is not None and (made := _made(a, b, fitted=False)):
         yield _told(key, made, a, b)
     elif "mask" in key.port:
         yield from _keys(ours, theirs)
@@ -81,7 +103,7 @@ def _tensors(ours: Record, theirs: Record, others: Sequence[Record], counts_keys
         yield measured(text, detail="their values or sketches agree to rounding")
     elif counts_keys:  # which shrink what the attention gives, all alike: their count says it
         return
-    elif a is not None and b is not None and (made := done(a, b)):
+    elif a is not None and b is not None and (made := _made(a, b, fitted=True)):
         yield _told(key, made, a, b)
     elif order := reordering(ours, theirs):
         text = f"{key.site} holds the same values in another order"
@@ -91,6 +113,13 @@ def _tensors(ours: Record, theirs: Record, others: Sequence[Record], counts_keys
         yield measured(f"{_named(key)} is {numbers}", value=b.item(), detail="one number")
     else:
         yield from _gain(ours, theirs)
+
+
+def _made(a: np.ndarray, b: np.ndarray, *, fitted: bool) -> Done | None:
+    """What was done to the reference's values; also what that did to the candidate's, but of one number: by chance any
+    two neighbours round to one."""
+    made = done(a, b, fitted=fitted)
+    return None if made is not None and made.inverse and a.size == 1 else made
 
 
 def _told(key: Key, made: Done, a: np.ndarray, b: np.ndarray) -> Cause:

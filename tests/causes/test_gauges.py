@@ -56,6 +56,38 @@ def test_what_happened_at_another_difference_is_named_once_with_its_place() -> N
     assert list(values_elsewhere(replace(asked, causes=(cause,)))) == []
 
 
+GIVEN = np.array([1000.0, 857.6, 600.0])
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        (GIVEN - 1, "timestep of the model is 999 on the candidate, 1000 on the reference"),
+        (GIVEN[:1] - 1, "timestep of the model is 999 on the candidate, 1000 on the reference"),
+        (0.999 * GIVEN, "times 0.999"),
+        (np.array([1000.0, 856.0, 600.0]), "rounded to bfloat16"),
+        (np.round(GIVEN), "rounded to integers"),
+    ],
+)
+def test_what_happened_to_a_timestep_is_read_from_all_steps(times: np.ndarray, said: str) -> None:
+    """Of one alone nobody knows: 999 becomes 1000 in bfloat16, and so does the reference's."""
+
+    def given(side: np.ndarray, step: int) -> StepRecords:
+        return StepRecords(step, (tensor(":in.timestep", side[step : step + 1], step=step),))
+
+    at = int(np.argmax(times != GIVEN[: times.size]))
+    ours, theirs = given(GIVEN, at), given(times, at)
+    asked = evidence(
+        ours,
+        theirs,
+        steps=steps(SIGMAS)[: times.size],
+        origin=ours.records[0].key,
+        read=lambda n: (given(GIVEN, n), given(times, n)),
+    )
+    (cause,) = values(asked)
+    assert said in cause.cause
+
+
 @pytest.mark.parametrize("apart", [2e-3, 1e-2, 0.1, 0.5])
 def test_noise_of_any_size_is_never_taken_for_another_order(apart: float) -> None:
     rng, x = np.random.default_rng(7), tensor("m:out", X)

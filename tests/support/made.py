@@ -333,11 +333,12 @@ def evidence(
     *,
     origin: Key = ORIGIN,
     steps: Sequence[StepDiff] = (),
+    read: Callable[[int], tuple[StepRecords, StepRecords]] | None = None,
 ) -> Evidence:
     """Two goldens that differ first at `origin`, whose model is not on this machine.
 
     Args:
-        ours, theirs: records of that step. steps: what the comparison says of every step.
+        ours, theirs: records of that step. steps: what the comparison says of every step. read: records of others.
     """
     found = Result("fail", "logic", Reason(kind="first_divergence"), steps=tuple(steps))
     a, b = (x if isinstance(x, StepRecords) else StepRecords(origin.step, tuple(x)) for x in (ours, theirs))
@@ -349,4 +350,5 @@ def evidence(
         theirs=b,
         reference=CANDIDATE,
         declared=CANDIDATE,
+        read=read or (lambda step: (StepRecords(step, ()), StepRecords(step, ()))),
     )
