@@ -29,7 +29,6 @@ from parity.runs.request import Request
 from parity.runs.sides import candidate_spec, modules_of, spec_of
 from parity.settings import SETTINGS, Settings, parse
 
-
 Both = tuple[StepRecords, StepRecords]
 """A step of the reference, and of the candidate under the same keys."""
 
