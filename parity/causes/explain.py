@@ -34,7 +34,7 @@ from parity.compare.branches import Branches
 from parity.compare.conclude import BEFORE
 from parity.compare.diff import TO_SEE_IT, diff
 from parity.compare.independent import in_order
-from parity.compare.pairs import matching, met
+from parity.compare.pairs import laid_alike, matching, met
 from parity.compare.reason import Note
 from parity.compare.result import EVIDENCE, Cause, Origin, Result
 from parity.compare.sites import introduced
@@ -104,7 +104,7 @@ def _in_loop(found: Result, request: ExplainRequest, origin: Origin, openers: Op
 
     def read(step: int) -> Both:
         ours, theirs = reference.read_step(step), candidate.read_step(step)
-        theirs = branches.step(ours, theirs)
+        theirs = laid_alike(ours, branches.step(ours, theirs))
         ours, theirs = _with_closer(request, "reference", ours), _with_closer(request, "candidate", theirs)
         return ours, met(ours, theirs) if candidate.provenance.backend == PORT else theirs
 

@@ -9,12 +9,12 @@ ignored and never decide.
 from __future__ import annotations
 
 import fnmatch
-import itertools
 import math
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
+from parity.compare.metrics import axes_between
 from parity.compare.result import Birth, SiteDiff
 from parity.compare.sites import Sites, beyond, picked, severity
 from parity.compare.values import PREDICTED
@@ -281,20 +281,8 @@ KNOWN = (SAME_KEYS, MOVED)
 def is_unlike(d: SiteDiff) -> bool:
     """Whether it is an argument of the model that does not line up: of another length, not with its channels elsewhere,
     nor text without its padding, nor what is given to other calls."""
-    lines_up = d.shapes[0][1:] == d.shapes[1][1:] or _lies_otherwise(*d.shapes)
+    lines_up = d.shapes[0][1:] == d.shapes[1][1:] or bool(axes_between(*d.shapes))
     return d.verdict == "not compared" and is_argument(d) and d.note != CUT and not lines_up
-
-
-def _lies_otherwise(ours: Sequence[int], theirs: Sequence[int]) -> bool:
-    """Whether pictures or videos have their channels first on one side, last on the other, or behind the frames."""
-    sizes = [*ours[1:]]
-    places = [0, 1, len(sizes) - 1] if len(sizes) > 3 else [0, len(sizes) - 1] if len(sizes) > 2 else []
-    orders = []
-    for source, target in itertools.permutations(places, 2):
-        moved = [*sizes]
-        moved.insert(target, moved.pop(source))
-        orders.append(moved)
-    return [*theirs[1:]] in orders
 
 
 def is_prediction(d: SiteDiff) -> bool:

@@ -217,8 +217,8 @@ def _without_unread_latents(sites: Sequence[SiteDiff]) -> Sequence[SiteDiff]:
 
 
 LAST_STEP = (
-    "the candidate's loop was recorded without its scheduler: what it makes of the predictions was compared as the "
-    "next step is given it, of the last step not at all"
+    "the candidate's loop was recorded without its scheduler, or keeps its latents in another shape: what it makes of "
+    "the predictions was compared as the next step is given it, of the last step not at all"
 )
 
 
@@ -230,7 +230,7 @@ NO_STEP = (
 
 def _seen_in_next_step(sites: Sequence[SiteDiff]) -> bool:
     """Whether what guidance and the scheduler made was compared as what the model is given in the next step."""
-    given = [d for d in sites if is_argument(d) and d.key.step > 0]
+    given = [d for d in sites if is_argument(d) and d.key.step > 0 and not d.key.is_apart]
     return bool(given) and all(d.verdict in ("pass", "harmless") for d in given)
 
 

@@ -32,7 +32,7 @@ from parity.compare.conclude import WIDEST_ROUNDED, Collected, conclude, recorde
 from parity.compare.detectors import Detectors, config_causes
 from parity.compare.independent import code_of, in_order
 from parity.compare.judge import Judge
-from parity.compare.pairs import decodes, matching
+from parity.compare.pairs import decodes, laid_alike, matching
 from parity.compare.preflight import failed, of_weights
 from parity.compare.reason import Note, Problem, Reason
 from parity.compare.relations import judged_by_own
@@ -342,14 +342,14 @@ def _steps(
     done = itertools.count()  # `enumerate` would hold a step until the next is there
     for reference, candidate in sides.read_all():
         say("comparing", next(done), len(sides.steps))
-        candidate = branches.step(reference, renamer.step(candidate))
+        candidate = laid_alike(reference, branches.step(reference, renamer.step(candidate)))
         reference = _widened(reference, sides.wider) if sides.wider > 1.0 else reference
         if strict and sides.in_part(reference.step):
             both = {r.key for r in reference.records} & {r.key for r in candidate.records}
             reference, candidate = reference.where(both.__contains__), candidate.where(both.__contains__)
         if reference.step < 0:
             after = reference.where(_after)
-            last = [(after, decodes(after, candidate.where(_after)))]
+            last = [(after, laid_alike(after, decodes(after, candidate.where(_after))))]
             reference, candidate = (side.where(lambda key: not _after(key)) for side in (reference, candidate))
         yield reference, candidate
         del reference, candidate

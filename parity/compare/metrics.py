@@ -15,7 +15,9 @@ Cost. One read of both values, some three times the time of numpy's `norm(y - x)
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -252,6 +254,20 @@ def _exactly(x: np.ndarray, y: np.ndarray, floor: Floor | None, drawn: SiteDiff)
     far, linf = distance(l2, scale, limits[0]), ratio(largest, limits[1])
     peak = drawn.peak if math.isnan(linf) else max(drawn.peak, linf)
     return replace(drawn, distance=far, cosine=cosine, max_abs=largest, linf_ratio=linf, peak=peak)
+
+
+def axes_between(ours: Sequence[int], theirs: Sequence[int]) -> list[tuple[int, ...]]:
+    """The orders of the axes of pictures or videos [B, ...] that take one shape to the other, where the channels are
+    first, last, or behind the frames; none where there is no such order."""
+    last = len(ours) - 1
+    places = [1, 2, last] if last > 3 else [1, last] if last > 2 else []
+    found = dict[tuple[int, ...], None]()
+    for source, target in itertools.permutations(places, 2):
+        axes = [*range(len(ours))]
+        axes.insert(target, axes.pop(source))
+        if [ours[axis] for axis in axes[1:]] == [*theirs[1:]]:
+            found[tuple(axes)] = None
+    return [*found]
 
 
 # --- records that do not line up

@@ -29,14 +29,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from parity.compare.metrics import comparable_shapes, far_apart
+from parity.compare.metrics import axes_between, comparable_shapes, compare_values, far_apart
 from parity.compare.preflight import Factors, factors_at
 from parity.compare.result import UNKNOWN, SiteDiff
 from parity.compare.values import GIVEN, START
 from parity.golden import Golden
 from parity.golden.disk.part import Layout, chosen
 from parity.records import ATTENTION, FRAMES, LOOP, READ, SCHEDULE, SET, Key, Record, StepRecords
-from parity.sketch import Geometry
+from parity.sketch import Geometry, value_record
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +310,39 @@ def _drawn(pair: Pair) -> bool:
 
 def _counts(r: Record | None) -> bool:
     return r is not None and r.kind == "tensor" and not r.key.is_apart
+
+
+# --- a loop that keeps its latents in a layout of its own
+
+
+def laid_alike(reference: StepRecords, candidate: StepRecords) -> StepRecords:
+    """The candidate's step, the loop's own values with their axes in the reference's order: a loop may keep its latents
+    with the channels last, or behind the frames. Where they are in another shape yet, as tokens are, all are left out:
+    they are compared as the model is given them."""
+    ours = {r.key: r for r in chosen(reference.records, _is_of_a_loop)}
+    theirs = [r for r in chosen(candidate.records, _is_of_a_loop) if r.key in ours]
+    other = [r for r in theirs if r.kind == "tensor" and not comparable_shapes(ours[r.key], r)]
+    if not other or any(math.prod(r.shape) != math.prod(ours[r.key].shape) for r in other):
+        return candidate
+    moved = {r.key: _moved(ours[r.key], r) for r in other}
+    if None in moved.values():
+        return candidate.where(lambda key: key not in ours or not ours[key].shape)
+    records = ((moved.get(r.key) or r) for r in candidate.records)
+    return replace(candidate, records=tuple(records))
+
+
+def _is_of_a_loop(r: Record) -> bool:
+    return r.key.module == LOOP or r.key.site == GIVEN
+
+
+def _moved(ours: Record, theirs: Record) -> Record | None:
+    """A value as the reference has it laid out: of several ways the one that comes nearest; None for no way."""
+    x, y = ours.value, theirs.value
+    if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray):
+        return None
+    ways = [y.transpose(axes) for axes in axes_between(y.shape, x.shape)]
+    near = min(ways, key=lambda way: compare_values(x, way)[0], default=None)
+    return None if near is None else value_record(theirs.key, np.ascontiguousarray(near), theirs.dtype)
 
 
 # --- calls of the decoder that only one side makes

@@ -340,6 +340,50 @@ def test_a_loop_that_computes_its_own_updates_has_steps(
     assert any(note.text == LAST_STEP for note in found.notes) == (found.verdict == "pass")
 
 
+PICTURE = drawn(1, 16, 2, 4)
+LAYOUTS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]] = {
+    "first": (lambda x: x, lambda x: x),
+    "last": (lambda x: x.movedim(1, -1), lambda x: x.movedim(-1, 1)),
+    "tokens": (lambda x: x.flatten(2).mT, lambda x: x.mT.unflatten(2, (2, 4))),
+}
+"""Of a picture, and back."""
+
+
+class Short(Scheduler):
+    def step(self, model_output: torch.Tensor, timestep: Any, sample: torch.Tensor) -> torch.Tensor:
+        return sample - 0.09 * model_output
+
+
+@pytest.mark.parametrize(
+    ("layout", "scheduler", "origin"),
+    [
+        ("last", Scheduler(), None),
+        ("last", Short(), (0, "loop:latents.after")),
+        ("tokens", Scheduler(), None),
+        ("tokens", Short(), (1, ":in.x")),
+    ],
+)
+def test_a_loop_may_keep_its_latents_in_another_layout(
+    layout: str, scheduler: Scheduler, origin: Any, tmp_path: Path
+) -> None:
+    model, tokens = Model(), LAYOUTS["tokens"]
+
+    def run(layout: str, scheduler: Scheduler) -> torch.Tensor:
+        into, back = LAYOUTS[layout]
+        x = into(PICTURE)
+        for i in range(3):
+            out = model(tokens[0](back(x)), TEXT[:1], MASK[:1])
+            x = scheduler.step(into(tokens[1](out)), i, x)
+        return x
+
+    golden(tmp_path / "gpu", lambda s: run("first", s), model, once=False)
+    recorded(tmp_path / "tpu", lambda: run(layout, scheduler), transformer=model, scheduler=scheduler)
+    found = diff(tmp_path / "gpu", tmp_path / "tpu")
+    assert found.verdict == ("fail" if origin else "pass"), found.reason
+    assert (found.origin and (found.origin.key.step, found.origin.key.site)) == origin, found.reason
+    assert any(note.text == LAST_STEP for note in found.notes) == (layout == "tokens" and not origin)
+
+
 def test_what_is_called_to_compile_is_no_step(tmp_path: Path) -> None:
     model = Timed()
     golden(tmp_path / "gpu", lambda s: own_loop(model, 0, scheduler=s), model, once=False)
