@@ -20,7 +20,7 @@ import numpy as np
 
 from parity.causes.evidence import Evidence
 from parity.compare.independent import code_of, differences
-from parity.compare.metrics import keys_through, sketch_distance
+from parity.compare.metrics import is_zero, keys_through, sketch_distance
 from parity.compare.reason import Note
 from parity.compare.result import Cause, measured
 from parity.records import LOOP, PORT, Key, Record, StepRecords
@@ -149,7 +149,7 @@ def _keys(ours: Record, theirs: Record) -> Iterator[Cause]:
     """How many keys two masks let through in each row."""
     added = any(r.moments is not None and r.moments.min < 0 for r in (ours, theirs))
     # All zeros lets all through where masks are added, and nothing where they are ones and zeros.
-    x, y = ((max if added else min)(keys_through(r), default=None) for r in (ours, theirs))
+    x, y = (0 if is_zero(r) and not added else max(keys_through(r), default=None) for r in (ours, theirs))
     if x is None or y is None:
         return
     numbers = f"{y} a row on the candidate, {x} on the reference"

@@ -21,7 +21,7 @@ from parity.compare.orders import excuse_batches, excuse_other_orders, folded
 from parity.compare.pairs import Meeting, meet
 from parity.compare.preflight import Factors
 from parity.compare.result import Distance, SiteDiff
-from parity.compare.rows import excuse_masks, read_alone, set_in_order
+from parity.compare.rows import decide_forms, excuse_masks, read_alone, set_in_order
 from parity.compare.sites import Sites, beyond, picked
 from parity.floors import L2_LIMIT
 from parity.golden.disk.part import tabled
@@ -98,6 +98,7 @@ class Judge:
         if self.branches.crossed:
             excuse_batches(step, sites)
         excuse_masks(step, sites)
+        decide_forms(sites)
         excuse_other_orders(step, sites)
         self.births.judge(sites, self._arguments(step, sites))
         _name_same(step, sites)

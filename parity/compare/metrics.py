@@ -149,7 +149,7 @@ def ratios(values: np.ndarray, floors: np.ndarray) -> np.ndarray:
 # --- two records of one site
 
 ONE_SIDED = "observed on one side only"
-_UNLIKE = Distance(NAN, NAN, math.inf)
+UNLIKE = Distance(NAN, NAN, math.inf)
 _EQUAL = Distance(0.0, 0.0, 0.0)
 
 
@@ -161,7 +161,7 @@ def compared(a: Record | None, b: Record | None, floor: Floor | None, drawn: Sit
             sketches say of it. own: whether the module is a port's own.
     """
     if a is None or b is None:
-        return replace(drawn, distance=_UNLIKE, note=ONE_SIDED)
+        return replace(drawn, distance=UNLIKE, note=ONE_SIDED)
     if a.kind == b.kind == "tensor":
         return _tensors(a, b, floor, drawn, own=own)
     equal = a.kind == b.kind and (a.value == b.value or (a.value != a.value and b.value != b.value))  # NaN is NaN
@@ -191,7 +191,7 @@ def _same_number(a: Record, b: Record) -> bool:
 def _unlike(diff: SiteDiff, inside: bool) -> SiteDiff:
     """A site that does not line up, by its place."""
     if not inside:
-        return replace(diff, distance=_UNLIKE)
+        return replace(diff, distance=UNLIKE)
     return diff if diff.verdict == "ignored" else replace(diff, verdict="not compared")
 
 
@@ -209,6 +209,8 @@ def _tensors(a: Record, b: Record, floor: Floor | None, drawn: SiteDiff, *, own:
     if comparable and isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and one_shape(x.shape, y.shape):
         drawn, measured = _exactly(x, y, floor, drawn), True
     equal, as_many = same_mask(a, b) if not measured or drawn.distance.rel_l2 != 0.0 else (False, False)
+    if equal and _of_two_forms(a, b):
+        return _unlike(replace(drawn, distance=UNKNOWN, peak=0.0, bins=(), note=FORMS), inside=True)
     if equal or as_many:
         diff = replace(drawn, distance=_EQUAL, cosine=NAN, max_abs=NAN, linf_ratio=NAN, peak=0.0, bins=())
         return diff if equal else _unlike(replace(diff, distance=UNKNOWN, note=MASKS), inside=True)
@@ -305,6 +307,7 @@ def is_zero(record: Record) -> bool:
 
 HUGE = "numbers too large for their sums"
 MASKS = "masks of other forms that let as many keys through"
+FORMS = "a mask of zeros against one of ones: all is read, if zeros are added, or nothing is"
 PICTURES = "pictures of 8 bits against floats"
 
 
@@ -335,6 +338,11 @@ def same_mask(a: Record, b: Record) -> tuple[bool, bool]:
         if told := bool(np.isfinite(x).all() and np.isfinite(y).all()):
             return bool(np.abs(x - y).max() <= ALIKE * np.abs(x).max()), False
     return False, not told and bool(keys_through(a) & keys_through(b))
+
+
+def _of_two_forms(a: Record, b: Record) -> bool:
+    """Whether of two masks of floats one is all zeros, which are added or let nothing through, the other all ones."""
+    return is_zero(a) != is_zero(b) and all("float" in mask.dtype for mask in (a, b))
 
 
 def _other_keys(a: Record, b: Record) -> str:

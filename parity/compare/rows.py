@@ -15,7 +15,7 @@ import numpy as np
 
 from parity.compare.births import CUT, MOVED, SAME_KEYS, call_of
 from parity.compare.measured import Measured
-from parity.compare.metrics import ALIKE, REORDERED, UNREAD, distance, is_mask, keys_through, unread
+from parity.compare.metrics import ALIKE, FORMS, REORDERED, UNLIKE, UNREAD, distance, is_mask, keys_through, unread
 from parity.compare.result import SiteDiff
 from parity.compare.sites import Sites, beyond
 from parity.floors import L2_LIMIT
@@ -103,6 +103,17 @@ def excuse_masks(step: Measured, sites: Sites) -> None:
                     sites[j] = replace(e, verdict="not compared", note=note)
         if step.meeting.own[i]:
             _excuse_cut(step, sites, i, beside, masks)
+
+
+def decide_forms(sites: Sites) -> None:
+    """Of a mask that the model is given, whose zeros may be added or let nothing through, another mask decides: one
+    that differs inside the model is made of it."""
+    given = [i for i in sites.where("not compared") if sites[i].note == FORMS and sites[i].key.module == ""]
+    masks = [sites[i].key for i in sites.where("pass", beyond=True, which=_is_named_mask)] if given else []
+    inside = {key.branch for key in masks if key.module}
+    for i in given:
+        if sites[i].key.branch in inside:
+            sites[i] = replace(sites[i], verdict="pass", distance=UNLIKE)
 
 
 def _excuse_cut(step: Measured, sites: Sites, i: int, beside: Sequence[int], masks: Sequence[Record]) -> None:

@@ -36,6 +36,7 @@ def mask(keys: Sequence[int], additive: bool = False) -> Record:
         (tensor("m:out", X), tensor("m:out", X[:, ::-1].copy()), "in another order"),
         (tensor("m:out", X), tensor("m:out", X + NOISE), ""),
         (mask(range(12)), mask(range(16)), "16 a row on the candidate, 12 on the reference"),
+        (mask(()), mask(range(16)), "16 a row on the candidate, 0 on the reference"),
         (mask(range(12)), mask(range(2, 14)), "12 keys a row through, as the reference's, others"),
     ],
 )

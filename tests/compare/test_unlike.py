@@ -49,6 +49,11 @@ X5 = noise(3, (1, 4, 2, 6, 8))
         (ADDED, additive(-2.0), "fail"),  # a bias, no mask
         (ADDED - np.arange(64) / 8, ADDED - np.arange(64) / 4, "fail"),  # biases of distances, beside what is left out
         (np.zeros((1, 1, 64), np.float32), np.ones((1, 64), bool), "pass"),  # leaves nothing out
+        (
+            np.zeros((1, 64), np.float32),
+            np.ones((1, 64), np.float32),
+            "not compared",
+        ),  # or is of ones that let none through
         (np.full((1, 64), 0.2, np.float32), np.ones((1, 64), bool), "fail"),  # a soft mask, as of inpainting
         # As many keys, and nothing shows which.
         (ADDED, KEYS[None, :40], "not compared"),  # fewer padded keys
@@ -312,6 +317,16 @@ def test_no_mask_is_one_that_lets_every_key_through(mask: np.ndarray, verdict: s
         walk = Walk()
         walk.pair(*order)
         assert walk.judge(Judge(port=True))["cond/b:in.text_mask"].verdict == verdict
+
+
+@pytest.mark.parametrize(("inside", "verdict"), [(KEYS, "not compared"), (KEYS[::-1], "fail")])
+def test_of_a_mask_of_zeros_against_one_of_ones_the_mask_made_of_it_decides(inside: np.ndarray, verdict: str) -> None:
+    walk, zeros = Walk(), np.zeros((1, 64), np.float32)
+    walk.pair(tensor(":in.text_mask", zeros), tensor(":in.text_mask", zeros + 1))
+    walk.pair(tensor("b:in.mask", KEYS[None]), tensor("b:in.mask", inside[None]))
+    found = walk.judge(Judge(port=True))
+    assert found["cond/:in.text_mask"].verdict == verdict
+    assert found["cond/b:in.mask"].birth == ("propagated" if verdict == "fail" else None)
 
 
 def test_inputs_that_a_port_does_not_hand_out_do_not_match() -> None:
