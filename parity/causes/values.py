@@ -58,6 +58,10 @@ def _shown(evidence: Evidence, key: Key, *, counts_keys: bool = False) -> Iterat
     steps = ((replace(key, step=s.step), *evidence.at(s.step)) for s in evidence.found.steps)
     held = [(_number(a, at), _number(b, at)) for at, a, b in steps]
     x, y = np.array([pair for pair in held if None not in pair], np.float64).reshape(-1, 2).T
+    own = np.array([s.timestep for s in evidence.found.steps], np.float64).reshape(-1, 2).T
+    for unit in (1.0, 1e-3):  # of another schedule the argument is to be another
+        if own.shape == (2, x.size) and np.allclose(x, unit * own[0], rtol=WITHIN, atol=0.0):
+            x = unit * own[1]
     if x.size > 1 and (made := done(x, y)):
         yield _told(key, made, x, y)
     else:

@@ -26,6 +26,7 @@ from parity.compare.sites import Sites, beyond, picked
 from parity.floors import L2_LIMIT
 from parity.golden.disk.part import tabled
 from parity.records import LOOP, LOOP_STAGE, Key, StepRecords
+from parity.transforms import WITHIN
 
 
 @dataclass
@@ -111,8 +112,8 @@ class Judge:
         before, self._given = self._given, given | self._given
         moving = {at for at, value in given.items() if self._given[at] != value}
         whole = {sites[i].key for at in folded(step, sites) for i in at}
-        handed, alone = _handed_on(step, sites, given), _made_alone(step, sites, given)
-        return Arguments(moving, before.keys() - moving, handed, alone, whole)
+        handed = _handed_on(step, sites, given) | _timed_otherwise(step, sites)
+        return Arguments(moving, before.keys() - moving, handed, _made_alone(step, sites, given), whole)
 
 
 def _holds(d: SiteDiff) -> bool:
@@ -145,6 +146,25 @@ def _handed_on(step: Measured, sites: Sites, given: Mapping[Argument, bytes]) ->
     others = {(sites[i].key.branch, sites[i].key.site) for i in inputs}
     agree = {(at[0], value) for at, value in given.items() if at not in others and any(value)}
     return {sites[i].key for i in inputs if agree and (sites[i].key.branch, step.held_bytes(i)[0]) in agree}
+
+
+def _timed_otherwise(step: Measured, sites: Sites) -> Set[Key]:
+    """The timesteps that the model is given and that are not the loop's own on the candidate, as on the reference they
+    are, or a thousandth of them: another schedule explains no more than its own numbers."""
+    at = next((i for i, place in enumerate(step.meeting.places) if place.key.site == f"{LOOP}:timestep"), None)
+    if at is None or (own := step.numbers(at)) is None or own[0] == own[1]:
+        return set()
+    found = set[Key]()
+    for i in sites.where(beyond=True, which=_is_input):
+        given = step.numbers(i) if sites[i].key.module == "" else None
+        if given is not None and any(_is(given[0], u * own[0]) and not _is(given[1], u * own[1]) for u in (1.0, 1e-3)):
+            found.add(sites[i].key)
+    return found
+
+
+def _is(x: float, other: float) -> bool:
+    """Whether two numbers are one in float32."""
+    return math.isclose(x, other, rel_tol=WITHIN)
 
 
 def _made_alone(step: Measured, sites: Sites, given: Mapping[Argument, bytes]) -> Set[object]:

@@ -109,6 +109,14 @@ class Measured:
         both = [r.sketch.tobytes() for r in records if r.sketch is not None]
         return (both[0], both[1]) if len(both) == 2 else (b"", b"")
 
+    def numbers(self, i: int) -> tuple[float, float] | None:
+        """What both sides have at a site that holds one number on each; None elsewhere."""
+        records = [
+            side[at[i]] for side, at in zip((self.ours, self.theirs), self.meeting.at, strict=True) if at[i] >= 0
+        ]
+        held = [r.moments.mean for r in records if r.moments is not None and r.moments.count == 1]
+        return (held[0], held[1]) if len(held) == 2 else None
+
     def hands_on(self, branch: str, module: str) -> bool:
         """Whether an output of the reference's module is one of its inputs."""
         own = [r for r in self.ours if (r.key.branch, r.key.module) == (branch, module) and r.shape]

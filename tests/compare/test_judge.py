@@ -352,7 +352,7 @@ def test_a_number_that_stays_as_it_was_is_none_of_the_schedule(site: str, second
     for at, value in enumerate((6.0, second)):
         walk, x = walk_of({"schedule:sigmas": FAR} if at == 0 else {}, at), np.array([value], np.float32)
         walk.pair(*(tensor("loop:timestep", y, branch="", step=at) for y in (x, 1.1 * x)))
-        walk.pair(*(tensor(site, y, step=at) for y in (x, 1.2 * x)))
+        walk.pair(*(tensor(site, y, step=at) for y in (x, 1.1 * x)))
         found.append(births(walk.judge(judge))[site])
     assert found == births_of
 
@@ -362,6 +362,23 @@ def test_a_timestep_of_a_step_that_did_not_end_is_of_the_schedule_that_differed_
     assert births(walk_of({"schedule:sigmas": FAR, ":in.timestep": FAR}).judge(judge))[":in.timestep"] == "propagated"
     assert births(walk_of({":in.timestep": FAR}, 1).judge(judge))[":in.timestep"] == "propagated"
     assert births(walk_of({":in.timestep": FAR}, 1).judge())[":in.timestep"] == "input"
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "birth"),
+    [
+        (857.6, 833.6, "propagated"),
+        (857.6, 833.0, "input"),  # rounded
+        (0.8576, 0.8336, "propagated"),
+        (857.6, 0.8336, "input"),
+        (142.4, 166.4, "propagated"),  # 1000 - t: nobody knows what of
+    ],
+)
+def test_another_schedule_explains_no_timestep_that_is_not_its_own(ours: float, theirs: float, birth: str) -> None:
+    walk = walk_of({"schedule:sigmas": FAR})
+    for site, branch, pair in (("loop:timestep", "", (857.6, 833.6)), (":in.timestep", "cond", (ours, theirs))):
+        walk.pair(*(tensor(site, np.array([x]), branch=branch, held=True) for x in pair))
+    assert births(walk.judge())[":in.timestep"] == birth
 
 
 def test_an_argument_that_stays_as_it_was_holds_no_latents_whatever_its_shape() -> None:
