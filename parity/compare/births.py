@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from parity.compare.metrics import axes_between
+from parity.compare.metrics import UNREAD, axes_between
 from parity.compare.result import Birth, SiteDiff
 from parity.compare.sites import Sites, beyond, picked, severity
 from parity.compare.values import PREDICTED
@@ -151,6 +151,7 @@ class Births:
         """Say of the sites that are beyond their floors, at these positions, how they come to be."""
         inputs, numbered = input_severities(sites), any(d.key.site == f"{LOOP}:dt" for d in sites)
         uncompared = {call_of(d.key) for d in picked(sites, "not compared") if d.key.is_input and d.note not in KNOWN}
+        unread = {call_of(d.key) for d in picked(sites, "pass") if d.key.is_input and d.note == UNREAD}
         # How far sites beyond their floors were so far: infinitely, once something was introduced there.
         worst = defaultdict[_Place, float](float, {("", _LATENTS): _start(sites)})
         inside = defaultdict[tuple[str, str], float](float)
@@ -164,7 +165,8 @@ class Births:
             unnumbered = numbers and not numbered and d.key.site == LATENTS[1]  # stepped by what nobody recorded
             given = inputs.get(call_of(d.key), 0.0 if call_of(d.key) in self.arguments.alone else None)
             of_several = d.key.site == FRAMES  # made of each call of the decoder
-            if call_of(d.key) in uncompared or _masked(d.key, masked) or unnumbered or of_several:
+            padded = call_of(d.key) in unread and (d.key.branch, "") in masked  # by another mask, which is read
+            if call_of(d.key) in uncompared or padded or _masked(d.key, masked) or unnumbered or of_several:
                 given = max(given or 0.0, before)
             within = inside[d.key.branch, d.key.module]
             birth = _birth(d, given, before, within)

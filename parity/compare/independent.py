@@ -7,11 +7,12 @@ relations that are fitted on each side (guidance, step, decode). What only hands
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from parity.compare.births import call_of, is_unlike
+from parity.compare.births import LATENTS, call_of, is_unlike
 from parity.compare.result import Result, SiteDiff
 from parity.compare.sites import introduced, picked
 from parity.records import ATTENTION, BLOCK, FRAMES, LOOP, SCHEDULE, Key, any_block, caller_of
@@ -25,6 +26,10 @@ _LOOP = {
     "pred_original.before": "the prediction before", "history": "the scheduler's step",
     "step_index": "the scheduler's place",
 }  # fmt: skip
+
+
+_ITEM = r"(?<=\w)\.\d+$"
+"""Of an argument that is a tuple, as a table of cosines and one of sines: the number of its item."""
 
 
 @dataclass
@@ -61,12 +66,13 @@ def differences(result: Result) -> tuple[Difference, ...]:
     first = result.origin.key if result.origin is not None and result.origin.birth != "propagated" else None
     of, weights = _codes(result, first), _Weights.of(result)
     found = {place: Difference(place, causes=[detail]) for place, detail in weights.checks.values()}
+    resized = _resized(result)
     for d in picked(result.sites, "not compared"):
-        if is_unlike(d):
+        if is_unlike(d) and not resized(d):
             found.setdefault(code_of(d.key.site), Difference(place_of(d.key.site), causes=[f"{d.note}: not compared"]))
     made = {of(c.at) for c in result.causes if c.at and c.setting in weights.checks}  # of weights, where they show
     handed, begun = _Handed.of(result, first), dict[tuple[int, str, str], str]()
-    for key in (*([first] if first else []), *(d.key for d in introduced(result))):
+    for key in (*([first] if first else []), *(d.key for d in introduced(result) if not resized(d))):
         if weights.explain(key) or of(key.site) in made or handed.on(key, found):
             continue
         code = of(key.site)
@@ -78,13 +84,31 @@ def differences(result: Result) -> tuple[Difference, ...]:
             one.also(place_of(key.site))
         if key.branch and key.branch not in one.branches:
             one.branches.append(key.branch)
+    sized = {of(d.key.site) for d in picked(result.sites, "fail") if resized(d)} - found.keys()
     for cause in result.causes:
-        if cause.setting in weights.checks:
+        if first and cause.at and of(cause.at) in sized:
+            found[of(first.site)].causes.append(cause.cause)
+        elif cause.setting in weights.checks:
             found[weights.checks[cause.setting][0]].causes.append(cause.cause)
         elif cause.at and not cause.harmless and of(cause.at) not in handed.again - found.keys():
             found.setdefault(of(cause.at), Difference(place_of(cause.at))).causes.append(cause.cause)
     behind = {place_of(site): i + 1 for i, site in enumerate(_RELATIONS)}
     return tuple(sorted(found.values(), key=lambda d: behind.get(d.place, 0) if d.key is None else 0))
+
+
+def _resized(result: Result) -> Callable[[SiteDiff], bool]:
+    """Of a site whether it has more values, or fewer, as the latents have that a loop starts from: of another size of
+    the video, or length."""
+    start = next((d for d in introduced(result) if d.key.site in LATENTS and d.shapes[0] != d.shapes[1]), None)
+    if start is None:
+        return lambda d: False
+    ours, theirs = (math.prod(shape) for shape in start.shapes)
+
+    def resized(d: SiteDiff) -> bool:
+        own, other = (math.prod(shape) for shape in d.shapes)
+        return d.key != start.key and d.shapes[0] != d.shapes[1] and own * theirs == other * ours
+
+    return resized
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,7 +262,7 @@ def code_of(site: str) -> str:
 def place_of(site: str) -> str:
     """A site in the words of a list of differences."""
     module, _, port = site.partition(":")
-    port = port.partition("@")[0]
+    port = re.sub(_ITEM, "", port.partition("@")[0]) if module == "" else port.partition("@")[0]
     if module == SCHEDULE:
         return "the schedule"
     if module == LOOP:

@@ -331,7 +331,7 @@ def same_mask(a: Record, b: Record) -> tuple[bool, bool]:
         return False, False
     lines_up = one_shape(a.shape, b.shape) and not a.rows and not b.rows
     if lines_up and Geometry(*a.frame).exact and a.sketch is not None and b.sketch is not None:
-        return any(np.array_equal(x, y) for x in _keys(a) for y in _keys(b)), False
+        return any(np.array_equal(x, y) for x in keys_of(a) for y in keys_of(b)), False
     told = lines_up and a.dtype == b.dtype
     if told and all(_forms(mask)[1] for mask in (a, b)):
         x, y = (_per_key(mask) for mask in (a, b))
@@ -392,7 +392,7 @@ def keys_through(record: Record) -> frozenset[int]:
     return frozenset(round(n / rows) for n in found if math.isfinite(n))
 
 
-def _keys(record: Record) -> list[np.ndarray]:
+def keys_of(record: Record) -> list[np.ndarray]:
     """Where a mask lets a key through, in each form that it can be of."""
     if record.sketch is None:
         return []

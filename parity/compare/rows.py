@@ -15,11 +15,24 @@ import numpy as np
 
 from parity.compare.births import CUT, MOVED, SAME_KEYS, call_of
 from parity.compare.measured import Measured
-from parity.compare.metrics import ALIKE, FORMS, REORDERED, UNLIKE, UNREAD, distance, is_mask, keys_through, unread
+from parity.compare.metrics import (
+    ALIKE,
+    FORMS,
+    LINF_LIMIT,
+    REORDERED,
+    UNLIKE,
+    UNREAD,
+    distance,
+    is_mask,
+    keys_of,
+    keys_through,
+    unread,
+)
 from parity.compare.result import SiteDiff
 from parity.compare.sites import Sites, beyond
 from parity.floors import L2_LIMIT
 from parity.records import Record
+from parity.sketch import Geometry
 
 SUMS = 5.0
 """How far apart the four sums over rows may be, in floors of the rows: sqrt(6) where each row is rounded by itself, and
@@ -81,7 +94,8 @@ def excuse_masks(step: Measured, sites: Sites) -> None:
     """A mask is not compared where the rows that it lets through are the reference's, elsewhere or in another
     order. Where another number of rows is let through, the rows are not compared, but the mask is.
 
-    Text without its padding needs no mask: see `_excuse_cut`.
+    What the model itself is given has to differ in rows alone that the reference does not read. Text without its
+    padding needs no mask: see `_excuse_cut`.
     """
     for i in step.meeting.others:
         a, b = (at[i] for at in step.meeting.at)
@@ -94,11 +108,11 @@ def excuse_masks(step: Measured, sites: Sites) -> None:
         as_many = bool(keys_through(masks[0]) & keys_through(masks[1])) and "mask" in d.key.port
         if as_many and beyond(d) and read and not any(map(beyond, read)):
             sites[i] = replace(d, verdict="not compared", note=SAME_KEYS)
-        elif not as_many and d.key.module != "" and d.verdict == "pass" and beyond(d):
+        elif d.verdict == "pass" and beyond(d) and not (as_many and d.key.module):
             for j in beside:
                 e = sites[j]
                 of_mask = e.shapes[0][1:2] == d.shapes[0][-1:] and "mask" not in e.key.port
-                if e.key.is_input and of_mask and beyond(e):
+                if e.key.is_input and of_mask and beyond(e) and (d.key.module or _is_unread(e, masks[0])):
                     note = "which of its rows are read, a mask says that differs"
                     sites[j] = replace(e, verdict="not compared", note=note)
         if step.meeting.own[i]:
@@ -116,15 +130,26 @@ def decide_forms(sites: Sites) -> None:
             sites[i] = replace(sites[i], verdict="pass", distance=UNLIKE)
 
 
+def _is_unread(d: SiteDiff, mask: Record) -> bool:
+    """Whether text differs in row bins alone in which a mask of one batch, a number a key, leaves some out."""
+    keys, view = keys_of(mask), Geometry(*d.frame)
+    if len(keys) != 1 or keys[0].size != view.rows or not len(d.bins):
+        return False
+    far = np.flatnonzero(np.asarray(d.bins) > LINF_LIMIT)
+    bins = [keys[0][at * view.rows_per_bin : (at + 1) * view.rows_per_bin] for at in far.tolist()]
+    return bool(bins) and not any(rows.all() for rows in bins)
+
+
 def _excuse_cut(step: Measured, sites: Sites, i: int, beside: Sequence[int], masks: Sequence[Record]) -> None:
     """All that there is of a text is read where a side leaves its padding out; it needs no mask then, or one of all
     ones."""
     d, missing = sites[i], any(mask.kind == "none" for mask in masks)
-    for j in beside if missing or d.verdict == "not compared" else ():
+    for j in beside if missing or d.verdict == "not compared" or beyond(d) else ():
         e = sites[j]
-        agrees, unlike = e.note in (UNREAD, REORDERED), e.verdict == "not compared" and e.key.is_input
+        agrees, lines_up = e.note in (UNREAD, REORDERED), e.verdict == "pass" and e.shapes[0] == e.shapes[1]
+        unlike = e.key.is_input and not lines_up and e.verdict in ("pass", "not compared") and not e.key.is_apart
         if (agrees or unlike) and _is_cut(e.shapes, masks) and (agrees or _may_be_cut(step, j)):
-            sites[j] = e if agrees else replace(e, note=CUT)
+            sites[j] = e if agrees else replace(e, verdict="not compared", note=CUT)
             if missing:
                 sites[i] = replace(d, verdict="not compared", note=f"a mask against None, beside rows {CUT}")
 
@@ -139,7 +164,9 @@ def _may_be_cut(step: Measured, j: int) -> bool:
     read = [next((r.moments for r in side if r.key == key), None) for side in (step.ours, step.theirs)]
     if not any(read):
         return True
-    norms = [norm if of is None else of.l2 for norm, of in zip(norms, read, strict=True)]
+    sides = zip(norms, read, step.meeting.places[j].shapes, strict=True)
+    rows = [shape[1] for shape in step.meeting.places[j].shapes]
+    norms = [norm if of is None or shape[1] < max(rows) else of.l2 for norm, of, shape in sides]  # a cut one whole
     return bool(abs(norms[0] - norms[1]) <= np.fmax(L2_LIMIT * step.limits[j], ALIKE * norms[0]))
 
 

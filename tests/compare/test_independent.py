@@ -19,7 +19,7 @@ import diffusers
 from parity.compare.diff import diff
 from parity.compare.independent import differences
 from parity.compare.reason import UNKNOWN, Reason
-from parity.compare.result import Birth, Check, Distance, Origin, Result, SettingDifference, SiteDiff
+from parity.compare.result import Birth, Check, Distance, Origin, Result, SettingDifference, SiteDiff, measured
 from parity.records import Key
 from tests.support.cli import cli
 from tests.support.scripts import drawn, recorded, referenced, tame
@@ -151,6 +151,31 @@ def test_an_argument_with_its_channels_elsewhere_is_no_difference(shape: tuple[i
     at = SiteDiff(key, UNKNOWN, verdict="not compared", shapes=shapes, dtypes=dtypes)
     result = Result("fail", "logic", Reason(kind="first_divergence"), sites=(at,))
     assert len(differences(result)) == listed
+
+
+def test_a_video_of_another_size_is_one_difference_and_a_table_of_two_parts_is_another() -> None:
+    births: tuple[Birth, ...] = ("input", "input", "input", "propagated")
+    sites = ("loop:latents.before", ":in.table.0", ":in.table.1", "decode:in.z")
+    shapes = ((1, 16, 3, 4, 4), (1, 16, 2, 4, 4)), ((96, 8), (96, 8)), ((96, 8), (96, 8)), ((16, 3, 16), (16, 2, 16))
+    keys = [Key("transformer", 0, "", site) for site in sites]
+    at = [
+        SiteDiff(key, UNKNOWN, verdict="fail", birth=birth, shapes=shape)
+        for key, birth, shape in zip(keys, births, shapes, strict=True)
+    ]
+    given = SiteDiff(Key("transformer", 0, "", ":in.x"), UNKNOWN, verdict="not compared", shapes=shapes[0])
+    cause = measured("2 latent frames", at="decode:in.z")
+    result = Result(
+        "fail",
+        "logic",
+        Reason(kind="first_divergence"),
+        sites=(*at, given),
+        origin=Origin(keys[0], "input"),
+        causes=(cause,),
+    )
+    assert [(d.place, d.causes) for d in differences(result)] == [
+        ("the latents", ["2 latent frames"]),
+        ("the argument table", []),
+    ]
 
 
 @pytest.mark.parametrize("far", [0.5, math.nan])

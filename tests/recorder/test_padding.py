@@ -57,6 +57,26 @@ def test_read_rows_decide(text: torch.Tensor, mask: torch.Tensor, origin: str, r
     assert (given.note == "differs in padded rows alone, which no query reads") == (not origin)
 
 
+SHIFTED = torch.tensor([[True] * 9 + [False] * 7])
+MASK_ALONE = ["the argument encoder_attention_mask"]
+
+
+@pytest.mark.parametrize(
+    ("text", "mask", "listed"),
+    [
+        (changed(slice(10, 16)), ALL, MASK_ALONE),
+        (changed(slice(10, 16)), SHIFTED, MASK_ALONE),
+        (TEXT[:, :10], SHIFTED[:, :10], MASK_ALONE),
+        (changed(slice(9, 16)), ALL, ["the argument encoder_hidden_states", *MASK_ALONE]),
+    ],
+)
+def test_another_mask_is_the_only_difference_beside_other_padding(
+    text: torch.Tensor, mask: torch.Tensor, listed: list[str], reference: Path, tmp_path: Path
+) -> None:
+    found = diff(reference, record(tmp_path / "tpu", text, mask, once=True))
+    assert [d.place for d in differences(found)] == listed, found.reason
+
+
 @pytest.mark.parametrize("length", [24, 12, 10])
 @pytest.mark.parametrize(
     ("row", "wrong", "origin"),
