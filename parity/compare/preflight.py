@@ -145,14 +145,15 @@ def compare_weights(
 
 
 def _as_torch(name: str, held: tuple[tuple[int, ...], str], a: Weights, b: Weights) -> str:
-    """The name of a parameter that a norm of JAX's calls its scale, where it holds the reference's weight:
-    others may be something else, as one more or less than it."""
+    """The name of a parameter that a norm of JAX's calls its scale, where it holds the reference's weight, or the ones
+    that it was made with: others may be something else, as one more or less than it."""
     module, _, own = name.rpartition(".")
     weight = f"{module}.weight"
     if own != "scale" or name in a or weight in b or weight not in a:
         return name
     ours, theirs = WeightPrint.parse(a[weight][1]), WeightPrint.parse(held[1])
-    return weight if ours.digits == theirs.digits or ours.apart(theirs) <= ROUNDING_LIMIT else name
+    same = ours.digits == theirs.digits or ours.apart(theirs) <= ROUNDING_LIMIT
+    return weight if same or set(theirs.extrema) == {1.0} else name
 
 
 def _judged_weights(
@@ -202,7 +203,10 @@ def _judged_weights(
         how = f"have other values, '{worst}' by {apart[worst]:.1%}" + " in a few places" * (worst in few_values)
     detail = f"{len(wrong)} of {len(a)} parameters {how}: {few(wrong)}"
     if rounded := [n for n in other if n not in wrong and n not in laid_out]:
-        detail += f"; {len(rounded)} more are the reference's rounded to {_rounded_to(other[n] for n in rounded)}"
+        near = _rounded_to(other[n] for n in rounded)
+        detail += f"; {len(rounded)} more are " + (
+            "nearly equal" if near == ROUNDING else f"the reference's rounded to {near}"
+        )
     # A port may have folded others into these: the sites decide. Zeros hold nothing that was folded.
     if (own and scaled and all(gains.values())) or (otherwise and not mixed_up):
         return Check(WEIGHTS, "explained", detail, at=tuple(wrong))
@@ -432,14 +436,17 @@ def causes_of(check: Check, differing: Iterable[Difference]) -> tuple[Cause, ...
 
 
 SOME = 8
-"""Parameters that may have been loaded wrongly, of a port whose others are the reference's."""
+"""Parameters that may have been loaded wrongly, of a port whose others are the reference's; or all of one block."""
 
 
 def of_weights(result: Result) -> Iterator[Cause]:
     """A cause where a difference begins in a module, or beside one, some of whose parameters are others; where many
     are, the port's are its own, unless all are rounded."""
     check = next((c for c in result.preflight if c.check == WEIGHTS and c.at and c.near != ROUNDING), None)
-    if result.verdict != "fail" or result.origin is None or check is None or (not check.near and len(check.at) > SOME):
+    if result.verdict != "fail" or result.origin is None or check is None:
+        return
+    blocks = {found[0] if (found := re.match(f".*?{BLOCK}", name)) else name for name in check.at}
+    if not check.near and len(check.at) > SOME and len(blocks) > 1:
         return
     modules = {name.rpartition(".")[0] for name in check.at}
     begins = {result.origin.key.site: (result.origin.key, result.why.distance)}

@@ -192,7 +192,7 @@ class Callee:
             self.fields.keep(out)  # the reference's are kept first, and a candidate's are in their order by now
             return _prediction(self, out, given[LATENT].ndim)
 
-        return replace(self.port, module=module, call=call)
+        return replace(self.port, module=module, call=call, padded=self._padded())
 
     def _in_jax(self, dtype: str) -> Port:
         """Its weights are cast as a torch module's are, where it is to compute in float32."""
@@ -210,7 +210,12 @@ class Callee:
                 tap(":out", single_output(out))
             return _prediction(self, out, given[LATENT].ndim)
 
-        return replace(self.port, call=call, runs="jax", weights=weights)
+        return replace(self.port, call=call, runs="jax", weights=weights, padded=self._padded())
+
+    def _padded(self) -> Callable[[Mapping[str, Any]], Mapping[str, Any]] | None:
+        """The port's own, which is given arguments as its `call` is."""
+        padded = self.port.padded
+        return None if padded is None else lambda given: padded(_own(given))
 
     def _invoked(self) -> Invoke:
         module = self.port.module

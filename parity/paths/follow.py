@@ -501,6 +501,9 @@ class _Run:
                 ours, theirs = (layout.rows(key.module, part, value) for value in (x, placed))
                 site = key.site + (f"@{part.name}" if part.name and part.frame != JOINT else "")
                 found[_part_name(name_of(key), part)] = Apart.of(replace(key, site=site), ours, theirs, other.dtype)
+            lies = self.plan.lies.get(key.module)
+            if lies and found and all(x.is_turned(other.dtype, lies) for x in found.values()):
+                return "absent"
             if self.plan.far and found and all(x.is_turned(other.dtype) for x in found.values()):
                 self.turned[name_of(key)] = None
             if not self.plan.far and not all(one.near(other.dtype) for one in found.values()):

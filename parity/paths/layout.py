@@ -7,7 +7,7 @@ that stand in one place: how far the candidate's are from the reference's own, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -272,14 +272,18 @@ class Apart:
         close = CLOSE if dtype.itemsize > 2 else CLOSE_IN_16_BITS
         return self.apart <= close * self.norm
 
-    def is_turned(self, dtype: torch.dtype) -> bool:
+    def is_turned(self, dtype: torch.dtype, factors: Collection[float] = (1.0,)) -> bool:
         """Whether each row, or each column of the rows, holds the reference's values, of a candidate that has them in
-        this dtype, in another order."""
+        this dtype, in another order, or times one of these factors."""
         if self.near(dtype) or not self.finite or self.own.ndim < 2:
             return False
         most = (TURNED if dtype.itemsize > 2 else TURNED_IN_16_BITS) * self.norm
-        both = [[x.double().sort(axis).values for x in (self.own, self.other)] for axis in (-1, -2)]
-        return any(float((theirs - ours).norm()) <= most for ours, theirs in both)
+
+        def same(factor: float, axis: int) -> bool:
+            ours, theirs = ((f * x).double().sort(axis).values for f, x in ((factor, self.own), (1.0, self.other)))
+            return float((theirs - ours).norm()) <= most * max(abs(factor), 1.0)
+
+        return any(same(factor, axis) for factor in factors for axis in (-1, -2))
 
     @property
     def words(self) -> str:

@@ -156,8 +156,9 @@ class Plan:
         follow: values of the other side by `name_of` their keys: those of this side, a reference, give way to the
             other's, in its step and in those that measure its floors, and what is handed out is how far each was from
             it (`parity.paths.follow`), in place of the step. far: whether a value gives way however far it is:
-            something failed, and what comes behind is looked for. own_order: whether the candidate's masks may say that
-            its rows stand in another order.
+            something failed, and what comes behind is looked for. lies: factors of the parameters of a module that a
+            port holds otherwise, 1 for another order: values that lie so too stay. own_order: whether the candidate's
+            masks may say that its rows stand in another order.
     """
 
     sites: SitePlan | None = None
@@ -166,6 +167,7 @@ class Plan:
     forced: bool = False
     follow: Given = field(default_factory=dict)
     far: bool = False
+    lies: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     own_order: bool = False
 
 

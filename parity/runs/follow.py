@@ -96,7 +96,9 @@ class At:
         self, pair: Ready, side: Side, held: Mapping[str, Array], *, far: bool, own_order: bool = False
     ) -> StepRecords:
         """A pair's reference `side`, which follows these values; see `parity.paths.plan.Plan`."""
-        plan = Plan(follow=held, far=far, own_order=own_order, floors=True, chip=pair.chip)
+        factors = {module: tuple(factors_at(module, pair.laid_out)) for module in map(module_of, held)} if far else {}
+        lies = {module: found for module, found in factors.items() if found}
+        plan = Plan(follow=held, far=far, lies=lies, own_order=own_order, floors=True, chip=pair.chip)
         return next(side.observe(plan, start=self.state, steps=(self.step, self.step + 1)))
 
 
@@ -118,13 +120,13 @@ def behind(result: Result, pair: Ready, side: Side, state: State) -> Result:
     found: list[StepRecords] = []
     passes: list[list[str]] = []
     try:
-        held = _comparable(pair, _as_paired(at.held(pair, EVERYTHING), of_step))
+        held = _as_paired(at.held(pair, EVERYTHING), of_step)
         found.append(at.followed(pair, side, held, far=True, own_order=own_order))
         passes = _passes(of_step, held, pair.modules)
         for modules in passes[:PASSES]:
             pair.say(f"the reference on the candidate's own values, {modules[0]} to {modules[-1]}")
             some = Held(EVERYTHING.ports, frozenset(modules), ROOM, ROOM)
-            held = _comparable(pair, _as_paired(at.held(pair, some), of_step))
+            held = _as_paired(at.held(pair, some), of_step)
             found.append(at.followed(pair, side, held, far=True, own_order=own_order))
     except LOST as error:
         result = result.noted(_lost(error))
@@ -193,19 +195,13 @@ def _lost(error: Exception) -> str:
     return f"the reference could not be run on the candidate's own values: {first}"
 
 
-def _comparable(pair: Ready, held: Mapping[str, Array]) -> dict[str, Array]:
-    """What the candidate hands out, without the results of parameters that lie otherwise: the reference's code cannot
-    go on from those."""
-    factors = pair.laid_out
-    return {name: x for name, x in held.items() if not factors_at(module_of(name), factors)}
-
-
 def _as_paired(held: Mapping[str, Array], sites: Sequence[SiteDiff]) -> dict[str, Array]:
-    """What the candidate hands out, outputs under the reference's names: a block that Flax scans gives `(x, None)`."""
+    """What the candidate hands out under the reference's names: a block that Flax scans gives `(x, None)`, and its
+    layers call what they are given `inputs`. What may be another thing keeps its own."""
     names = {
         name_of(replace(d.key, step=0, site=f"{d.key.module}:{d.called}")): name_of(replace(d.key, step=0))
         for d in sites
-        if d.called and not d.key.is_input
+        if d.called and d.verdict != "not compared"
     }
     return {names.get(name, name): x for name, x in held.items()}
 

@@ -189,6 +189,26 @@ def test_one_value_that_is_handed_to_several_modules_is_one_difference(
 
 
 @pytest.mark.parametrize(
+    ("floors", "listed"),
+    [
+        ((193, 300, 250), ["attn.norm_q's input"]),
+        ((193, 16139, 15000), ["attn.norm_q's input", "attn.to_out's input"]),  # of which the last is made too
+        ((16139, 193, 190), ["attn.norm_q's input"]),
+    ],
+)
+def test_a_far_greater_difference_in_one_call_s_code_is_one_by_itself(
+    floors: tuple[float, ...], listed: list[str]
+) -> None:
+    keys = [Key("transformer", 0, "", f"attn.{name}:in.input") for name in ("norm_q", "to_out", "to_add_out")]
+    sites = tuple(
+        SiteDiff(key, UNKNOWN, verdict="fail", birth="input", local=Distance(1e-6 * far, 1e-6, far))
+        for key, far in zip(keys, floors, strict=True)
+    )
+    result = Result("fail", "logic", Reason(kind="first_divergence"), sites=sites, origin=Origin(keys[0], "input"))
+    assert [d.place for d in differences(result)] == listed
+
+
+@pytest.mark.parametrize(
     ("sites", "listed"),
     [
         (("blocks.0.attn.attention:in.key", "blocks.1.attn.to_out.0:in.input"), "blocks.*.attn.attention's input key"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -315,6 +316,29 @@ def test_a_block_s_own_table_in_another_order_reaches_what_is_inside_it() -> Non
     found = laid_out(ours, {**ours, "blocks.0.table": (A.shape, weight_print(A[::-1].copy()))})
     reached = {m: bool(factors_at(m, found)) for m in ("blocks.0.norm", "blocks.0", "blocks.1.norm", "blocks.1")}
     assert reached == {"blocks.0.norm": True, "blocks.0": False, "blocks.1.norm": False, "blocks.1": False}
+
+
+@pytest.mark.parametrize(("blocks", "named"), [((1,), True), ((0, 1), False)])
+def test_a_block_of_another_checkpoint_is_a_cause(blocks: Sequence[int], named: bool) -> None:
+    rng = np.random.default_rng(0)
+    names = [f"blocks.{i}.layer{j}.weight" for i in range(2) for j in range(9)]
+    ours = {name: rng.standard_normal((40, 40)).astype(np.float32) for name in names}
+    theirs = {
+        n: rng.standard_normal((40, 40)).astype(np.float32) if int(n[7]) in blocks else x for n, x in ours.items()
+    }
+    sides = [{n: (x.shape, weight_print(x)) for n, x in side.items()} for side in (ours, {**theirs, "fused": A})]
+    at = site("blocks.1.layer0:out", 1e4, "fail", birth="module")
+    check = compare_weights(*sides, (), own=True)
+    result = replace(RESULT, sites=(at,), origin=Origin(at.key, "module"), preflight=(check,))
+    assert [cause.at for cause in of_weights(result)] == ["blocks.1.layer0:out"] * named
+
+
+@pytest.mark.parametrize(("scale", "verdict"), [(1.1, "pass"), (1.0, "fail"), (0.1, "explained")])
+def test_a_norm_s_scale_is_the_weight_of_the_reference_or_what_it_was_made_with(scale: float, verdict: str) -> None:
+    weight = np.linspace(1.0, 1.2, 64, dtype=np.float32)
+    held = weight if scale == 1.1 else np.full(64, scale, np.float32)
+    sides = [{f"norm.{name}": (x.shape, weight_print(x))} for name, x in (("weight", weight), ("scale", held))]
+    assert compare_weights(*sides, (), own=True).verdict == verdict
 
 
 @pytest.mark.parametrize(

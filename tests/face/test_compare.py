@@ -833,6 +833,51 @@ def test_a_dtype_is_of_a_module_that_has_parameters(whose: str) -> None:
     assert [d.candidate for d in result.differing_settings] == ["bfloat16"] * bool(whose)
 
 
+class Layers(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (torch.nn.Linear(8, 8) for _ in range(3))
+        self.norm = torch.nn.LayerNorm(8)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return self.c(torch.tanh(self.b(self.norm(torch.nn.functional.gelu(self.a(input))))))
+
+
+@pytest.mark.parametrize(
+    ("faults", "listed"),
+    [
+        ("", []),
+        ("gelu", ["norm's input"]),  # Flax calls it `x`, torch `input`
+        ("bT", ["b"]),  # a square kernel as torch has it
+        ("bT cT", ["b", "c"]),
+        ("gelu cT", ["norm's input", "c"]),
+    ],
+)
+def test_each_fault_of_flax_modules_is_listed_once_where_it_is(faults: str, listed: list[str]) -> None:
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Net(nnx.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            rngs = nnx.Rngs(0)
+            self.a, self.b, self.c = (nnx.Linear(8, 8, rngs=rngs) for _ in range(3))
+            self.norm = nnx.LayerNorm(8, epsilon=1e-5, rngs=rngs)
+
+        def __call__(self, input: Any) -> Any:
+            x = self.norm(jax.nn.gelu(self.a(input), approximate="gelu" in faults))
+            return self.c(jnp.tanh(self.b(x)))
+
+    torch.manual_seed(0)
+    model, net = Layers(), Net()
+    for name in "abc":
+        weight = getattr(model, name).weight.detach().numpy()
+        getattr(net, name).kernel[...] = jnp.asarray(weight if f"{name}T" in faults else weight.T)
+        getattr(net, name).bias[...] = jnp.asarray(getattr(model, name).bias.detach().numpy())
+    found = parity.compare(model, net, X, sites="all")
+    assert (found.verdict, [d.place for d in differences(found)]) == ("fail" if listed else "pass", listed), (
+        found.reason
+    )
+
+
 @pytest.mark.parametrize("held", ["closed over", "given"])
 @pytest.mark.parametrize(("factor", "verdict"), [(1.0, "pass"), (1.1, "fail")])
 def test_a_port_that_computes_in_the_16_bits_of_its_weights_is_no_fault(held: str, factor: float, verdict: str) -> None:
