@@ -140,7 +140,10 @@ class LiveSide:
         return Inputs(conditions, noise, source.steps, source.seed, beside, tokens, start)
 
     def facts(self) -> Facts:
-        loop = prepare(self.loaded)
+        loop, backend = prepare(self.loaded), self.loaded.backend
+        if backend.stacked and not self.spec.named:  # the names say which layers these are of
+            with backend.scope():
+                backend.hear(step_calls(loop, 0))
         return facts_of(with_names(loop) if self.spec.named else loop, self.spec.role, alone=self.spec.source.alone)
 
     # --- the steps

@@ -171,9 +171,11 @@ class Base:
         ran: attention site -> the function that computed it, of the calls so far.
         safe_attention: whether parity's attention stands in for torchax's own, which gives NaN in rows without a key.
         heard: the names that a port gave to values so far; None where modules are observed, all known beforehand.
+        stacked: whether parameters of several layers may be one array, which the names of the layers take apart.
     """
 
     placement = ""
+    stacked = False
     safe_attention = False
     heard: Set[str] | None = None
 

@@ -8,7 +8,7 @@ import html
 import math
 import re
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -876,6 +876,48 @@ def test_each_fault_of_flax_modules_is_listed_once_where_it_is(faults: str, list
     assert (found.verdict, [d.place for d in differences(found)]) == ("fail" if listed else "pass", listed), (
         found.reason
     )
+
+
+class Stack(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            input = input + torch.tanh(block(input))
+        return input
+
+
+@pytest.mark.parametrize(
+    ("order", "factor", "said"),
+    [
+        ((0, 1, 2), 1.0, "6 parameters equal"),
+        ((0, 1, 2), 0.0, "1 of 6 parameters are the reference's times 0: 'blocks.1.bias'"),
+        ((1, 2, 2), 1.0, "4 of 6 parameters hold others of the reference's, 'blocks.0.bias' those of 'blocks.1.bias'"),
+    ],
+)
+def test_parameters_of_a_stack_are_compared_layer_by_layer(order: Sequence[int], factor: float, said: str) -> None:
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Net(nnx.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            made = nnx.vmap(lambda rngs: nnx.Linear(8, 8, rngs=rngs))
+            self.blocks = nnx.split_rngs(splits=3)(made)(nnx.Rngs(0))
+
+        def __call__(self, input: Any) -> Any:
+            graph, state = nnx.split(self.blocks)
+            return jax.lax.scan(lambda x, w: (x + jnp.tanh(nnx.merge(graph, w)(x)), None), input, state)[0]
+
+    model, net = Stack(), Net()
+    own = [model.blocks[i] for i in order]
+    net.blocks.kernel[...] = jnp.stack([jnp.asarray(m.weight.detach().numpy().T) for m in own])
+    scales = (1.0, factor, 1.0)
+    biases = [scale * m.bias.detach().numpy() for scale, m in zip(scales, own, strict=True)]
+    net.blocks.bias[...] = jnp.stack([jnp.asarray(x) for x in biases])
+    found = parity.compare(model, net, X, sites="all")
+    assert found.passed == (said.endswith("equal")), found.reason
+    assert said in next(check.detail for check in found.preflight if check.check == "weights")
 
 
 @pytest.mark.parametrize("held", ["closed over", "given"])

@@ -52,6 +52,7 @@ class JaxPort(TorchaxBackend):
         self.port, weights = port, jax.tree.map(jax.numpy.asarray, port.weights)
         super().__init__(torch.nn.Module(), network, case, inputs, reached, port_devices(reached.settings), weights)
         self.heard: set[str] = set()
+        self.stacked = _are_stacked(self.params)
 
     def hear(self, calls: StepCalls) -> None:
         group = self.groups[0]
@@ -61,12 +62,38 @@ class JaxPort(TorchaxBackend):
 
     def weights(self) -> Iterator[tuple[str, str, Callable[[], np.ndarray]]]:
         for path, x in jax.tree_util.tree_leaves_with_path(self.params):
-            if not _is_key(x):
-                name, read = jax.tree_util.keystr(path, simple=True, separator="."), functools.partial(on_host, x)
-                module, dot, parameter = name.removeprefix("params.").removesuffix(".value").rpartition(".")
-                own = "weight" if parameter in ("kernel", "embedding") else parameter  # as torch has it
-                read = functools.partial(_channels_first, read) if parameter == "kernel" and x.ndim > 1 else read
-                yield self.network.parameter(f"{module}{dot}{own}"), str(x.dtype), read
+            if _is_key(x):
+                continue
+            name = jax.tree_util.keystr(path, simple=True, separator=".")
+            module, dot, parameter = name.removeprefix("params.").removesuffix(".value").rpartition(".")
+            own = "weight" if parameter in ("kernel", "embedding") else parameter  # as torch has it
+            for layer, at in self._layers(module, x):
+                read = functools.partial(on_host, x) if at < 0 else functools.partial(_layer, x, at)
+                kernel = parameter == "kernel" and x.ndim - (at >= 0) > 1
+                read = functools.partial(_channels_first, read) if kernel else read
+                yield self.network.parameter(f"{layer}{dot}{own}"), str(x.dtype), read
+
+    def _layers(self, module: str, x: jax.Array) -> Iterator[tuple[str, int]]:
+        """A module, with -1; where its parameters are a stack each layer with its place in it: a scan names layers by
+        a number that the module's own path has not."""
+        names = module.split(".")
+        count = x.shape[0] if x.ndim else 0
+        for end in range(1, len(names) + 1):
+            around, inside = names[:end], names[end:]
+            numbered = inside[:1] and inside[0].isdigit()
+            layers = [self.network.named(".".join([*around, str(i)])) for i in (0, count - 1, count)]
+            if (
+                self.stacked
+                and count
+                and not numbered
+                and [self._is_heard(layer) for layer in layers] == [True, True, False]
+            ):
+                yield from ((".".join([*around, str(i), *inside]), i) for i in range(count))
+                return
+        yield module, -1
+
+    def _is_heard(self, module: str) -> bool:
+        return any(name == module or name.startswith(f"{module}.") for name in self.heard)
 
     def forward(self, names: tuple[str, ...], rule: RowRule, plan: SitePlan | None) -> Forward:
         forward = super().forward(names, rule, plan)
@@ -183,6 +210,18 @@ def _are_pixels(sizes: Sequence[int], given: Sequence[int]) -> bool:
         return False
     (high, wide), (height, width) = sizes[-2:], given[-2:]
     return abs(high * width - wide * height) < max(height, width)
+
+
+def _are_stacked(parameters: Any) -> bool:
+    """Whether some are of several layers: a bias or a scale of one has one axis."""
+    leaves = jax.tree_util.tree_leaves_with_path(parameters)
+    names = ((jax.tree_util.keystr(path, simple=True, separator=".").removesuffix(".value"), x) for path, x in leaves)
+    return any(name.endswith(("bias", "scale")) and not _is_key(x) and x.ndim > 1 for name, x in names)
+
+
+def _layer(stack: jax.Array, i: int) -> np.ndarray:
+    """A layer's parameter of a stack, on the host."""
+    return np.asarray(on_host(stack[i]))
 
 
 def _channels_first(read: Callable[[], np.ndarray]) -> np.ndarray:
