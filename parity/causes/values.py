@@ -12,17 +12,19 @@ much, and what was done to them.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from parity.causes.evidence import Evidence
+from parity.causes.evidence import Evidence, Numbers
 from parity.compare.independent import code_of, differences
 from parity.compare.metrics import is_zero, keys_through, sketch_distance
 from parity.compare.reason import Note
 from parity.compare.result import Cause, measured
+from parity.golden.disk.part import chosen
 from parity.records import LOOP, PORT, Key, Record, StepRecords
 from parity.settings import BITS
 from parity.sketch import Geometry, of_the_whole
@@ -52,12 +54,12 @@ def _shown(evidence: Evidence, key: Key, *, counts_keys: bool = False) -> Iterat
     """See `shown_by`; of one number, as a timestep is, all steps are asked: of a single one nobody knows how it came to
     be another."""
     ours, theirs = evidence.at(key.step)
-    if _number(ours, key) is None or _number(theirs, key) is None:
+    if not all(key in given for given in evidence.numbers(key.step)):
         yield from shown_by(key, ours.records, theirs.records, counts_keys=counts_keys)
         return
-    steps = ((replace(key, step=s.step), *evidence.at(s.step)) for s in evidence.found.steps)
-    held = [(_number(a, at), _number(b, at)) for at, a, b in steps]
-    x, y = np.array([pair for pair in held if None not in pair], np.float64).reshape(-1, 2).T
+    steps = ((replace(key, step=s.step), *evidence.numbers(s.step)) for s in evidence.found.steps)
+    pairs = [(a[at], b[at]) for at, a, b in steps if at in a and at in b]
+    x, y = np.array(pairs, np.float64).reshape(-1, 2).T
     own = np.array([s.timestep for s in evidence.found.steps], np.float64).reshape(-1, 2).T
     for unit in (1.0, 1e-3):  # of another schedule the argument is to be another
         if own.shape == (2, x.size) and np.allclose(x, unit * own[0], rtol=WITHIN, atol=0.0):
@@ -68,11 +70,11 @@ def _shown(evidence: Evidence, key: Key, *, counts_keys: bool = False) -> Iterat
         yield from shown_by(key, ours.records, theirs.records)
 
 
-def _number(step: StepRecords, key: Key) -> float | None:
-    """The one number that a site holds; None where it holds more, or none."""
-    record = next((r for r in step.records if r.key == key and r.kind == "tensor" and key.is_input), None)
-    x = None if record is None else _whole(record)
-    return float(x.item()) if x is not None and x.size == 1 else None
+def numbers_given(step: StepRecords) -> Numbers:
+    """What the model is given that is one number, as its timestep is."""
+    given = chosen(step.records, lambda r: r.kind == "tensor" and r.key.is_input and r.key.module == "")
+    held = ((r.key, _whole(r)) for r in given if math.prod(r.shape) == 1)
+    return {key: float(x.item()) for key, x in held if x is not None}
 
 
 def shown_by(

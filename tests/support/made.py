@@ -11,6 +11,7 @@ import numpy as np
 
 from parity.causes.evidence import Evidence
 from parity.causes.request import ExplainRequest
+from parity.causes.values import numbers_given
 from parity.compare.judge import Judge
 from parity.compare.reason import Reason
 from parity.compare.result import Origin, Result, SiteDiff, StepDiff
@@ -350,5 +351,6 @@ def evidence(
         theirs=b,
         reference=CANDIDATE,
         declared=CANDIDATE,
-        read=read or (lambda step: (StepRecords(step, ()), StepRecords(step, ()))),
+        read=lambda step: (a, b) if read is None else read(step),
+        numbers=lambda step: tuple(map(numbers_given, (a, b) if read is None else read(step))),  # type: ignore[arg-type, return-value]
     )
