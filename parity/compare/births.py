@@ -9,6 +9,7 @@ ignored and never decide.
 from __future__ import annotations
 
 import fnmatch
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence, Set
@@ -151,7 +152,9 @@ class Births:
         """Say of the sites that are beyond their floors, at these positions, how they come to be."""
         inputs, numbered = input_severities(sites), any(d.key.site == f"{LOOP}:dt" for d in sites)
         uncompared = {call_of(d.key) for d in picked(sites, "not compared") if d.key.is_input and d.note not in KNOWN}
-        unread = {call_of(d.key) for d in picked(sites, "pass") if d.key.is_input and d.note == UNREAD}
+        padded = functools.cache(
+            lambda: {call_of(d.key) for d in picked(sites, "pass", which=_is_input) if d.note == UNREAD}
+        )
         # How far sites beyond their floors were so far: infinitely, once something was introduced there.
         worst = defaultdict[_Place, float](float, {("", _LATENTS): _start(sites)})
         inside = defaultdict[tuple[str, str], float](float)
@@ -165,8 +168,8 @@ class Births:
             unnumbered = numbers and not numbered and d.key.site == LATENTS[1]  # stepped by what nobody recorded
             given = inputs.get(call_of(d.key), 0.0 if call_of(d.key) in self.arguments.alone else None)
             of_several = d.key.site == FRAMES  # made of each call of the decoder
-            padded = call_of(d.key) in unread and (d.key.branch, "") in masked  # by another mask, which is read
-            if call_of(d.key) in uncompared or padded or _masked(d.key, masked) or unnumbered or of_several:
+            read = (d.key.branch, "") in masked and call_of(d.key) in padded()  # by another mask, or none
+            if call_of(d.key) in uncompared or read or _masked(d.key, masked) or unnumbered or of_several:
                 given = max(given or 0.0, before)
             within = inside[d.key.branch, d.key.module]
             birth = _birth(d, given, before, within)
@@ -234,6 +237,10 @@ def _start(sites: Iterable[SiteDiff]) -> float:
     them may be as far."""
     given = (d for d in sites if (d.key.site == LATENTS[0] or is_argument(d)) and d.verdict == "pass")
     return max((severity(d) for d in given if not beyond(d)), default=0.0)
+
+
+def _is_input(d: SiteDiff) -> bool:
+    return d.key.is_input
 
 
 def _is_start(d: SiteDiff) -> bool:
