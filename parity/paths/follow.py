@@ -356,14 +356,16 @@ class _Run:
         return there and sum(self.sites[n].apart for n in after) <= LEFT * sum(own.sites[n].apart for n in after)
 
     def _followed_by(self) -> Iterator[tuple[str, list[str], list[str]]]:
-        """The site of what is judged, the names of its parts, and of those of what is judged next there."""
+        """The site of what is judged, the names of its parts, and of those of what is judged next of another module."""
         places: dict[tuple[str, str, str], list[str]] = {}
         for name in self.sites:
             branch, site, call = name.partition(" @")[0].rsplit(" ", 2)
             places.setdefault((branch, site, call), []).append(name)
         for branch in dict.fromkeys(at[0] for at in places):
-            for (at, own), (_, after) in itertools.pairwise(x for x in places.items() if x[0][0] == branch):
-                yield at[1], own, after
+            of_branch = [(site, names) for (other, site, _), names in places.items() if other == branch]
+            for (site, own), (behind, after) in itertools.pairwise(of_branch):
+                if site.partition(":")[0] != behind.partition(":")[0]:
+                    yield site, own, after
 
     @property
     def read_wrongly(self) -> set[str]:
