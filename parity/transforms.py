@@ -17,6 +17,8 @@ EXACT = 2e-3
 """Relative residual up to which a hypothesis explains a value: bfloat16 rounds to 4e-3 at most, 2e-3 on average."""
 WITHIN = 1e-6
 """Relative difference up to which a value is the one that it was rounded to: that of float32."""
+ANOTHER = 0.1
+"""Relative L2 from which two values may be two things, and not one that is off."""
 LEFT = 0.05
 """A transform explains a difference where it leaves at most this share of it."""
 SAME = 1e-4

@@ -20,6 +20,7 @@ from dataclasses import replace
 import numpy as np
 
 from parity.causes.evidence import Evidence, Numbers
+from parity.compare.births import UNITS
 from parity.compare.independent import code_of, differences
 from parity.compare.metrics import is_zero, keys_through, sketch_distance
 from parity.compare.reason import Note
@@ -61,7 +62,7 @@ def _shown(evidence: Evidence, key: Key, *, counts_keys: bool = False) -> Iterat
     pairs = [(a[at], b[at]) for at, a, b in steps if at in a and at in b]
     x, y = np.array(pairs, np.float64).reshape(-1, 2).T
     own = np.array([s.timestep for s in evidence.found.steps], np.float64).reshape(-1, 2).T
-    for unit in (1.0, 1e-3):  # of another schedule the argument is to be another
+    for unit in UNITS:  # of another schedule the argument is to be another
         if own.shape == (2, x.size) and np.allclose(x, unit * own[0], rtol=WITHIN, atol=0.0):
             x = unit * own[1]
     if x.size > 1 and (made := done(x, y)):

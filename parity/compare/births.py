@@ -41,6 +41,8 @@ MUCH_MORE = 10.0
 """Of the relative distance of latents: an argument that holds them and is so far apart differs by something else."""
 SCALED = 1 - 1e-6
 """Cosine of two tensors above which one is the other times a factor."""
+UNITS = (1.0, 1e-3)
+"""In which models take the loop's timestep: as it is, or a thousandth."""
 _NUMBERS = ("timestep", "timestep_back", "sigma", "dt", "step_index")
 """Of the loop's values those that a schedule gives."""
 
@@ -153,7 +155,7 @@ class Births:
         inputs, numbered = input_severities(sites), any(d.key.site == f"{LOOP}:dt" for d in sites)
         uncompared = {call_of(d.key) for d in picked(sites, "not compared") if d.key.is_input and d.note not in KNOWN}
         padded = functools.cache(
-            lambda: {call_of(d.key) for d in picked(sites, "pass", which=_is_input) if d.note == UNREAD}
+            lambda: {call_of(d.key) for d in picked(sites, "pass", which=is_input) if d.note == UNREAD}
         )
         # How far sites beyond their floors were so far: infinitely, once something was introduced there.
         worst = defaultdict[_Place, float](float, {("", _LATENTS): _start(sites)})
@@ -239,7 +241,8 @@ def _start(sites: Iterable[SiteDiff]) -> float:
     return max((severity(d) for d in given if not beyond(d)), default=0.0)
 
 
-def _is_input(d: SiteDiff) -> bool:
+def is_input(d: SiteDiff) -> bool:
+    """Whether it is what a module is given."""
     return d.key.is_input
 
 

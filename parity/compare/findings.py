@@ -19,6 +19,7 @@ from parity.compare.result import Origin, SiteDiff
 from parity.compare.sites import picked
 from parity.records import LOOP
 from parity.sketch import Geometry
+from parity.transforms import ANOTHER
 
 VIDEO = "decode:out"
 """Site of what a script's decoder gave, [batch, frames, ...]."""
@@ -37,7 +38,7 @@ def findings(
         declared: names of the settings that are declared to differ. grid: (frames, height, width) in tokens, as the
             model's image tokens lie frame by frame and row by row; None where it is not known.
     """
-    first = [_branches(sites, origin), _without_trace(sites, origin), _rows(sites, origin, grid)]
+    first = [_branches(sites, origin), _perhaps_another(sites, origin), _rows(sites, origin, grid)]
     return tuple(Note(text) for text in (*first, _dtypes(sites, declared), _nonfinite(sites)) if text)
 
 
@@ -58,7 +59,7 @@ def without_trace(sites: Sequence[SiteDiff]) -> bool:
     return begins and next(picked(sites, "pass", which=is_prediction), None) is not None
 
 
-def _without_trace(sites: Sequence[SiteDiff], origin: Origin) -> str:
+def _perhaps_another(sites: Sequence[SiteDiff], origin: Origin) -> str:
     """That all which is made of a differing value agrees, as where an implementation's norm has its modulation in it,
     or a projection the activation before it.
 
@@ -71,10 +72,6 @@ def _without_trace(sites: Sequence[SiteDiff], origin: Origin) -> str:
         f"nothing behind {origin.key.module} differs: the candidate may give its name to another thing, as a norm with "
         "its modulation or a projection with the activation before it, or nothing beyond its floor is made of it"
     )
-
-
-ANOTHER = 0.1
-"""Relative L2 from which two values may be two things."""
 
 
 def _rows(sites: Sequence[SiteDiff], origin: Origin, grid: tuple[int, int, int] | None) -> str:

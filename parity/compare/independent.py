@@ -88,10 +88,11 @@ def differences(result: Result) -> tuple[Difference, ...]:
             one.also(place_of(key.site))
         if key.branch and key.branch not in one.branches:
             one.branches.append(key.branch)
+    start = found.get(of(first.site)) if first else None
     sized = {of(d.key.site) for d in picked(result.sites, "fail") if resized(d)} - found.keys()
     for cause in result.causes:
-        if first and cause.at and of(cause.at) in sized:
-            found[of(first.site)].causes.append(cause.cause)
+        if start and cause.at and of(cause.at) in sized:
+            start.causes.append(cause.cause)
         elif cause.setting in weights.checks:
             found[weights.checks[cause.setting][0]].causes.append(cause.cause)
         elif cause.at and not cause.harmless and of(cause.at) not in handed.again - found.keys():

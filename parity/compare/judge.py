@@ -14,7 +14,7 @@ import math
 from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field, replace
 
-from parity.compare.births import Argument, Arguments, Births, Excuse, call_of, is_prediction
+from parity.compare.births import UNITS, Argument, Arguments, Births, Excuse, call_of, is_input, is_prediction
 from parity.compare.branches import Branches
 from parity.compare.measured import Measured
 from parity.compare.orders import excuse_batches, excuse_other_orders, folded
@@ -142,7 +142,7 @@ def _given(step: Measured) -> dict[Argument, bytes]:
 
 def _handed_on(step: Measured, sites: Sites, given: Mapping[Argument, bytes]) -> Set[Key]:
     """The inputs inside the model that differ and are an argument of it, bit for bit, which agrees."""
-    inputs = sites.where(beyond=True, which=_is_input)
+    inputs = sites.where(beyond=True, which=is_input)
     others = {(sites[i].key.branch, sites[i].key.site) for i in inputs}
     agree = {(at[0], value) for at, value in given.items() if at not in others and any(value)}
     return {sites[i].key for i in inputs if agree and (sites[i].key.branch, step.held_bytes(i)[0]) in agree}
@@ -155,9 +155,9 @@ def _timed_otherwise(step: Measured, sites: Sites) -> Set[Key]:
     if at is None or (own := step.numbers(at)) is None or own[0] == own[1]:
         return set()
     found = set[Key]()
-    for i in sites.where(beyond=True, which=_is_input):
+    for i in sites.where(beyond=True, which=is_input):
         given = step.numbers(i) if sites[i].key.module == "" else None
-        if given is not None and any(_is(given[0], u * own[0]) and not _is(given[1], u * own[1]) for u in (1.0, 1e-3)):
+        if given is not None and any(_is(given[0], u * own[0]) and not _is(given[1], u * own[1]) for u in UNITS):
             found.add(sites[i].key)
     return found
 
@@ -173,7 +173,7 @@ def _made_alone(step: Measured, sites: Sites, given: Mapping[Argument, bytes]) -
     far = sites.where(beyond=True)
     if not far:
         return set()
-    agree = {(d.key.branch, d.key.site) for d in picked(sites, "pass", which=_is_input) if not beyond(d)}
+    agree = {(d.key.branch, d.key.site) for d in picked(sites, "pass", which=is_input) if not beyond(d)}
     known = {(at[0], value) for at, value in given.items() if at in agree and any(value)}
     differ = {(sites[i].key.branch, step.held_bytes(i)[0]) for i in far}
     alone: dict[object, bool] = {}
@@ -192,10 +192,6 @@ WIDEST = 0.1 / L2_LIMIT
 """Relative floor of a module that is given the same on both sides, to the bit: a dtype moves no more by itself."""
 
 
-def _is_input(d: SiteDiff) -> bool:
-    return d.key.is_input
-
-
 def _narrow(sites: Sites) -> None:
     """A floor holds what rounding of a module's inputs makes of it, of a phase of 1000 in a time embedding; where these
     are the same on both sides, nothing of that is in its output."""
@@ -203,7 +199,7 @@ def _narrow(sites: Sites) -> None:
     if not wide:
         return
     given: dict[object, bool] = {}
-    for d in picked(sites, which=_is_input):
+    for d in picked(sites, which=is_input):
         if not d.key.is_apart:
             same = d.distance.rel_l2 == 0.0 and d.verdict == "pass"
             given[call_of(d.key)] = given.get(call_of(d.key), True) and same

@@ -25,6 +25,7 @@ from parity.compare.result import NAN
 from parity.compare.sites import Sites
 from parity.floors import L2_LIMIT
 from parity.golden.disk.part import FloorTable, Table
+from parity.records import Record
 from parity.sketch import Geometry
 
 BLOCK = 1 << 16
@@ -101,20 +102,19 @@ class Measured:
         passes &= ~np.isin(at, self.meeting.others)
         self._shown |= {int(at[n]): array("d", bins[n].tobytes()) for n in np.flatnonzero(~passes)}
 
+    def _records(self, i: int) -> list[Record]:
+        """Of both sides what is at a site."""
+        sides = zip((self.ours, self.theirs), self.meeting.at, strict=True)
+        return [side[at[i]] for side, at in sides if at[i] >= 0]
+
     def held_bytes(self, i: int) -> tuple[bytes, bytes]:
         """What both sides have at a site, bit for bit; empty where it is no tensor of both."""
-        records = [
-            side[at[i]] for side, at in zip((self.ours, self.theirs), self.meeting.at, strict=True) if at[i] >= 0
-        ]
-        both = [r.sketch.tobytes() for r in records if r.sketch is not None]
+        both = [r.sketch.tobytes() for r in self._records(i) if r.sketch is not None]
         return (both[0], both[1]) if len(both) == 2 else (b"", b"")
 
     def numbers(self, i: int) -> tuple[float, float] | None:
         """What both sides have at a site that holds one number on each; None elsewhere."""
-        records = [
-            side[at[i]] for side, at in zip((self.ours, self.theirs), self.meeting.at, strict=True) if at[i] >= 0
-        ]
-        held = [r.moments.mean for r in records if r.moments is not None and r.moments.count == 1]
+        held = [r.moments.mean for r in self._records(i) if r.moments is not None and r.moments.count == 1]
         return (held[0], held[1]) if len(held) == 2 else None
 
     def hands_on(self, branch: str, module: str) -> bool:

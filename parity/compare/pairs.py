@@ -326,7 +326,7 @@ def laid_alike(reference: StepRecords, candidate: StepRecords) -> StepRecords:
         return candidate
     moved = {r.key: _moved(ours[r.key], r) for r in other}
     if None in moved.values():
-        return candidate.where(lambda key: key not in ours or not ours[key].shape)
+        return candidate.where(lambda key: key.module != LOOP or key not in ours or not ours[key].shape)
     records = ((moved.get(r.key) or r) for r in candidate.records)
     return replace(candidate, records=tuple(records))
 

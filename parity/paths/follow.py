@@ -44,7 +44,7 @@ from parity.paths.loop import Around, Loop, Once, denoise
 from parity.paths.plan import DOUBT, LEFT_ALONE, TURNED, UNREAD, Plan, module_of, name_of
 from parity.paths.reference import TorchBackend
 from parity.records import LOOP_STAGE, Key, Record, StepRecords, any_block, caller_of
-from parity.transforms import LEFT
+from parity.transforms import ANOTHER, LEFT
 
 Fate = Literal["followed", "same", "absent", "left"]
 """What becomes of a value: it gives way, it need not, the candidate does not hand it out, or it cannot give way."""
@@ -133,8 +133,6 @@ def _followed(truth: Walk, plan: Plan) -> _Run:
     return own
 
 
-ANOTHER = 0.1
-"""Share of a value's norm from which it may be another thing than the reference's of that name."""
 SUSPECTS = 3
 """Values of which it is asked whether anything is made of them: a run of the step for each."""
 
@@ -345,17 +343,17 @@ class _Run:
         def far(names: Iterable[str]) -> bool:
             return any(self.sites[name].apart > ANOTHER * self.sites[name].norm for name in names)
 
-        places = (site for site, own, after in self._followed_by() if far(own) and far(after))
+        places = (site for site, own, after in self._with_next() if far(own) and far(after))
         return [*dict.fromkeys(site for site in places if module_of(f" {site} 0") and ":in." not in site)]
 
     def explains(self, own: _Run, site: str) -> bool:
         """Whether next to nothing is left of what differs behind a site in this run, whose reference goes on from its
         own value there, and not from the candidate's."""
-        after = {name for at, _, names in own._followed_by() if at == site for name in names}
+        after = {name for at, _, names in own._with_next() if at == site for name in names}
         there = after <= self.sites.keys()
         return there and sum(self.sites[n].apart for n in after) <= LEFT * sum(own.sites[n].apart for n in after)
 
-    def _followed_by(self) -> Iterator[tuple[str, list[str], list[str]]]:
+    def _with_next(self) -> Iterator[tuple[str, list[str], list[str]]]:
         """The site of what is judged, the names of its parts, and of those of what is judged next of another module."""
         places: dict[tuple[str, str, str], list[str]] = {}
         for name in self.sites:

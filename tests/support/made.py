@@ -343,6 +343,10 @@ def evidence(
     """
     found = Result("fail", "logic", Reason(kind="first_divergence"), steps=tuple(steps))
     a, b = (x if isinstance(x, StepRecords) else StepRecords(origin.step, tuple(x)) for x in (ours, theirs))
+
+    def both(step: int) -> tuple[StepRecords, StepRecords]:
+        return (a, b) if read is None else read(step)
+
     return Evidence(
         request=ExplainRequest("reference", "candidate"),
         found=found,
@@ -351,6 +355,6 @@ def evidence(
         theirs=b,
         reference=CANDIDATE,
         declared=CANDIDATE,
-        read=lambda step: (a, b) if read is None else read(step),
-        numbers=lambda step: tuple(map(numbers_given, (a, b) if read is None else read(step))),  # type: ignore[arg-type, return-value]
+        read=both,
+        numbers=lambda step: (numbers_given(both(step)[0]), numbers_given(both(step)[1])),
     )
