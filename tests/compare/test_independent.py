@@ -178,6 +178,20 @@ def test_a_video_of_another_size_is_one_difference_and_a_table_of_two_parts_is_a
     ]
 
 
+def test_what_has_another_size_is_none_of_a_first_difference_that_the_weights_explain() -> None:
+    keys = [Key("transformer", 0, "", site) for site in ("blocks.0:out", "loop:latents.before", "decode:in.z")]
+    sizes = ((1, 8), (1, 8)), ((1, 16, 3), (1, 16, 2)), ((1, 3, 16), (1, 2, 16))
+    at = [
+        SiteDiff(key, UNKNOWN, verdict="fail", birth="module", shapes=shapes)
+        for key, shapes in zip(keys, sizes, strict=True)
+    ]
+    weights = Check("weights", "fail", "others", computed=True, at=("blocks.0.weight",))
+    why, cause = Reason(kind="first_divergence"), measured("2 latent frames", at="decode:in.z")
+    origin = Origin(keys[0], "module")
+    result = Result("fail", "logic", why, sites=at, origin=origin, causes=(cause,), preflight=(weights,))
+    assert [d.place for d in differences(result)] == ["the weights", "the latents", "what is decoded"]
+
+
 @pytest.mark.parametrize("far", [0.5, math.nan])
 @pytest.mark.parametrize(("same", "listed"), [("blocks.0:in.mask", 1), ("", 2)])
 @pytest.mark.parametrize("port", ["in.mask", "in.x"])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from parity.compare.judge import Judge
-from parity.compare.pairs import align, decodes, lone_ports
+from parity.compare.pairs import align, decodes, laid_alike, lone_ports
 from parity.compare.result import SiteDiff
 from parity.records import Floor, Record, StepRecords
 from tests.support.made import Walk, births, moved, noise, none, scalar, step, tensor
@@ -20,6 +20,22 @@ X, SMALL = noise(0), noise(1, (1, 4, 8))
 def test_in_which_form_a_result_is_asked_for_is_not_compared() -> None:
     ours, theirs = ([scalar(":in.return_dict", asked)] for asked in (False, True))
     assert paired(ours, theirs) == []
+
+
+@pytest.mark.parametrize(
+    ("site", "shape", "found"),
+    [
+        ("loop:latents.after", (1, 2, 3, 4, 16), (1, 16, 2, 3, 4)),
+        ("loop:latents.after", (1, 24, 16), None),  # it is compared as the model is given it
+        ("decode:in.z", (1, 24, 16), (1, 24, 16)),  # nothing else shows it
+        ("loop:latents.after", (1, 16, 4, 4, 4), (1, 16, 4, 4, 4)),
+    ],
+)
+def test_the_loops_values_are_laid_out_as_the_references(
+    site: str, shape: tuple[int, ...], found: tuple[int, ...] | None
+) -> None:
+    ours, theirs = (step([tensor(site, noise(5, size), branch="", held=True)]) for size in ((1, 16, 2, 3, 4), shape))
+    assert next((r.shape for r in laid_alike(ours, theirs).records), None) == found
 
 
 def records(*sites: str) -> list[Record]:
