@@ -234,7 +234,7 @@ def laid_out(a: Weights, b: Weights) -> Factors:
     """The modules whose parameters a port holds in another order, or times a factor: what they make is so too."""
     found: dict[str, set[float]] = {}
     around = {outer for name in a for outer in above(name.rpartition(".")[0])}
-    for name in a.keys() & b.keys():
+    for name in (n for n in a.keys() & b.keys() if a[n][1] != b[n][1]):
         ours, theirs = WeightPrint.parse(a[name][1]), WeightPrint.parse(b[name][1])
         if ours.digits == theirs.digits or (a[name][0] == b[name][0] and not ours.apart(theirs) > ROUNDING_LIMIT):
             continue

@@ -96,8 +96,9 @@ class At:
         self, pair: Ready, side: Side, held: Mapping[str, Array], *, far: bool, own_order: bool = False
     ) -> StepRecords:
         """A pair's reference `side`, which follows these values; see `parity.paths.plan.Plan`."""
-        factors = {module: tuple(factors_at(module, pair.laid_out)) for module in map(module_of, held)} if far else {}
-        lies = {module: found for module, found in factors.items() if found}
+        factors = pair.laid_out if far else {}
+        at = {module: tuple(factors_at(module, factors)) for module in dict.fromkeys(map(module_of, held))}
+        lies = {module: found for module, found in at.items() if found}
         plan = Plan(follow=held, far=far, lies=lies, own_order=own_order, floors=True, chip=pair.chip)
         return next(side.observe(plan, start=self.state, steps=(self.step, self.step + 1)))
 
