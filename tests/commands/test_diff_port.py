@@ -98,6 +98,7 @@ def test_the_action_passes_a_port_and_writes_what_it_says(act: Act, tmp_path: Pa
     assert (tmp_path / "summary.md").read_text().startswith("## ✅ parity: pass")
 
 
+@pytest.mark.slow
 def test_the_action_fails_a_broken_port_and_still_says_why(act: Act, tmp_path: Path) -> None:
     ran = act(port="broken.py:build", golden="golden", args="--reference-port model.py:reference")
     assert {name: done.returncode for name, done in ran.items() if done.returncode} == {"Compare": 1}
@@ -127,7 +128,6 @@ def test_what_is_kept_is_what_record_writes(repository: Path) -> None:
     cli("diff", "golden", "again", cwd=repository, code=0)
 
 
-@pytest.mark.slow
 def test_json_stays_one_document_beside_an_annotation(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     ran = cli("diff", "golden", "broken.py:build", *REFERENCE, "--format", "json", cwd=repository, code=1)

@@ -66,12 +66,13 @@ COMPILED = """
 @pytest.mark.parametrize(
     ("install", "factor", "site", "whose"),
     [
-        (TABLE, "0.0", "transformer_blocks.0.attn1.attention:out", "the port's own function kernel (port.py:13)"),
+        (TABLE, "1.0", None, "the port's own function kernel (port.py:13)"),
+        pytest.param(TABLE, "0.0", "transformer_blocks.0.attn1.attention:out", "kernel", marks=pytest.mark.slow),
         pytest.param(OVERRIDE, "0.0", "transformer_blocks.0.attn1.attention:out", "kernel", marks=pytest.mark.slow),
         pytest.param(TABLE + COMPILED, "1.0", None, "the port's own function kernel", marks=pytest.mark.slow),
         pytest.param("pass", "1.0", None, "torchax's own", marks=pytest.mark.slow),
     ],
-    ids=["zeros", "zeros by override", "right, compiled", "none"],
+    ids=["right", "zeros", "zeros by override", "right, compiled", "none"],
 )  # fmt: skip
 def test_attention_of_a_torchax_port(install: str, factor: str, site: str | None, whose: str, tmp_path: Path) -> None:
     text = KERNEL.replace("INSTALL", install).replace("FACTOR", factor)
@@ -163,6 +164,7 @@ def build(case):
 """
 
 
+@pytest.mark.slow
 def test_a_mask_that_lets_other_rows_through_is_the_only_difference(tmp_path: Path) -> None:
     """As many of them: it does not say that the rows stand elsewhere, as their values show."""
     made = diffusers.HunyuanVideoTransformer3DModel(
@@ -215,14 +217,8 @@ def test_schedule_and_loop_of_a_port_pass_if_they_are_right(tmp_path: Path) -> N
     assert [s.noise_pred.ratio < 3 for s in result.steps] == [True, True]
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param("torch.Tensor.tolist", marks=pytest.mark.slow),
-        "__import__('jax').numpy.asarray",
-        pytest.param("np.asarray", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["torch.Tensor.tolist", "__import__('jax').numpy.asarray", "np.asarray"])
 def test_a_schedule_may_be_of_any_numbers(kind: str, tmp_path: Path) -> None:
     own = (
         f"from types import SimpleNamespace; to = lambda x: {kind}(x); made = (lambda m: SimpleNamespace("
@@ -243,7 +239,11 @@ def test_a_schedule_may_be_of_any_numbers(kind: str, tmp_path: Path) -> None:
             marks=pytest.mark.slow,
         ),
         pytest.param("return guided, latents[:, :2]", "the latents after of `loop` is [1, 2, ", marks=pytest.mark.slow),
-        ("return guided", "`loop` returned one Tensor, not (guided prediction, latents after)"),
+        pytest.param(
+            "return guided",
+            "`loop` returned one Tensor, not (guided prediction, latents after)",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_loop_that_returns_something_else_is_refused(change: str, wrong: str, tmp_path: Path) -> None:
@@ -478,13 +478,8 @@ def build(case):
 """
 
 
-@pytest.mark.parametrize(
-    ("fault", "verdict"),
-    [
-        pytest.param("", "pass", marks=pytest.mark.slow),
-        ("net.blocks[1].ffn.net[2].weight.data *= 1.5", "fail"),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "verdict"), [("", "pass"), ("net.blocks[1].ffn.net[2].weight.data *= 1.5", "fail")])
 def test_port_that_rounds_its_weights_whatever_it_is_asked_for(fault: str, verdict: str, tmp_path: Path) -> None:
     """As one whose checkpoint was converted to bfloat16: it has no float32 to be checked in."""
     from benchmarks.tiny_families import make

@@ -180,7 +180,7 @@ OTHERS = ("value = jnp.asarray(held[name]", 'value = jnp.asarray(held[name.repla
     ("edits", "reason", "listed"),
     [
         pytest.param((HALVES,), "agree", [], marks=pytest.mark.slow),
-        ((HALVES, GATE), "blocks.0 output", ["blocks.*"]),
+        pytest.param((HALVES, GATE), "blocks.0 output", ["blocks.*"], marks=pytest.mark.slow),
         (
             (OTHERS,),
             "2 of 24 parameters hold others of the reference's, 'blocks.2.proj.bias' those of 'blocks.1",
@@ -198,6 +198,7 @@ def test_flax_parameters_are_compared_with_torch_s(
     assert [d.place for d in differences(result)] == listed
 
 
+@pytest.mark.slow
 def test_a_mask_pairs_the_rows_under_the_name_that_a_port_gives_it(tmp_path: Path) -> None:
     """The port has zeros where text is padded, and calls the mask otherwise."""
     renamed = ('rename={r"', 'rename={r"layers\\.(\\d+):in\\.valid": r"blocks.\\1:in.attention_mask", r"')
@@ -230,6 +231,7 @@ class Wide(Block):
 class Net("""
 
 
+@pytest.mark.slow
 def test_a_call_of_a_base_s_is_none_of_its_own(tmp_path: Path) -> None:
     text = edited(
         nnx_port.PORT, ("class Net(", SUPER), ("Block(width, rngs) for _", "(Wide if i else Block)(width, rngs) for i")
@@ -254,6 +256,7 @@ class Top(nnx.Module):
 def build("""
 
 
+@pytest.mark.slow
 def test_modules_below_a_top_one_that_is_never_called_are_observed(tmp_path: Path) -> None:
     text = edited(
         nnx_port.PORT,
@@ -369,7 +372,7 @@ def test_a_fault_is_placed_at_what_a_port_names_though_it_is_not_observed(tmp_pa
     assert [d.place for d in differences(result)] == ["blocks.0.qkv"]
 
 
-@pytest.mark.parametrize("text", [PORT, OBJECTS], ids=["taps", "objects"])
+@pytest.mark.parametrize("text", [PORT, pytest.param(OBJECTS, marks=pytest.mark.slow)], ids=["taps", "objects"])
 def test_observing_a_port_changes_no_bit(text: str, tmp_path: Path) -> None:
     with Workers() as workers:
         ports = load_ports(*write(tmp_path, text), None, workers)
@@ -815,7 +818,7 @@ def build(case):
     ("time", "b", "c", "out", "listed"),
     [
         ("1.0", "1.1", "(1.1 if i == 1 else 1)", "1.0", ["blocks.*.b", "blocks.1.c"]),
-        ("1.1", "1.0", "1.1", "1.0", ["time", "blocks.*.c"]),
+        pytest.param("1.1", "1.0", "1.1", "1.0", ["time", "blocks.*.c"], marks=pytest.mark.slow),
         pytest.param("1.0", "1.0", "1.0", "1.1", ["blocks.*"], marks=pytest.mark.slow),
         pytest.param("1.0", "1.0", "1.0", "1.0", [], marks=pytest.mark.slow),
     ],

@@ -34,6 +34,7 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ran]:
     )
 
 
+@pytest.mark.slow
 def test_worker_processes_come_to_the_same_as_one_process(failed: tuple[Path, Ran]) -> None:
     _, done = failed
     result = Lab(checkpoint(NANO)).judge("attention.mask=none", steps=2, sites="proj_out")

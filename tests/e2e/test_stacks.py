@@ -79,9 +79,8 @@ def stack(folder: Path, faults: str, runs: str, *settings: str, **options: Any) 
 
 @pytest.mark.parametrize(
     ("faults", "runs"),
-    [(faults, "torch") for faults in STACKS[:4]]
-    + [(STACKS[2], "torchax")]
-    + [pytest.param(faults, "torch", marks=pytest.mark.slow) for faults in ("norm", *STACKS[4:])]
+    [(STACKS[1], "torch"), (STACKS[2], "torchax"), (STACKS[3], "torch")]
+    + [pytest.param(faults, "torch", marks=pytest.mark.slow) for faults in ("norm", STACKS[0], STACKS[2], *STACKS[4:])]
     + [pytest.param(STACKS[3], "torchax", marks=pytest.mark.slow)],
 )
 def test_every_module_with_a_fault_is_listed_in_order(faults: str, runs: str, tmp_path: Path) -> None:

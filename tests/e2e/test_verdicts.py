@@ -116,14 +116,14 @@ ROWS = (
     Row("mochi", "jit=false", slow=True),
     # dtypes
     Row(NANO, "text.byt5_dtype=bfloat16", harmless="text.byt5_dtype", notes="below the floor", slow=True),
-    Row("ltx", BF16, harmless="dtype"),
+    Row("ltx", BF16, harmless="dtype", slow=True),
     Row("wan", "matmul_precision=default", harmless="matmul_precision", slow=True),
     Row(NANO, "rope_dtype=bfloat16", "precision", "rope:out.0", slow=True),
     Row(NANO, "text.byt5_dtype=bfloat16 rope_dtype=bfloat16", "precision", "rope:out.0", slow=True),
     Row(NANO, "norm_dtype=bfloat16", "precision", "context_embedder.token_refiner.refiner_blocks.0.norm1:out",
         options={"sites": "all", "checks": "precision"}, slow=True),
     # faults
-    Row(NANO, "attention.mask=none", "logic", ATTENTION),
+    Row(NANO, "attention.mask=none", "logic", ATTENTION, slow=True),
     Row(NANO, "attention.mask=zero_kv", "logic", ATTENTION, slow=True),
     Row(NANO, "attention.kernel=splash attention.mask=segment_ids_first_row", "logic", ATTENTION, branch="uncond",
         notes="only branch uncond differs", slow=True),

@@ -129,6 +129,7 @@ def test_parts_of_a_decoder_that_are_too_large_to_be_held_with_the_others_are_he
     assert {"decoder.up_blocks.1", "decoder.up_blocks.2"} <= introduced
 
 
+@pytest.mark.slow
 def test_the_chain_is_judged_by_the_frames_of_each_sides_own_latents() -> None:
     start = latents(HUNYUAN)
     moved = start + 1e-3 * latents(HUNYUAN, seed=1)
@@ -161,15 +162,15 @@ def test_tiles_are_taken_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not np.allclose(whole, tiled, atol=1e-2)
 
 
-FAULTS = [(HUNYUAN, "vae.attention=by_frame")]
-MORE = [
-    (HUNYUAN, "vae.scaling=none"),
+FAULTS = [
+    (HUNYUAN, "vae.attention=by_frame"), (HUNYUAN, "vae.scaling=none"),
     (HUNYUAN, "vae.attention=full"), (HUNYUAN, "vae.padding=zeros"), (HUNYUAN, "vae.padding=both_ends"),
     (COG, "vae.scaling=none"), (COG, "vae.norm=by_frame"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "fault"), [*FAULTS, *(pytest.param(*each, marks=pytest.mark.slow) for each in MORE)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "fault"), FAULTS)
 def test_a_fault_on_one_side_alone_fails_and_on_both_agrees(name: str, fault: str) -> None:
     alone = decode(name, latents(name), candidate=(fault,), sites="none")
     assert (alone.verdict, alone.failed) == ("fail", "logic")

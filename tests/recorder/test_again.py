@@ -328,9 +328,8 @@ SCRIPTS: dict[str, Callable[[], tuple[dict[str, Any], Callable[[], Any]]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "FirstBlockCache")) for name in SCRIPTS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_model_that_remembers_its_calls_computes_the_same(name: str, tmp_path: Path) -> None:
     parts, run = SCRIPTS[name]()
     with torch.no_grad():

@@ -299,7 +299,8 @@ KINDS = {
 
 SLOW = {
     "plain guidance", "a filter between steps", "draws of torch's own", "memory of a half step", "prepared image",
-    "coordinates and frequencies", "lists in and out",
+    "coordinates and frequencies", "lists in and out", "second latents stepped by hand", "momentum and a norm limit",
+    "prepared in each step", "memory of predictions", "guidance that keeps a norm",
 }  # fmt: skip
 """Kinds of which another has most."""
 

@@ -56,8 +56,8 @@ def attributes(pipe: Any) -> list[set[str]]:
 
 
 BOTH = {"", "cond", "uncond"}
-ROWS = [(wan, BOTH), (ltx, BOTH), (flux, {"", "cond"})]
-MORE = [(wan_two, BOTH), (cogvideox, BOTH), (hunyuan, BOTH)]
+ROWS = [(wan, BOTH)]
+MORE = [(ltx, BOTH), (flux, {"", "cond"}), (wan_two, BOTH), (cogvideox, BOTH), (hunyuan, BOTH)]
 
 
 @pytest.mark.parametrize(("make", "branches"), [*ROWS, *(pytest.param(*row, marks=pytest.mark.slow) for row in MORE)])
@@ -293,6 +293,7 @@ def test_the_frames_of_each_video_are_recorded(tmp_path: Path) -> None:
     assert [(r.key.call, r.shape) for r in frames] == [(i, (5, 8, 8, 3)) for i in range(3)]
 
 
+@pytest.mark.slow
 def test_another_output_type_is_no_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Floats, tensors with the channels first, pictures of 8 bits."""
     pipe, call = ltx()

@@ -80,7 +80,7 @@ def test_script_is_recorded_however_it_ends(tmp_path: Path, end: str, message: s
             "a call of 3 of the golden's 2 steps is taken for one to compile",
             marks=pytest.mark.slow,
         ),
-        ("callback_on_step_end=lambda *_: 1 / 0", "1 step recorded to"),
+        pytest.param("callback_on_step_end=lambda *_: 1 / 0", "1 step recorded to", marks=pytest.mark.slow),
         ("height=33", "nothing was recorded"),  # it is refused before the first forward
     ],
 )
@@ -164,6 +164,7 @@ def test_recording_that_could_not_be_written_is_no_success(tmp_path: Path, monke
     assert "is not whole: no space left" in done.said
 
 
+@pytest.mark.slow
 def test_floors_of_a_script_are_recorded(tmp_path: Path) -> None:
     """Its text is encoded before the pipeline is called, in bfloat16, which moves it by some 1e-2."""
     (tmp_path / "script.py").write_text(ENCODES)

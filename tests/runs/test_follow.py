@@ -106,6 +106,7 @@ def test_a_norm_that_a_port_computes_in_16_bits_is_named(tmp_path: Path) -> None
     ]
 
 
+@pytest.mark.slow
 def test_a_reference_may_use_vmap(tmp_path: Path) -> None:
     texts = write(tmp_path, PORT.replace(QKV, f"{QKV} * 1.01"))
     model, first = tmp_path / "model.py", "        shift, scale, gate"
@@ -226,6 +227,7 @@ def test_a_value_that_the_candidate_has_otherwise_counts_where_it_is_read(read: 
     assert introduced(ports.compare(*texts, openers=Host())) == ["blocks.0:out", *([] if read else ["blocks.1:out"])]
 
 
+@pytest.mark.slow
 def test_a_view_of_a_value_that_is_handed_out_puts_nothing_in_doubt(tmp_path: Path) -> None:
     """`temb[:, None]` is read in front of the blocks and behind them, and differs at neither."""
     port = PORT.replace("    for i in range(2):", "    e = temb[:, None]\n    x = x + 1.01 * e\n    for i in range(2):")
@@ -254,6 +256,7 @@ def test_layers_of_a_scan_are_counted(tmp_path: Path) -> None:
     assert introduced(result) == ["blocks.0.qkv:out", "blocks.1.qkv:out"]
 
 
+@pytest.mark.slow
 def test_what_a_port_does_behind_its_last_tap_is_followed_too(tmp_path: Path) -> None:
     end = 'return linear(w, "out", x)'
     texts = write(tmp_path, PORT.replace(PROJ, f"{PROJ} * 1.01").replace(end, f"{end}[:, ::-1]"))
