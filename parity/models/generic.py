@@ -164,7 +164,7 @@ class Generic(Family):
         return {LATENT: latents.to(dtype), TIMESTEP: timestep}
 
     def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
-        mask = text_mask(condition)
+        mask = text_masks(condition).get("")
         return NoRows() if mask is None else TextRows(mask.size, self._image_tokens(mask.size))
 
     def _image_tokens(self, text: int) -> tuple[int, ...]:
@@ -178,8 +178,7 @@ class Generic(Family):
         return tuple(x.shape[1] for x in self.given.values() if x.ndim == 3 and x.shape[1] != text)
 
     def frames(self, case: Case, settings: Settings, condition: Condition) -> dict[str, RowFrame]:
-        mask = text_mask(condition)
-        return {} if mask is None else {TEXT_FRAME: frame_of_mask(mask)}
+        return {f"{TEXT_FRAME}{which}": frame_of_mask(mask) for which, mask in text_masks(condition).items()}
 
 
 MASKS = ("encoder_attention_mask", "encoder_hidden_states_mask")
@@ -217,14 +216,14 @@ class TextRows:
         return (Part(frame=TEXT_FRAME),) if is_text and (said or certain) else WHOLE
 
 
-def text_mask(condition: Mapping[str, torch.Tensor]) -> np.ndarray | None:
-    """bool [tokens], True where a token is valid; None where there is no mask, or none that leaves a token out."""
+def text_masks(condition: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
+    """bool [tokens], True where a token is valid, of each text: the one is called `""`, others as `_2`. Without those
+    that have no mask, or none that leaves a token out."""
     named = {name.removeprefix("in."): x for name, x in condition.items()}  # of a function's arguments, see `face`
-    given = next((named[name] for name in MASKS if name in named), None)
-    if given is None or given.ndim != 2:
-        return None
-    valid: np.ndarray = given[0].detach().cpu().to(torch.float32).numpy() > 0
-    return None if valid.all() else valid
+    text = next((name for name in MASKS if name in named), "")
+    given = {n.removeprefix(text): x[0] for n, x in named.items() if text and n.startswith(text) and x.ndim == 2}
+    masks = {which: x.detach().cpu().to(torch.float32).numpy() > 0 for which, x in given.items()}
+    return {which: valid for which, valid in masks.items() if not valid.all()}
 
 
 def frame_of_mask(valid: np.ndarray) -> RowFrame:

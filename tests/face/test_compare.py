@@ -462,6 +462,60 @@ def test_text_rows_that_the_mask_leaves_out_decide_nothing(x: torch.Tensor, firs
     assert parity.compare(model, other, given).verdict == verdict
 
 
+class Joint(torch.nn.Module):
+    """Attends over a picture and the rows of text that a mask lets through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.to_k = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, text: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = torch.cat([x, text], 1)
+        keys, read = self.to_k(rows), torch.nn.functional.pad(mask, (x.shape[1], 0), value=True)
+        rows = rows + torch.softmax((rows @ keys.mT).masked_fill(~read[:, None], -math.inf), dim=-1) @ keys
+        return rows[:, : x.shape[1]], rows[:, x.shape[1] :]
+
+
+class TwoTexts(torch.nn.Module):
+    """Joins a picture and two texts, whose padding it puts last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Joint()
+
+    def forward(self, x: torch.Tensor, **texts: torch.Tensor) -> torch.Tensor:
+        rows = torch.cat([texts["encoder_hidden_states_2"], texts["encoder_hidden_states"]], 1)
+        keep = torch.cat([texts["encoder_attention_mask_2"], texts["encoder_attention_mask"]], 1).bool()
+        order = torch.argsort((~keep).int(), dim=1, stable=True)[0]
+        return self.block(x, rows[:, order], keep[:, order])[0]
+
+
+@pytest.mark.parametrize(("drops", "verdict"), [(0, "pass"), (1, "fail")])
+def test_the_padding_of_two_texts_may_stand_anywhere(drops: int, verdict: str) -> None:
+    model = TwoTexts()
+    weight, bias = (jnp.asarray(p.detach().numpy()) for p in model.block.to_k.parameters())
+
+    def where_it_is(x: Any, **texts: Any) -> Any:
+        rows = jnp.concatenate([texts["encoder_hidden_states_2"], texts["encoder_hidden_states"]], 1)
+        keep = jnp.concatenate([texts["encoder_attention_mask_2"], texts["encoder_attention_mask"]], 1) > 0
+        keep = parity.tap("block:in.mask", keep & (jnp.arange(keep.shape[1]) >= drops))
+        rows = jnp.concatenate([parity.tap("block:in.x", x), parity.tap("block:in.text", rows * keep[..., None])], 1)
+        keys = parity.tap("block.to_k:out", rows @ weight.T + bias)
+        read = jnp.pad(keep, ((0, 0), (x.shape[1], 0)), constant_values=True)
+        scores = jnp.where(read[:, None], rows @ keys.mT, -jnp.inf)
+        rows = rows + jax.nn.softmax(scores, axis=-1) @ keys
+        parity.tap("block:out.1", rows[:, x.shape[1] :])
+        return parity.tap("block:out.0", rows[:, : x.shape[1]])
+
+    given = {"x": X[:1, :3], "encoder_hidden_states": torch.randn(1, 6, 8)}
+    given |= {"encoder_hidden_states_2": torch.randn(1, 5, 8)}
+    given |= {"encoder_attention_mask": (torch.arange(6) < 4).long()[None]}
+    given |= {"encoder_attention_mask_2": (torch.arange(5) < 3).long()[None]}
+    result = parity.compare(model, where_it_is, given)
+    assert result.verdict == verdict, result.reason
+    assert "pass" in {d.verdict for d in result.sites if d.key.site == "block:out.1"} or drops
+
+
 def test_channels_last() -> None:
     conv, x = torch.nn.Conv2d(3, 4, 1), torch.randn(2, 3, 5, 6)
     kernel, bias = jnp.asarray(conv.weight.detach()[:, :, 0, 0].numpy()), jnp.asarray(conv.bias.detach().numpy())

@@ -12,7 +12,7 @@ from benchmarks.tiny_families import make
 from parity.errors import UsageError
 from parity.hooks.rows import SEQUENCE, WHOLE, Part
 from parity.models.folder import class_of, read_config, skeleton
-from parity.models.generic import EulerSampler, TextRows, frame_of_mask, text_mask
+from parity.models.generic import EulerSampler, TextRows, frame_of_mask, text_masks
 from parity.models.generic_inputs import TEXT, Signature, fitting, make_arguments, signature_of
 from parity.models.registry import opened
 from tests.support.models import checkpoint
@@ -150,13 +150,15 @@ def test_a_joint_sequence_is_whole_and_beside_it_what_its_mask_lets_be_read() ->
 
 def test_the_mask_among_the_inputs_says_which_are_valid() -> None:
     mask = torch.tensor([[1, 0, 1, 1]])
-    found = text_mask({"encoder_attention_mask": mask})
-    assert found is not None
-    assert found.tolist() == [True, False, True, True]
-    frame = frame_of_mask(found)
+    found = text_masks({"encoder_attention_mask": mask, "encoder_attention_mask_2": 1 - mask})
+    assert {which: valid.tolist() for which, valid in found.items()} == {
+        "": [True, False, True, True],
+        "_2": [False, True, False, False],
+    }
+    frame = frame_of_mask(found[""])
     assert (frame.index.tolist(), frame.weight.tolist()) == ([0, 2, 3, 1], [1.0, 1.0, 1.0, 0.0])
-    assert text_mask({"encoder_attention_mask": torch.ones(1, 4)}) is None, "nothing is padded"
-    assert text_mask({"encoder_hidden_states": torch.ones(1, 4)}) is None
+    assert not text_masks({"encoder_attention_mask": torch.ones(1, 4)}), "nothing is padded"
+    assert not text_masks({"encoder_hidden_states": torch.ones(1, 4)})
 
 
 @pytest.mark.parametrize(("name", "said"), [("allegro", ["image_rotary_emb"]), ("wan", [])])
