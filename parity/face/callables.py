@@ -91,10 +91,8 @@ class Callee:
     def dtype(self) -> torch.dtype:
         """What it works in: the floating dtype of most of its weights, some of which may stay in float32, or in which
         most modules of Flax NNX compute; else that of its arguments."""
-        computed = [name for name in self._computed if name]
-        narrow = [name for name in computed if BITS[name] < BITS["float32"]]
-        if 2 * len(narrow) > len(computed):
-            return getattr(torch, narrow[0])
+        if self._narrow:
+            return getattr(torch, self._narrow)
         weights = [x for m in self._held.values() for _, x in named_tensors(m)]
         for held in (weights, self.tensors.values()):
             sizes = Counter[torch.dtype]()
@@ -106,8 +104,8 @@ class Callee:
 
     @functools.cached_property
     def holds_16_bits(self) -> bool:
-        """Whether most of what a function of JAX's closes over is of 16 bits, or a Flax NNX module computes in them:
-        nobody casts that."""
+        """Whether most of what a function of JAX's closes over is of 16 bits, or most modules of Flax NNX compute in
+        them: nobody casts that."""
         if self.runs != "jax" or self.invoke is None:
             return False
         import jax
@@ -115,7 +113,7 @@ class Callee:
         from parity.paths.jax.tracing import to_jax  # jax, for a function that has it
 
         if self.port.module is not None:
-            return any(BITS.get(name, 24) < BITS["float32"] for name in self._computed)
+            return self._narrow != ""
         if self.port.weights is not None:
             return False
 
@@ -133,17 +131,18 @@ class Callee:
         held = [x for x in _constants(closed) if str(x.dtype) in BITS]
         return 2 * sum(x.size for x in held if is_16_bits(x)) > sum(x.size for x in held)
 
-    @property
-    def _computed(self) -> list[str]:
-        """Of the modules of Flax NNX that have parameters, the floating dtypes that they compute in; empty for none."""
+    @functools.cached_property
+    def _narrow(self) -> str:
+        """The 16 bits in which most modules of Flax NNX compute that have parameters; empty where most do not."""
         if self.runs != "jax" or self.invoke is None or self.port.module is None:
-            return []
+            return ""
         import jax
 
         objects = (getattr(x, "__dict__", {}) for x in objects_of(self.port.module).values())
         given = [own.get("dtype") for own in objects if any(hasattr(held, "shape") for held in own.values())]
-        names = ["" if x is None else str(jax.numpy.dtype(x)) for x in given]
-        return [name if name in BITS else "" for name in names]
+        names = [str(jax.numpy.dtype(x)) for x in given if x is not None]
+        narrow = [name for name in names if BITS.get(name, 24) < BITS["float32"]]
+        return narrow[0] if 2 * len(narrow) > len(given) else ""
 
     @property
     def _held(self) -> dict[str, torch.nn.Module]:

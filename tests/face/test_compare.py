@@ -887,6 +887,27 @@ def test_a_dtype_is_of_a_module_that_has_parameters(whose: str) -> None:
     assert [d.candidate for d in result.differing_settings] == ["bfloat16"] * bool(whose)
 
 
+def test_one_module_that_computes_in_16_bits_is_a_fault_of_a_port_in_float32() -> None:
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Net(nnx.Module):  # type: ignore[misc, name-defined]
+        def __init__(self, narrow: Any) -> None:
+            dtypes = {"a": None, "b": narrow, "c": None}
+            for name, dtype in dtypes.items():
+                setattr(self, name, nnx.Linear(8, 8, use_bias=False, rngs=nnx.Rngs(0), dtype=dtype))
+
+        def __call__(self, input: Any) -> Any:
+            return self.c(self.b(self.a(input)))
+
+    net = Net(None)
+    model = torch.nn.Sequential(OrderedDict((name, torch.nn.Linear(8, 8, bias=False)) for name in "abc"))
+    for name in "abc":
+        getattr(model, name).weight.data = torch.from_numpy(np.array(getattr(net, name).kernel[...]).T.copy())
+    assert parity.compare(model, net, X, sites="all").passed
+    result = parity.compare(model, Net(jnp.bfloat16), X, sites="all")
+    assert (result.failed, [d.place for d in differences(result)]) == ("logic", ["b"]), result.reason
+
+
 class Layers(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
