@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import platform
 
@@ -18,5 +19,10 @@ def installed(package: str) -> str | None:
 
 def versions() -> dict[str, str]:
     """Versions of the packages that decide numbers, and of Python: for a golden's provenance."""
+    return {"python": platform.python_version(), **_of_packages()}
+
+
+@functools.cache
+def _of_packages() -> dict[str, str]:
     found = {name: installed(name) for name in _PACKAGES}
-    return {"python": platform.python_version(), **{name: version for name, version in found.items() if version}}
+    return {name: version for name, version in found.items() if version}
