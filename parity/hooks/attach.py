@@ -292,11 +292,11 @@ def _torchs_attention(active: _Active) -> Intercept:
 
     def handle(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = func(*args, **kwargs)
-        if func is SDPA and active.tap is not None:
+        if active.tap is not None:
             _by_heads(active, of_attention(args, kwargs), out, active.tap.attention() or func)
         return out
 
-    return Intercept(handle)
+    return Intercept(handle, only=frozenset({SDPA}))
 
 
 _HOME = "torch.nn.attention.flex_attention"

@@ -30,11 +30,16 @@ class Intercept(TorchFunctionMode):
 
     Args:
         handle: takes (function, args, kwargs). Functions that it calls are not handed to it again.
+        only: functions that it is asked about; None for all.
     """
 
-    def __init__(self, handle: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]) -> None:
+    def __init__(
+        self,
+        handle: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any],
+        only: Container[Any] | None = None,
+    ) -> None:
         super().__init__()
-        self.handle = handle
+        self.handle, self.only = handle, only
 
     def __torch_function__(
         self,
@@ -43,6 +48,8 @@ class Intercept(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        if self.only is not None and func not in self.only:
+            return func(*args, **kwargs) if kwargs else func(*args)
         return self.handle(func, args, dict(kwargs or {}))
 
 

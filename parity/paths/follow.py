@@ -543,13 +543,12 @@ def stepwise() -> Intercept:
     """
 
     def handle(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        steps = _STEPS.get(func)
         given = args[0] if args else kwargs.get("input")
-        if steps is None or not isinstance(given, torch.Tensor) or given.dtype.itemsize != 2:
+        if not isinstance(given, torch.Tensor) or given.dtype.itemsize != 2:
             return func(*args, **kwargs)
-        return steps(*args, **kwargs)
+        return _STEPS[func](*args, **kwargs)
 
-    return Intercept(handle)
+    return Intercept(handle, only=_STEPS)
 
 
 def _layer_norm(

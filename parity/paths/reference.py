@@ -145,14 +145,12 @@ def rounded_matmuls(reached: Reached) -> Iterator[None]:
         return
 
     def handle(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if func not in _PRODUCTS:
-            return func(*args, **kwargs)
         reached.mark("matmul_precision")
         operands = 3 if func is SDPA else 2
         args = tuple(_round(x, precision) if i < operands else x for i, x in enumerate(args))
         return func(*args, **{n: _round(x, precision) if n in _OPERANDS else x for n, x in kwargs.items()})
 
-    with Intercept(handle):
+    with Intercept(handle, only=_PRODUCTS):
         yield
 
 
