@@ -355,10 +355,12 @@ class _Run:
     def elementary(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Moves the results of elementary functions, which no standard rounds: in a module of its own all, else those
         of vectors."""
-        out = func(*args, **kwargs)
+        out, own = func(*args, **kwargs), self.owns[-1]
+        if not isinstance(out, torch.Tensor) or not (own or out.ndim == 1):
+            return out
         name = getattr(func, "__name__", "")
-        elementary = name in _ELEMENTARY or (self.owns[-1] and _adds_up(name, args))
-        if not isinstance(out, torch.Tensor) or not (self.owns[-1] or (elementary and out.ndim == 1)):
+        elementary = name in _ELEMENTARY or (own and _adds_up(name, args))
+        if not (own or elementary):
             return out
         if out.dtype == torch.float64:
             return out if func in _GRIDS else self.narrowed(out)
