@@ -227,7 +227,10 @@ _CONSTANTS: Mapping[str, tuple[float | str, ...]] = {
 """Attribute of a norm or an activation -> what frameworks and models have there."""
 
 _Constant = tuple[str, float | str]
-"""An attribute, and what all modules of a model have there that have it."""
+"""An attribute, and what all modules have there that have it; or `_WITHOUT` and the modules that are left out."""
+_WITHOUT = "without"
+LEFT_OUT = 4
+"""Modules that are left out, one after the other: a run of the step for each."""
 
 
 def _constants(own: _Run) -> Iterator[tuple[_Constant, str]]:
@@ -241,11 +244,18 @@ def _constants(own: _Run) -> Iterator[tuple[_Constant, str]]:
         for value in values:
             if others := sorted(map(str, there - {value})):
                 yield (name, value), " and ".join(others)
+    inside = (operation.module for name, one in own.sites.items() if one.far() for operation in own.made_by(name))
+    for module in itertools.islice(dict.fromkeys(any_block(path) for path in inside if path in own.alike), LEFT_OUT):
+        yield (_WITHOUT, module), ""
 
 
 def _explained(run: _Run, constant: _Constant, others: str, one: Apart, rows: torch.Tensor) -> None:
     """Say that a value was made with a constant, where it was: not with its own module's, or those of others inside."""
     name, value = constant
+    if name == _WITHOUT:
+        own = not one.key.is_input and any_block(one.key.module) == value
+        one.explain(rows, f"made without {'it' if own else value}")
+        return
     one.explain(rows, f"made with {name}={value}, not {run.constants.get(one.key.module, {}).get(name, others)}")
 
 
@@ -269,7 +279,8 @@ class _Run:
             other empty one for what could not be handed out.
         like: the reference's own run, for one that measures floors; None for that run itself.
         constant: another that modules have in it. take: what becomes of rows that stand beside the reference's own.
-        constants: of each module, by attribute.
+        constants: of each module, by attribute. alike: norms, activations and the like, whose outputs are shaped as
+            their inputs are.
         sites: what is judged. made_of: the operations that made it of the candidate's values, as bits. operations: what
             each bit is, `_LEFT` the first. fates: of each value, by `name_of`. counts: calls of each module.
         unread: sites of values that are left out, as the candidate goes on without them.
@@ -285,6 +296,7 @@ class _Run:
     constant: _Constant | None = None
     take: Callable[[Apart, torch.Tensor], None] = Apart.widen
     constants: dict[str, Mapping[str, float | str]] = field(default_factory=dict)
+    alike: set[str] = field(default_factory=set)
     sites: dict[str, Apart] = field(default_factory=dict)
     made_of: dict[str, int] = field(default_factory=dict)
     operations: list[_Operation] = field(default_factory=lambda: [_Operation("", 0, 0)])
@@ -311,10 +323,14 @@ class _Run:
         """What some bits are."""
         return [operation for i, operation in enumerate(self.operations) if bits >> i & 1]
 
+    def made_by(self, name: str) -> list[_Operation]:
+        """The operations that made a value of the candidate's."""
+        return self.operations_of(self.made_of[name])
+
     def of_another_block(self, key: Key, name: str) -> bool:
         """Whether a value of a block is made of what another block computes and does not hand out."""
         kind, module = f"{any_block(key.module)}.", f"{key.module}."
-        made_in = {f"{operation.module}." for operation in self.operations_of(self.made_of[name])}
+        made_in = {f"{operation.module}." for operation in self.made_by(name)}
         return any(any_block(path).startswith(kind) and not path.startswith(module) for path in made_in)
 
     @property
@@ -370,7 +386,7 @@ class _Run:
         """Modules in which values in another order were left out, and an input that comes of them is far off."""
         left = {module_of(name) for name in self.turned if name not in self.held}
         inputs = ((name, one) for name, one in self.sites.items() if one.key.is_input and not one.near(torch.float32))
-        made_by = (operation.module for name, _ in inputs for operation in self.operations_of(self.made_of[name]))
+        made_by = (operation.module for name, _ in inputs for operation in self.made_by(name))
         return {caller_of(module) for module in made_by if module in left} - set(self.straight)
 
     @contextlib.contextmanager
@@ -393,6 +409,8 @@ class _Run:
                 self.constants[path] = {name: x for name, x in own if isinstance(x, float | str)}
                 if self.constant is not None and self.constant[0] in self.constants[path]:
                     hooks.enter_context(replaced(module, *self.constant))
+                if self.constant == (_WITHOUT, any_block(path)):
+                    hooks.enter_context(module.register_forward_hook(lambda module, args, out: args[0]))
                 begin, end = functools.partial(before, path), functools.partial(self._made, path)
                 hooks.enter_context(module.register_forward_pre_hook(begin, with_kwargs=True))
                 hooks.enter_context(module.register_forward_hook(end, always_call=True))
@@ -444,6 +462,8 @@ class _Run:
                 continue
             fate, new = self._value(f"{path}:{port}", call.number, x, call.known and not _made_of(x) & _LEFT)
             changed |= {} if new is x else {id(x): new}
+            if _may_be_left_out(module, args, x):
+                self.alike.add(path)
             if self.plan.far and fate != "followed" and (fate == "left" or not call.known):
                 setattr(x, _STEPS_OF, _made_of(x) | _LEFT)  # whatever is made of it, in the caller's code too
         return _swapped(output, changed) if changed else None
@@ -514,6 +534,11 @@ class _Run:
         elif found and self.plan.far and key.module:
             self.unknown[key.module] = None
         return "followed" if placed is not None and all(one.finite for one in found.values()) else "left"
+
+
+def _may_be_left_out(module: torch.nn.Module, args: Any, out: torch.Tensor) -> bool:
+    plain = len(args) == 1 and isinstance(args[0], torch.Tensor) and args[0].shape == out.shape
+    return plain and not any(module.children()) and not isinstance(module, torch.nn.Linear)
 
 
 def _swapped(value: Any, changed: Mapping[int, torch.Tensor]) -> Any:

@@ -22,6 +22,7 @@ IN_TORCH: dict[str, Change] = {
     "text": ("torch.nn.Linear(12, width)", "torch.nn.Sequential(torch.nn.Linear(12, width), torch.nn.GELU())"),
     "norm": ("torch.nn.LayerNorm(width)", "torch.nn.LayerNorm(width, eps=1e-2)"),
     "eps": ("torch.nn.LayerNorm(width)", "torch.nn.LayerNorm(width, eps=1e-6)"),
+    "no norm": ("self.qkv(self.norm(x))", "self.qkv(x)"),
     "attention": ("F.scaled_dot_product_attention(q, k", "F.scaled_dot_product_attention(q * 1.1, k"),
     "mask": ("x = block(x, keep)", "x = block(x, None)"),
     "another mask": ("x = block(x, keep)", "x = block(x, keep.new_ones(keep.shape))"),
@@ -50,6 +51,7 @@ IN_FLAX: dict[str, Change] = {
     "patch": ("x = self.patch(", "x = 1.01 * self.patch("),
     "norm": ("epsilon=1e-5", "epsilon=1e-2"),
     "eps": ("epsilon=1e-5", "epsilon=1e-6"),
+    "no norm": ("self.qkv(self.norm(x))", "self.qkv(x)"),
     "attention": ("dot_product_attention(q, k", "dot_product_attention(q * 1.1, k"),
     "out": ("return self.out(", "return 1.05 * self.out("),
 }
@@ -123,6 +125,16 @@ def test_another_epsilon_of_a_norm_is_named(runs: str, tmp_path: Path) -> None:
     assert [d.causes for d in differences(stack(tmp_path, "eps", runs))] == [
         ["blocks.0.norm: the candidate's is the reference's made with eps=1e-06, not 1e-05"]
     ]
+
+
+@pytest.mark.parametrize(
+    ("runs", "at"), [pytest.param("torch", "blocks.0.qkv's input", marks=pytest.mark.slow), ("flax", "blocks.0.qkv")]
+)
+def test_a_norm_that_is_left_out_is_named(runs: str, at: str, tmp_path: Path) -> None:
+    """Flax calls the input of its linear layers otherwise, which the closer look alone knows."""
+    (found,) = differences(stack(tmp_path, "no norm", runs))
+    assert found.place == "blocks.*.qkv's input"
+    assert found.causes == [f"{at}: the candidate's is the reference's made without blocks.*.norm"]
 
 
 TURNED = """
