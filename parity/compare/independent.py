@@ -95,6 +95,8 @@ def differences(result: Result) -> tuple[Difference, ...]:
             start.causes.append(cause.cause)
         elif cause.setting in weights.checks:
             found[weights.checks[cause.setting][0]].causes.append(cause.cause)
+        elif cause.at and not cause.harmless and of(cause.at) in handed.inside and of(cause.at) not in found:
+            handed.inside[of(cause.at)].causes.append(cause.cause)
         elif cause.at and not cause.harmless and of(cause.at) not in handed.again - found.keys():
             found.setdefault(of(cause.at), Difference(place_of(cause.at))).causes.append(cause.cause)
     behind = {place_of(site): i + 1 for i, site in enumerate(_RELATIONS)}
@@ -179,7 +181,7 @@ class _Handed:
         first: where the first begins. agrees: branches in which that agrees.
         explained: sites of the closer look at which nothing begins. measured: those that were made of the candidate's
             own values. same: inputs -> the site that has their values before.
-        again: codes of those whose values another has.
+        again: codes of those whose values another has. inside: code of a module -> the difference inside it.
     """
 
     first: Key | None
@@ -188,6 +190,7 @@ class _Handed:
     measured: Set[Key]
     same: Mapping[Key, Key]
     again: set[str] = field(default_factory=set)
+    inside: dict[str, Difference] = field(default_factory=dict)
 
     @classmethod
     def of(cls, result: Result, first: Key | None) -> _Handed:
@@ -204,8 +207,10 @@ class _Handed:
     def on(self, key: Key, found: Mapping[str, Difference]) -> bool:
         """Whether a site only hands on one of those found before it, or what begins inside it."""
         first, measured = self.first, self.measured
-        inside = any(_hands_on(key, d.key, first, self.agrees) for d in found.values() if not {key, d.key} <= measured)
+        apart = (d for d in found.values() if not {key, d.key} <= measured)
+        inside = next((d for d in apart if _hands_on(key, d.key, first, self.agrees)), None)
         if first and key != first and (inside or (key in self.explained and key not in measured)):
+            self.inside |= {code_of(key.site): inside} if inside else {}
             return True
         other = self.same.get(key)
         if other is None or code_of(other.site) == code_of(key.site):

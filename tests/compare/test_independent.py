@@ -335,13 +335,17 @@ def test_what_following_has_measured_is_a_difference_whatever_the_closer_look_sa
     assert [d.place for d in differences(result)] == ["blocks.0.norm1", "blocks.0.norm2"]
 
 
-@pytest.mark.parametrize(("seen", "listed"), [(True, ["block.ff", "block"]), (False, ["block.ff"])])
-def test_a_block_differs_beside_its_module_where_the_candidate_hands_out_both(seen: bool, listed: list[str]) -> None:
-    """Of a module that it does not hand out, the block's own value holds the difference."""
+@pytest.mark.parametrize(
+    ("seen", "listed"), [(True, {"block.ff": [], "block": ["why"]}), (False, {"block.ff": ["why"]})]
+)
+def test_a_block_differs_beside_its_module_where_the_candidate_hands_out_both(
+    seen: bool, listed: dict[str, list[str]]
+) -> None:
+    """Of a module that it does not hand out, the block's own value holds the difference, and shows why."""
     inner, outer = (Key("transformer", 0, "cond", f"{module}:out") for module in ("block.ff", "block"))
     local = Distance(0.9, 1e-6, 9e5)
     sites = [SiteDiff(key, local, verdict="fail", birth="module", local=local) for key in (inner, outer)]
     sites[0] = sites[0] if seen else replace(sites[0], local=UNKNOWN)
-    why = Reason(kind="first_divergence")
-    result = Result("fail", "logic", why, sites=tuple(sites), origin=Origin(inner, "module"))
-    assert [d.place for d in differences(result)] == listed
+    why, causes = Reason(kind="first_divergence"), (measured("why", at=outer.site),)
+    result = Result("fail", "logic", why, sites=tuple(sites), origin=Origin(inner, "module"), causes=causes)
+    assert {d.place: d.causes for d in differences(result)} == listed
