@@ -233,10 +233,13 @@ def _codes(result: Result, origin: Key | None) -> Callable[[str], str]:
         own = "" if seen else code_of(f"{origin.module}:out")
         return lambda site: first if code_of(site) == own else code_of(site)
     before = {any_block(d.key.module) for d in itertools.takewhile(lambda d: d.key != origin, result.closer)}
+    place = (origin.step, origin.branch)
+    followed = (d.key for d in introduced(result) if d.local.rel_l2 > 0 and (d.key.step, d.key.branch) == place)
+    shown = next((code_of(key.site) for key in followed), "")
 
     def of(site: str) -> str:
         module, _, port = site.partition(":")
-        beside = port.startswith("in.") and any_block(caller_of(module)) == caller
+        beside = (port.startswith("in.") and any_block(caller_of(module)) == caller) or code_of(site) == shown
         return first if beside and any_block(module) not in before else code_of(site)
 
     return of

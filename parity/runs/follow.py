@@ -253,7 +253,16 @@ def _placed(result: Result, known: Collection[Key]) -> Result:
     # Beside one that stands, what is not followed has no place in the order of what is.
     order = known if origin.key in known and origin.key in introduced else introduced
     first = next((introduced[key] for key in order if key in introduced), None)
-    return begun(result, first, result.sites) if judged and first is not None and first.key != origin.key else result
+    if not judged or first is None or first.key == origin.key or _is_closer(result, origin.key, first.key, known):
+        return result
+    return begun(result, first, result.sites)
+
+
+def _is_closer(result: Result, origin: Key, first: Key, known: Collection[Key]) -> bool:
+    """Whether the closer look has seen the divergence begin before what following saw first, at a value that is not
+    followed, as what an attention is given."""
+    looked = [d.key for d in result.closer if d.key == origin or d.key.module == first.module]
+    return origin not in known and origin in looked[:-1]
 
 
 def causes_of_followed(result: Result, known: Mapping[Key, Local]) -> Iterator[Cause]:

@@ -516,6 +516,36 @@ def test_the_padding_of_two_texts_may_stand_anywhere(drops: int, verdict: str) -
     assert "pass" in {d.verdict for d in result.sites if d.key.site == "block:out.1"} or drops
 
 
+class Keyed(torch.nn.Module):
+    """Its keys have a norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.to_q, self.to_k, self.to_out = (torch.nn.Linear(8, 8) for _ in range(3))
+        self.norm_k: torch.nn.Module | None = torch.nn.LayerNorm(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k = (layer(x).unflatten(-1, (2, 4)).transpose(1, 2) for layer in (self.to_q, self.to_k))
+        k = k if self.norm_k is None else self.norm_k(k)
+        out = torch.nn.functional.scaled_dot_product_attention(q, k, q)
+        return x + self.to_out(out.transpose(1, 2).flatten(-2))
+
+
+def test_a_norm_of_keys_that_is_left_out_is_placed_at_the_keys_and_named() -> None:
+    """Attention is seen in the first block, and not followed; in the others the fault shows behind it."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(OrderedDict(blocks=torch.nn.Sequential(*(Keyed() for _ in range(3)))))
+    other = copy.deepcopy(model)
+    for block in other.blocks:
+        block.norm_k = None
+    result = parity.compare(model, other, X[:1])
+    assert result.origin is not None
+    assert result.origin.key.site == "blocks.0.attention:in.key"
+    (found,) = differences(result)
+    assert found.place == "blocks.*.attention's input key"
+    assert found.causes == ["blocks.0.to_out's input: the candidate's is the reference's made without blocks.*.norm_k"]
+
+
 def test_channels_last() -> None:
     conv, x = torch.nn.Conv2d(3, 4, 1), torch.randn(2, 3, 5, 6)
     kernel, bias = jnp.asarray(conv.weight.detach()[:, :, 0, 0].numpy()), jnp.asarray(conv.bias.detach().numpy())
