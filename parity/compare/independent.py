@@ -222,16 +222,11 @@ class _Handed:
 
 
 def _codes(result: Result, origin: Key | None) -> Callable[[str], str]:
-    """Whose code makes a value: as `code_of`, but where a divergence begins at an attention call, or at an input that
-    only the closer look has seen. That is seen in one block; in another the same fault shows at the next module behind
-    it, or at what the module with that input gives."""
-    if origin is None:
+    """Whose code makes a value: as `code_of`, but where a divergence begins at an attention call. That call is seen in
+    one block; in another the same fault shows at the next module behind it."""
+    if origin is None or origin.module.rpartition(".")[2] != ATTENTION:
         return code_of
     first, caller = code_of(origin.site), any_block(caller_of(origin.module))
-    if origin.module.rpartition(".")[2] != ATTENTION:
-        seen = not origin.is_input or any(d.key == origin for d in result.sites)
-        own = "" if seen else code_of(f"{origin.module}:out")
-        return lambda site: first if code_of(site) == own else code_of(site)
     before = {any_block(d.key.module) for d in itertools.takewhile(lambda d: d.key != origin, result.closer)}
     place = (origin.step, origin.branch)
     followed = (d.key for d in introduced(result) if d.local.rel_l2 > 0 and (d.key.step, d.key.branch) == place)

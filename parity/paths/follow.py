@@ -123,18 +123,23 @@ def _followed(truth: Walk, plan: Plan) -> _Run:
             held = held | {name: given[name] for name in turned if caller_of(module_of(name)) in wrong}
         else:
             break
-    for site in own.suspects[:SUSPECTS]:
-        rest = {name: x for name, x in held.items() if site != name.rsplit(" ", 2)[1]}
-        without = _Run(plan, rest, turned=turned, straight=straight, unread=[*own.unread, site])
-        with _traced(without):
-            truth(without.listen)
-        if without.explains(own, site):
-            own, held = without, rest
+    for kind in itertools.islice(dict.fromkeys(map(any_block, own.suspects)), SUSPECTS):
+        sites = [site for site in own.suspects if any_block(site) == kind]
+        while sites:  # until the reference goes on from its own values at just those that this explains
+            rest = {name: x for name, x in held.items() if name.rsplit(" ", 2)[1] not in sites}
+            without = _Run(plan, rest, turned=turned, straight=straight, unread=[*own.unread, *sites])
+            with _traced(without):
+                truth(without.listen)
+            explained = [site for site in sites if without.explains(own, site)]
+            if explained == sites:
+                own, held = without, rest
+                break
+            sites = explained
     return own
 
 
-SUSPECTS = 3
-"""Values of which it is asked whether anything is made of them: a run of the step for each."""
+SUSPECTS = 8
+"""Values, whatever their block, of which it is asked whether anything is made of them: a run of the step for each."""
 
 
 def _by_themselves(own: _Run) -> Iterator[tuple[Apart, list[str]]]:

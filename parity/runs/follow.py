@@ -121,13 +121,13 @@ def behind(result: Result, pair: Ready, side: Side, state: State) -> Result:
     found: list[StepRecords] = []
     passes: list[list[str]] = []
     try:
-        held = _as_paired(at.held(pair, EVERYTHING), of_step)
+        held = _as_paired(at.held(pair, EVERYTHING), [*of_step, *result.closer])
         found.append(at.followed(pair, side, held, far=True, own_order=own_order))
         passes = _passes(of_step, held, pair.modules)
         for modules in passes[:PASSES]:
             pair.say(f"the reference on the candidate's own values, {modules[0]} to {modules[-1]}")
             some = Held(EVERYTHING.ports, frozenset(modules), ROOM, ROOM)
-            held = _as_paired(at.held(pair, some), of_step)
+            held = _as_paired(at.held(pair, some), [*of_step, *result.closer])
             found.append(at.followed(pair, side, held, far=True, own_order=own_order))
     except LOST as error:
         result = result.noted(_lost(error))
@@ -139,8 +139,8 @@ def behind(result: Result, pair: Ready, side: Side, state: State) -> Result:
     result = result.noted(*_unjudged(of_step, found, known))
     if not any(local.beyond for local in known.values()):
         return result
-    sites = _left_out(result.sites, at.step, found, known)
-    result = replace(result, sites=_settled(sites, at.step, known, pair))
+    sites, closer = (_left_out(each, at.step, found, known) for each in (result.sites, result.closer))
+    result = replace(result, sites=_settled(sites, at.step, known, pair), closer=tuple(closer))
     weighed = {name.rpartition(".")[0] for check in result.preflight for name in check.at}
     result = result.noted(*_in_doubt(found, [*known, *(d.key for d in introduced(result))], weighed))
     return _placed(replace(result, causes=(*result.causes, *causes_of_followed(result, known))), known)
@@ -197,14 +197,18 @@ def _lost(error: Exception) -> str:
 
 
 def _as_paired(held: Mapping[str, Array], sites: Sequence[SiteDiff]) -> dict[str, Array]:
-    """What the candidate hands out under the reference's names: a block that Flax scans gives `(x, None)`, and its
-    layers call what they are given `inputs`. What may be another thing keeps its own."""
-    names = {
-        name_of(replace(d.key, step=0, site=f"{d.key.module}:{d.called}")): name_of(replace(d.key, step=0))
-        for d in sites
-        if d.called and d.verdict != "not compared"
-    }
-    return {names.get(name, name): x for name, x in held.items()}
+    """What the candidate hands out under the reference's names, in whichever block: one that Flax scans gives
+    `(x, None)`, and its layers call what they are given `inputs`. What may be another thing keeps its own."""
+    paired = [d for d in sites if d.called and d.verdict != "not compared"]
+    ports = {(any_block(d.key.module), d.called): d.key.port for d in paired}
+
+    def named(name: str) -> str:
+        branch, site, call = name.rsplit(" ", 2)
+        module, _, called = site.partition(":")
+        other = f"{branch} {module}:{ports.get((any_block(module), called), called)} {call}"
+        return name if other in held else other
+
+    return {named(name): x for name, x in held.items()}
 
 
 def _passes(sites: Sequence[SiteDiff], held: Mapping[str, Array], modules: Sequence[str]) -> list[list[str]]:
@@ -248,12 +252,14 @@ def _placed(result: Result, known: Collection[Key]) -> Result:
     of_step = (d for d in result.sites if d.key.step == origin.key.step)
     failing = [d for d in of_step if d.verdict == "fail" and d.key.module != LOOP]
     introduced = {d.key: d for d in failing if d.introduced}
-    left = any(d.key == origin.key and d.verdict == "not compared" for d in result.sites)
+    left = any(d.key == origin.key and d.verdict == "not compared" for d in (*result.sites, *result.closer))
     judged = left or origin.key in known or any(d.key == origin.key for d in failing)
     # Beside one that stands, what is not followed has no place in the order of what is.
     order = known if origin.key in known and origin.key in introduced else introduced
     first = next((introduced[key] for key in order if key in introduced), None)
-    if not judged or first is None or first.key == origin.key or _is_closer(result, origin.key, first.key, known):
+    if not judged or first is None or first.key == origin.key:
+        return result
+    if not left and _is_closer(result, origin.key, first.key, known):
         return result
     return begun(result, first, result.sites)
 

@@ -546,6 +546,69 @@ def test_a_norm_of_keys_that_is_left_out_is_placed_at_the_keys_and_named() -> No
     assert found.causes == ["blocks.0.to_out's input: the candidate's is the reference's made without blocks.*.norm_k"]
 
 
+class Shifted(torch.nn.Module):
+    """A norm with its modulation in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.linear = torch.nn.LayerNorm(8, elementwise_affine=False), torch.nn.Linear(8, 16)
+
+    def forward(self, x: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
+        scale, shift = self.linear(e)[:, None].chunk(2, -1)
+        return self.norm(x) * (1 + scale) + shift
+
+
+class Feeds(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = Shifted(), torch.nn.Linear(8, 16), torch.nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.nn.functional.silu(self.up(self.norm(x, e))))
+
+
+class Fed(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks, self.norm_out, self.out = (
+            torch.nn.ModuleList(Feeds() for _ in range(4)),
+            Shifted(),
+            torch.nn.Linear(8, 8),
+        )
+
+    def forward(self, x: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x, e)
+        return self.out(self.norm_out(x, e))
+
+
+@pytest.mark.parametrize(("act", "listed"), [("silu", []), ("gelu", ["blocks.0.down's input"])])
+def test_plain_norms_under_the_names_of_modulated_ones_are_no_difference(act: str, listed: list[str]) -> None:
+    torch.manual_seed(0)
+    model = Fed()
+    w = {name: jnp.asarray(x.numpy()) for name, x in model.state_dict().items()}
+
+    def linear(name: str, x: Any) -> Any:
+        return parity.tap(name, parity.tap(f"{name}:in.inputs", x) @ w[f"{name}.weight"].T + w[f"{name}.bias"])
+
+    def modulated(name: str, x: Any, e: Any) -> Any:
+        plain = parity.tap(name, jax.nn.standardize(parity.tap(f"{name}:in.x", x), epsilon=1e-5))
+        scale, shift = jnp.split(e @ w[f"{name}.linear.weight"].T + w[f"{name}.linear.bias"], 2, -1)
+        return plain * (1 + scale[:, None]) + shift[:, None]
+
+    def port(x: Any, e: Any) -> Any:
+        for i in range(4):
+            h = linear(f"blocks.{i}.up", modulated(f"blocks.{i}.norm", x, e))
+            x = parity.tap(f"blocks.{i}", x + linear(f"blocks.{i}.down", getattr(jax.nn, act if i == 0 else "silu")(h)))
+        return linear("out", modulated("norm_out", x, e))
+
+    result = parity.compare(model, port, {"x": X[:1], "e": X[1, :1]})
+    assert (result.verdict, [d.place for d in differences(result)]) == ("fail" if listed else "pass", listed), (
+        result.reason
+    )
+    assert not listed or result.origin is None or result.origin.key.module == "blocks.0.down"
+
+
 def test_channels_last() -> None:
     conv, x = torch.nn.Conv2d(3, 4, 1), torch.randn(2, 3, 5, 6)
     kernel, bias = jnp.asarray(conv.weight.detach()[:, :, 0, 0].numpy()), jnp.asarray(conv.bias.detach().numpy())
