@@ -16,6 +16,7 @@ from parity.compare.births import LATENTS, call_of, is_unlike
 from parity.compare.result import Result, SiteDiff
 from parity.compare.sites import introduced, picked
 from parity.records import ATTENTION, BLOCK, FRAMES, LOOP, SCHEDULE, Key, any_block, caller_of
+from parity.transforms import ANOTHER
 
 _RELATIONS = (f"{LOOP}:noise_pred", f"{LOOP}:latents.after", "decode:in.z", FRAMES)
 """In execution order."""
@@ -136,7 +137,7 @@ class _Weights:
     Attributes:
         checks: of preflight that fail by them -> their place in words, and what they say. modules: that have others;
             unseen: those of them at which nothing was observed. arguments: of the model. given: calls of which an
-            input was compared.
+            input was compared. beyond: sites that differ by more than rounded weights make a value of.
     """
 
     checks: Mapping[str, tuple[str, str]]
@@ -144,6 +145,7 @@ class _Weights:
     unseen: Set[str]
     arguments: Set[str]
     given: Set[object]
+    beyond: Set[Key]
 
     @classmethod
     def of(cls, result: Result) -> _Weights:
@@ -151,16 +153,20 @@ class _Weights:
         checks = [c for c in result.preflight if c.computed or (halved and c.near in ("bfloat16", "float16"))]
         modules = {name.rpartition(".")[0] for c in checks for name in c.at}
         sites = result.sites if modules else ()  # without, nothing is asked of them
+        rounded = all(c.near in ("bfloat16", "float16") for c in checks)
         return cls(
             checks={c.check: (f"the {c.check}", c.detail) for c in checks},
             modules=modules,
             unseen=modules - {d.key.module for d in sites},
             arguments={d.key.port for d in sites if d.key.module == "" and d.key.is_input},
             given={call_of(d.key) for d in sites if d.key.is_input and d.verdict != "not compared"},
+            beyond={d.key for d in sites if rounded and d.local.rel_l2 > ANOTHER},
         )
 
     def explain(self, key: Key) -> bool:
         """Whether a module, which may have other weights, differs by them."""
+        if key in self.beyond:
+            return False
         if key.module == "" and not key.is_input and self.unseen:
             return True
         if key.module in _AROUND:

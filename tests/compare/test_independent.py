@@ -302,9 +302,17 @@ def test_a_module_beside_one_with_other_weights_is_listed(site: str, listed: lis
     assert [d.place for d in differences(result)] == ["the weights", *listed]
 
 
-@pytest.mark.parametrize(("setting", "listed"), [("seed", ["the weights"]), ("dtype", ["embed"])])
-def test_weights_that_nobody_said_are_rounded_are_one_difference(setting: str, listed: list[str]) -> None:
-    at = SiteDiff(Key("transformer", 0, "", "embed:out"), Distance(0.5, 0.0, 1e9), verdict="fail", birth="module")
+@pytest.mark.parametrize(
+    ("setting", "local", "listed"),
+    [
+        ("seed", 0.002, ["the weights"]),
+        ("seed", 0.5, ["the weights", "embed"]),  # far more than rounding makes of it
+        ("dtype", 0.5, ["embed"]),
+    ],
+)
+def test_weights_that_nobody_said_are_rounded_are_one_difference(setting: str, local: float, listed: list[str]) -> None:
+    far = Distance(local, 0.0, 1e9)
+    at = SiteDiff(Key("transformer", 0, "", "embed:out"), far, verdict="fail", birth="module", local=far)
     weights = Check("weights", "explained", "2 of 2", at=("embed.weight", "out.weight"), near="bfloat16")
     differing = (SettingDifference(setting, "float32", "bfloat16"),)
     result = Result("fail", "logic", Reason(kind="first_divergence"), sites=(at,), preflight=(weights,))
