@@ -145,14 +145,14 @@ def compare_weights(
 
 
 def _as_torch(name: str, held: tuple[tuple[int, ...], str], a: Weights, b: Weights) -> str:
-    """The name of a parameter that a norm of JAX's calls its scale, where it holds the reference's weight, or the ones
-    that it was made with: others may be something else, as one more or less than it."""
+    """The name of a parameter that a norm of JAX's calls its scale, where it holds a weight of the reference's, or the
+    ones that it was made with: others may be something else, as one more or less than it."""
     module, _, own = name.rpartition(".")
     weight = f"{module}.weight"
     if own != "scale" or name in a or weight in b or weight not in a:
         return name
     ours, theirs = WeightPrint.parse(a[weight][1]), WeightPrint.parse(held[1])
-    same = ours.digits == theirs.digits or ours.apart(theirs) <= ROUNDING_LIMIT
+    same = ours.apart(theirs) <= ROUNDING_LIMIT or any(text.startswith(theirs.digits) for _, text in a.values())
     return weight if same or set(theirs.extrema) == {1.0} else name
 
 

@@ -326,6 +326,7 @@ def refuse_taken(where: str, overwrite: bool, replace_it: str = "give overwrite=
         UsageError: there is a golden, or a file of somebody's own that has the name of one of a golden's.
     """
     store = open_store(where)
+    store.require_place()
     refuse_others(store)
     if not overwrite and read_manifest(store) is not None:
         raise UsageError(f"{where}: there is a golden here already; choose another place, or {replace_it}")

@@ -296,7 +296,11 @@ def test_parameters_that_lie_otherwise_are_known_by_module(theirs: Weights, fact
 
 @pytest.mark.parametrize(
     ("scale", "verdict", "said"),
-    [(A, "pass", "2 parameters equal"), (A - 1, "explained", "1 equal; 2 parameters on one side only")],
+    [
+        (A, "pass", "2 parameters equal"),
+        (A - 1, "explained", "1 equal; 2 parameters on one side only"),
+        (B, "fail", "hold others of the reference's, 'a.weight' those of 'b.weight'"),
+    ],
 )
 def test_a_norm_s_scale_is_its_weight_where_it_holds_that(scale: Any, verdict: str, said: str) -> None:
     theirs = {"a.scale": (A.shape, weight_print(scale)), "b.weight": (B.shape, weight_print(B))}

@@ -154,6 +154,15 @@ def test_a_script_that_goes_elsewhere_and_forks_is_recorded_where_it_was_asked(t
     assert Golden.open(tmp_path / "golden").complete
 
 
+def test_a_place_that_cannot_be_written_is_refused_before_the_script_runs(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    file = tmp_path / "script.py"
+    file.write_text("open('ran', 'w')")
+    done = cli("record", tmp_path / "taken" / "golden", "--script", file, code=2, cwd=tmp_path)
+    assert f"a golden needs a folder, and '{tmp_path / 'taken'}' is a file; name another place" in done.err
+    assert not (tmp_path / "ran").exists()
+
+
 def test_recording_that_could_not_be_written_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise UsageError("no space left")

@@ -87,6 +87,14 @@ class Store:
                 os.fsync(written.fileno())
                 return os.fstat(written.fileno()).st_size, hashlib.file_digest(written, "sha256").hexdigest()
 
+    def require_place(self) -> None:
+        """Raise UsageError where the folder could not be made, before anything is computed for it."""
+        place = self._folder.absolute()
+        there = next(path for path in (place, *place.parents) if path.exists())
+        if not there.is_dir() or not os.access(there, os.W_OK):
+            why = "cannot be written to" if there.is_dir() else "is a file"
+            raise UsageError(f"{self.name}: a golden needs a folder, and '{there}' {why}; name another place")
+
     def create(self) -> None:
         """Make the folder, where folders exist."""
         if self._folder.is_file():
@@ -258,6 +266,9 @@ class RemoteStore(Store):
             if refused is None:
                 raise
             raise ConnectionError(str(refused)) from error
+
+    def require_place(self) -> None:
+        """Nothing: only writing tells."""
 
     def create(self) -> None:
         """Nothing: a bucket has no folders."""
