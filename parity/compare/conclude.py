@@ -100,6 +100,10 @@ def _is_of_the_loop(d: SiteDiff) -> bool:
     return d.key.module == LOOP
 
 
+def _is_decoded(d: SiteDiff) -> bool:
+    return d.key.module == "decode" and not d.key.is_apart
+
+
 def _scalars(records: Sequence[Record]) -> dict[str, float]:
     """The loop's own numbers; a golden from elsewhere may hold anything under these names."""
     held = ((r.key.port, np.asarray(r.value)) for r in chosen(records, _is_number))
@@ -168,7 +172,7 @@ def conclude(
     apart = picked(sites, "ignored", "not compared", which=_is_of_the_loop)
     keys = {d.key for d in apart if d.key.branch or d.note == UNREAD_LATENTS}
     loop = [d for d in picked(sites, which=_is_of_the_loop) if d.key not in keys]
-    broken = next((d for d in loop if d.nonfinite[0]), None)
+    broken = next((d for d in (*loop, *picked(sites, which=_is_decoded)) if d.nonfinite[0]), None)
     # What was judged before the reference broke stands.
     outputs = [d for d in loop if (broken is None or _before(d, broken)) and beyond(d) and not unknown(d)]
     introduced = (d for d in picked(sites, "fail") if d.introduced)

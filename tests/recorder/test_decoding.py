@@ -125,6 +125,16 @@ def test_decoder_that_is_given_more_than_latents(named: bool, tmp_path: Path) ->
     assert 0 < floors["decode:out"].l2 < 1e-4 * float(np.linalg.norm(seen.numpy()))
 
 
+def test_frames_that_are_not_finite_on_either_side_are_no_pass(tmp_path: Path) -> None:
+    vae = Vae()
+    vae.out.bias.data[0] = torch.nan
+    for side, record in (("gpu", referenced), ("tpu", recorded)):
+        record(tmp_path / side, lambda: vae.decode(SCALED).sample, vae=vae)
+    result = diff(tmp_path / "gpu", tmp_path / "tpu")
+    assert result.verdict == "inconclusive"
+    assert result.reason == "the reference itself is not finite at decode output (vae)"
+
+
 def test_decoder_that_is_never_called_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recorded(tmp_path / "g", lambda: None, vae=Vae())
     assert "nothing was decoded" in capsys.readouterr().err
