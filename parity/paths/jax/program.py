@@ -30,7 +30,12 @@ from parity.paths.jax.tracing import pinned_attention, signature_of
 Call = Callable[..., tuple[Any, Any]]
 """(weights, arguments) -> the arrays of a call, and the rest."""
 
-PACKED: Mapping[str, str] = {
+AS_WRITTEN: Mapping[str, str | bool] = {"xla_allow_excess_precision": False}
+"""What a compiler is asked for: that it rounds to 16 bits where the program does. Else XLA goes on with the value before
+that, and what is handed out is not what the next module was given."""
+
+PACKED: Mapping[str, str | bool] = {
+    **AS_WRITTEN,
     "xla_tpu_buffer_assignment_algorithm": "BEST_OF_SPATIAL_TEMPORAL",
     "xla_tpu_buffer_assignment_enable_fast_merge_fallback": "false",
 }
@@ -52,7 +57,8 @@ def compiled_packed(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
     except jax.errors.JaxRuntimeError as error:
         if "No such compile option" not in str(error):
             raise
-        return lowered.compile()  # a compiler of another version: the program is the same, its memory as it comes
+        # A compiler of another version: the program is the same, its memory as it comes.
+        return lowered.compile(compiler_options=dict(AS_WRITTEN))
 
 
 class Programs:
@@ -88,7 +94,9 @@ class Programs:
         if at not in self._kept:
             program, rest = self.lowered(call, weights, *arguments)
             with self._compiling():
-                self._kept[at] = (compiled_packed(program) if self._packed(key) else program.compile()), rest
+                packed = self._packed(key)
+                made = compiled_packed(program) if packed else program.compile(compiler_options=dict(AS_WRITTEN))
+                self._kept[at] = made, rest
         compiled, rest = self._kept[at]
         try:
             return compiled(weights, *arguments), rest
