@@ -36,6 +36,20 @@ def test_a_table_that_a_trace_made_and_kept_is_said() -> None:
         programs.run("second", call, ones, ones)
 
 
+def test_a_program_goes_on_with_the_rounded_value_that_it_hands_out() -> None:
+    jnp = pytest.importorskip("jax.numpy")
+    pytest.importorskip("torchax")
+    from parity.paths.jax.program import Programs  # after torchax is known to be there
+
+    def call(weights: Any, x: Any) -> tuple[Any, None]:
+        half = x @ weights + weights[0]
+        return (half, half.astype(jnp.float32)), None
+
+    drawn = (np.random.default_rng(i).standard_normal((16, 16)) for i in range(2))
+    half, wide = Programs(jit=True).run("rounded", call, *(jnp.asarray(x, jnp.bfloat16) for x in drawn))[0]
+    assert np.array_equal(np.asarray(half, np.float32), np.asarray(wide))
+
+
 def test_a_reference_port_may_give_inputs_of_jax_in_bfloat16(tmp_path: Path) -> None:
     jnp = pytest.importorskip("jax.numpy")
     given = {LATENT: jnp.ones((1, 2, 3), jnp.bfloat16), "other": np.ones(2)}
