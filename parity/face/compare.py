@@ -104,14 +104,17 @@ def compare(
     kept = _Kept()
     with _torchax_off():
         found = runs_compare.compare(request, openers, silent, kept)
-    found = found.noted(OWN_DTYPE) if checks is None and theirs.holds_16_bits else found
+    if checks is None and theirs.holds_16_bits:
+        found = found.noted(OWN_DTYPE.format(CAST_HERE if theirs.port.module is None else BUILT_HERE))
     return Result.of(without_loop(kept.with_causes(kept.with_outputs(found))))
 
 
 OWN_DTYPE = (
-    "judged in its own dtype alone: the candidate holds 16 bits that nobody casts; with weights given as "
-    "`Port(call, weights=...)` its logic is judged in float32 too"
+    "judged in its own dtype alone: the candidate holds 16 bits that nobody casts; {} "
+    "its logic is judged in float32 too"
 )
+CAST_HERE, BUILT_HERE = "with weights given as `Port(call, weights=...)`", "built in float32"
+"""A function, and a module of Flax's that was built to compute in 16 bits."""
 
 
 @dataclass
