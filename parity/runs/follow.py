@@ -199,14 +199,15 @@ def _lost(error: Exception) -> str:
 def _as_paired(held: Mapping[str, Array], sites: Sequence[SiteDiff]) -> dict[str, Array]:
     """What the candidate hands out under the reference's names, in whichever block: one that Flax scans gives
     `(x, None)`, and its layers call what they are given `inputs`. What may be another thing keeps its own."""
-    paired = [d for d in sites if d.called and d.verdict != "not compared"]
-    ports = {(any_block(d.key.module), d.called): d.key.port for d in paired}
+    renamed = [d for d in sites if d.called]
+    ports = {(any_block(d.key.module), d.called): d.key.port for d in renamed if d.verdict != "not compared"}
+    loose = {(d.key.module, d.called) for d in renamed if d.verdict == "not compared"}
 
     def named(name: str) -> str:
         branch, site, call = name.rsplit(" ", 2)
         module, _, called = site.partition(":")
         other = f"{branch} {module}:{ports.get((any_block(module), called), called)} {call}"
-        return name if other in held else other
+        return name if other in held or (module, called) in loose else other
 
     return {named(name): x for name, x in held.items()}
 
