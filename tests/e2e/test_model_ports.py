@@ -211,6 +211,7 @@ def with_schedule(folder: Path, change: str = "pass", scale: str = "6.0", steps:
     return compare(None, text, model=str(checkpoint(NANO)), openers=Host(), steps=steps)
 
 
+@pytest.mark.slow
 def test_schedule_and_loop_of_a_port_pass_if_they_are_right(tmp_path: Path) -> None:
     result = with_schedule(tmp_path)
     assert result.verdict == "pass", result.reason
