@@ -31,8 +31,8 @@ Call = Callable[..., tuple[Any, Any]]
 """(weights, arguments) -> the arrays of a call, and the rest."""
 
 AS_WRITTEN: Mapping[str, str | bool] = {"xla_allow_excess_precision": False}
-"""What a compiler is asked for: that it rounds to 16 bits where the program does. Else XLA goes on with the value that
-was rounded, and what is handed out is not what the next module was given."""
+"""What a compiler is asked for: that it rounds to 16 bits where the program does. Else XLA may give the next module the
+value before that, which is not the one that was handed out."""
 
 PACKED: Mapping[str, str | bool] = {
     **AS_WRITTEN,
