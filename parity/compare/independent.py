@@ -130,6 +130,10 @@ def _resized(result: Result) -> Callable[[SiteDiff], bool]:
     return resized
 
 
+_HALVES = ("bfloat16", "float16")
+"""Dtypes that weights may have been rounded to."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Weights:
     """What other weights explain.
@@ -150,10 +154,10 @@ class _Weights:
     @classmethod
     def of(cls, result: Result) -> _Weights:
         halved = not any(d.setting == "dtype" for d in result.differing_settings)  # by nobody who said so
-        checks = [c for c in result.preflight if c.computed or (halved and c.near in ("bfloat16", "float16"))]
+        checks = [c for c in result.preflight if c.computed or (halved and c.near in _HALVES)]
         modules = {name.rpartition(".")[0] for c in checks for name in c.at}
         sites = result.sites if modules else ()  # without, nothing is asked of them
-        rounded = all(c.near in ("bfloat16", "float16") for c in checks)
+        rounded = all(c.near in _HALVES for c in checks)
         return cls(
             checks={c.check: (f"the {c.check}", c.detail) for c in checks},
             modules=modules,

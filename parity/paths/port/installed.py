@@ -177,7 +177,7 @@ class Installations:
         """The names of functions of the port's own, among all that a module or a class has: most are in files that are
         known to be others'."""
         others, found = self._others, []
-        for name, x in [*names.items()]:
+        for name, x in list(names.items()):
             if type(x) is FunctionType:
                 if x.__code__.co_filename in others and not hasattr(x, "__wrapped__"):
                     continue
