@@ -27,7 +27,10 @@ MEAN = 0.42
 """Root mean square of a rounding, in units of the most: uniform within an ulp, the mantissa's logarithm uniform."""
 
 SCHEDULE_ROUNDING = 2.0**-23
-"""Relative rounding of a schedule's numbers; three times it is above what preflight lets through."""
+"""Rounding of a schedule's numbers, relative to the largest of them, of which the others are differences; three times
+it is above what preflight lets through. `jnp.linspace` of 50 steps is within 1.2 of it, 17 relative to the last."""
+TIMES = 1000.0
+"""Where timesteps begin that are above 1; the others begin there."""
 
 
 def least(record: Record) -> Floor:
@@ -39,9 +42,9 @@ def least(record: Record) -> Floor:
     other way: of two elements no few runs would sample that (a time embedding of the tiny CogVideoX).
     """
     l2 = record.moments.l2 if record.moments is not None else 0.0
+    timed = SCHEDULE_ROUNDING * (TIMES if l2 > 1.0 else 1.0) * math.sqrt(math.prod(record.shape))
     if record.key.module == LOOP and record.shape == ():
-        # sigma and dt are differences of numbers of order one: their rounding is not relative to themselves.
-        return Floor(SCHEDULE_ROUNDING * (l2 if record.key.port == "timestep" else max(l2, 1.0)))
+        return Floor(timed if record.key.port == "timestep" else SCHEDULE_ROUNDING * max(l2, 1.0))
     g = Geometry(*record.frame)
     largest = 0.0 if record.moments is None else max(abs(record.moments.min), abs(record.moments.max))
     if _adds_exactly(record.dtype, largest, g):
@@ -49,6 +52,8 @@ def least(record: Record) -> Floor:
     relative = HALF_ULP * (4.0 + math.sqrt(g.rows * g.channels / 2**18))
     stored = 0.0 if record.key.is_set else STORED.get(record.dtype, 0.0)  # sums over rows are float32
     one = stored * (largest if math.isfinite(largest) else 0.0)
+    if record.key.is_input and record.key.module == "" and is_timestep(record.key.port.removeprefix("in.")):
+        one = max(one, timed)
     # All of a tensor that nobody computes, as noise, is rounded so where the other side has it in float32.
     bins = None
     if record.sketch is not None:
@@ -57,8 +62,13 @@ def least(record: Record) -> Floor:
     return Floor(
         max(l2 * max(relative, MEAN * stored), one),
         bins,
-        linf=largest * max(HALF_ULP, stored) if held else math.nan,
+        linf=max(largest * HALF_ULP, one) if held else math.nan,
     )
+
+
+def is_timestep(name: str) -> bool:
+    """Whether an argument of a model of this name is its timestep, [B] or one for each token."""
+    return name == "t" or "time" in name
 
 
 def _adds_exactly(dtype: str, largest: float, g: Geometry) -> bool:

@@ -238,7 +238,7 @@ def schedule(evidence: Evidence) -> Iterator[Cause]:
     """One cause where the loop's numbers differ at any step, none else."""
     steps, names = evidence.found.steps, ("timestep", "sigma", "dt")
     numbers = np.array([[s.timestep, s.sigma, s.dt] for s in steps], np.float64).reshape(-1, len(names), 2)
-    size = np.maximum(np.abs(numbers).max(axis=2), 1e-12)
+    size = np.maximum(np.nan_to_num(np.abs(numbers)).max(axis=(0, 2), initial=0.0), 1e-12)
     # 0 where either was not recorded.
     far = np.nan_to_num(np.abs(numbers[..., 1] - numbers[..., 0]) / size, nan=0.0, posinf=0.0)
     hit = far > WITHIN

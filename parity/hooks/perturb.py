@@ -2,13 +2,14 @@
 
 Every module's inputs, outputs, parameters and own tables move by one unit in the last place, up or down at random. The
 tensors that the model itself is given stay: nobody computes them here, both sides hold the same bits, and a large
-frequency may multiply the ulp of a coordinate (LTX-2's rotary tables). In modules without parameters or children
-(rotary and time embeddings, activations) the results of elementary functions move too, and sums of products: IEEE 754
-rounds a sum and a product alike everywhere, but not sin, exp or pow, and says no order; rotary tables come from
-constants, where nothing at the module's boundary could show that another library's differ. (Measured on
-HunyuanVideo-1.5's rotary table of 111,600 tokens: XLA is 4.9e-7 from torch, where boundaries alone sample 7e-8.) In any
-other module those of vectors move: frequencies that its own forward makes, whose ulp a timestep of 1000 multiplies.
-(Z-Image's time embedding is no module: torch and XLA are 2.1e-6 apart, and 3.1e-6 from the exact one.)
+frequency may multiply the ulp of a coordinate (LTX-2's rotary tables). Its timestep alone moves, by what is rounded in
+its schedule, which each side computes. In modules without parameters or children (rotary and time embeddings,
+activations) the results of elementary functions move too, and sums of products: IEEE 754 rounds a sum and a product
+alike everywhere, but not sin, exp or pow, and says no order; rotary tables come from constants, where nothing at the
+module's boundary could show that another library's differ. (Measured on HunyuanVideo-1.5's rotary table of 111,600
+tokens: XLA is 4.9e-7 from torch, where boundaries alone sample 7e-8.) In any other module those of vectors move:
+frequencies that its own forward makes, whose ulp a timestep of 1000 multiplies. (Z-Image's time embedding is no module:
+torch and XLA are 2.1e-6 apart, and 3.1e-6 from the exact one.)
 
 float64 that a model computes by itself (frequencies of a time embedding) is narrowed to float32, which is all that JAX
 has unless told otherwise.
@@ -43,7 +44,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from parity.hooks.torchtools import Intercept, callable_modules, device_of, mapped, widest
+from parity.floors import HALF_ULP, TIMES, is_timestep
+from parity.hooks.torchtools import Intercept, callable_modules, device_of, mapped, named_arguments, widest
 from parity.settings.chips import CHIPS, EPS, NO_CHIP, Bounds
 
 SUM = 0.45 * 2.0**-24 / math.sqrt(2.0)
@@ -177,6 +179,10 @@ class _Run:
         args, kwargs = self.each(args, self.widened), self.each(kwargs, self.widened)
         if not self.owns:
             self.narrow = _narrow(module) if self.wide else None
+            named = named_arguments(module, args, kwargs)
+            times = [x for name, x in named.items() if is_timestep(name) and _is(x, torch.float32, torch.float64)]
+            timed = functools.partial(self.timed, times)
+            args, kwargs = self.each(args, timed), self.each(kwargs, timed)
             tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
             self.given = {_storage(x): x for x in tensors}
         move = functools.partial(self.move, move=self.of(module))
@@ -218,6 +224,14 @@ class _Run:
             return moved
         return mapped(lambda x: x.to(self.narrow) if _is(x, torch.float32) else x, moved)
 
+    def timed(self, times: Sequence[torch.Tensor], x: Any) -> Any:
+        """A timestep moved by what its schedule is rounded by: up, so that a model that cuts it to a whole number has
+        the same."""
+        if not any(x is time for time in times):
+            return x
+        with torch._C.DisableTorchFunction():
+            return x + torch.where(x > 1.0, TIMES, 1.0) * HALF_ULP
+
     def widened(self, x: Any) -> Any:
         """A tensor in 16 bits, and a 16-bit dtype among the arguments, as float32; in a wide run alone."""
         if self.wide and _is(x, *HALF):
@@ -227,11 +241,10 @@ class _Run:
     def move(self, x: Any, move: Move) -> Any:
         """Floating tensors inside a nest moved; everything else as it is.
 
-        Vectors stay too: a timestep per batch element is handed on exactly by every implementation (preflight
-        compares it), and one ulp of 1000 is a phase of 6e-5 in its sinusoids, ten times what libraries differ by.
-        So do masks of zeros and ones: they are no results, and what counts them by a cast to integers (the text of
-        HunyuanVideo's Framepack) would count none of those that lie an ulp below one. What stands in two places stays
-        one tensor: a caller may write into it (an adapter's features, added to a UNet's skip connection too).
+        Vectors stay too: a timestep per batch element is handed on exactly by every implementation. So do masks of
+        zeros and ones: they are no results, and what counts them by a cast to integers (the text of HunyuanVideo's
+        Framepack) would count none of those that lie an ulp below one. What stands in two places stays one tensor: a
+        caller may write into it (an adapter's features, added to a UNet's skip connection too).
         """
         once: dict[int, torch.Tensor] = {}
 

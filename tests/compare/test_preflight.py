@@ -188,6 +188,7 @@ def test_a_difference_fails_its_check_unless_a_setting_explains_it(row: tuple[st
     ("check", "candidate"),
     [
         ("timesteps", facts(schedule=replace(schedule(), timesteps=schedule().timesteps * (1 + 0.9 * SCHEDULE_LIMIT)))),
+        ("timesteps", facts(schedule=replace(schedule(), timesteps=schedule().timesteps + 900 * SCHEDULE_LIMIT))),
         ("sigmas", facts(schedule=replace(schedule(), sigmas=schedule().sigmas * (1 + 0.9 * SCHEDULE_LIMIT)))),
         ("candidate schedule", times([999, 500, 142], [1.0, 0.9, 0.4, 0.03], end=0.03)),
         ("rotary tables", facts(tables=NEAR)),  # a library's sine
