@@ -317,7 +317,7 @@ class Branches:
     """Names the calls of one transformer.
 
     A batch of two of which nobody knows the latents is taken for both branches, until a second call on the same ones
-    shows that it is two videos.
+    at one timestep shows that it is two videos.
 
     Attributes:
         guided: says whether a batch of several holds both branches; None where nobody knows.
@@ -339,13 +339,13 @@ class Branches:
         """The branch of each row in the batch of a call that begins; see `Called`."""
         timestep, latents = _timestep(args, kwargs), _latents(args, kwargs)
         self.steps.turn(timestep)
-        rows, order = self._named(args, kwargs, latents)
+        rows, order = self._named(args, kwargs, timestep, latents)
         self.steps.called = True
         self.steps.calls.append(Called(self, len(self.steps.part), rows, order, timestep, latents))
         return rows
 
     def _named(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], latents: torch.Tensor | None
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], timestep: float | None, latents: torch.Tensor | None
     ) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
         """The branch of each row, and the names in the order of the step's calls where it is named by its place."""
         batch = next((n for n in map(_batch, (*args, *kwargs.values())) if n), 1)
@@ -354,7 +354,8 @@ class Branches:
         if name and not said and max(times, default=0) == 0:  # else more branches than it says are in the batch
             return (name,), None
         before = [c for c in self.steps.calls if c.of is self]
-        self._apart |= any(len(names_of(c.rows)) > 1 and len(c.rows) == batch and c.on(latents) for c in before)
+        again = [c for c in before if c.timestep == timestep and len(c.rows) == batch and c.on(latents)]
+        self._apart |= any(len(names_of(c.rows)) > 1 for c in again)
         guided = self.guided()
         begun = sum(len(names_of(c.rows)) for c in before)
         names = self.given[begun:] if self.given else BATCHED

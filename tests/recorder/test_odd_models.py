@@ -340,6 +340,16 @@ def test_a_loop_that_computes_its_own_updates_has_steps(
     assert any(note.text == LAST_STEP for note in found.notes) == (found.verdict == "pass")
 
 
+def test_a_loop_that_hardly_moves_its_latents_keeps_both_branches(tmp_path: Path) -> None:
+    model, scheduler, x = Timed(), Scheduler(), X
+    with torch.no_grad(), parity.record(tmp_path / "gpu", transformer=model, scheduler=scheduler, runs=0):
+        for timestep in (900.0, 899.0, 898.0):
+            uncond, cond = model(torch.cat([x, x]), timestep).chunk(2)
+            x = x + 1e-4 * (uncond + 2 * (cond - uncond))
+    golden = Golden.open(tmp_path / "gpu")
+    assert [{r.key.branch for r in golden.read_step(i).records} for i in golden.steps] == [{"cond", "uncond"}] * 3
+
+
 PICTURE = drawn(1, 16, 2, 4)
 LAYOUTS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]] = {
     "first": (lambda x: x, lambda x: x),
