@@ -38,17 +38,19 @@ class Collected:
 
     Attributes:
         steps, sites: of the steps so far, in execution order. unpredicted: steps whose noise_pred the reference alone
-            has. unguided: steps in which neither has one.
+            has. unguided: steps in which neither has one. begun: sites around the model at which a divergence started.
     """
 
     steps: list[StepDiff] = field(default_factory=list)
     sites: AllSites = field(default_factory=AllSites)
     unpredicted: int = 0
     unguided: int = 0
+    begun: set[str] = field(default_factory=set)
 
     def add(self, reference: StepRecords, candidate: StepRecords, sites: Sequence[SiteDiff]) -> None:
         """Take in one judged step; steps without the loop's values (step -1) give sites alone."""
         self.sites.parts.append(sites)
+        self.begun |= {d.key.site for d in picked(sites, "fail", which=_is_handed_on) if d.introduced}
         step = step_diff(reference, candidate, sites)
         if step is not None:
             self.steps.append(step)
@@ -94,6 +96,10 @@ def _is_number(r: Record) -> bool:
 
 def _is_prediction(r: Record | SiteDiff) -> bool:
     return (r.key.branch, r.key.site) == ("", PREDICTED)
+
+
+def _is_handed_on(d: SiteDiff) -> bool:
+    return d.key.module == LOOP or d.key.stage == AFTER
 
 
 def _is_of_the_loop(d: SiteDiff) -> bool:

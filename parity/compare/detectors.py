@@ -8,7 +8,7 @@ difference is not measured: they are said where the divergence starts inside tha
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -79,13 +79,19 @@ class Detectors:
         )
 
     def add(
-        self, reference: StepRecords, candidate: StepRecords, seen: Seen | None = None, *, differs: bool = True
+        self,
+        reference: StepRecords,
+        candidate: StepRecords,
+        seen: Seen | None = None,
+        *,
+        differs: bool = True,
+        begun: Collection[str] = (),
     ) -> None:
         """Look at one step of both sides; each kind of cause is named once.
 
         Args:
             seen: what both hold, where that is known already. differs: whether anything in it does; of a step that
-                agrees only what the next one needs is kept.
+                agrees only what the next one needs is kept. begun: sites at which a divergence started so far.
         """
         seen = seen or self.seen(reference, candidate)
         ours, theirs = seen.ours, seen.theirs
@@ -111,6 +117,7 @@ class Detectors:
                 if (cause.setting, model) not in self._named:
                     self._named.add((cause.setting, model))
                     self.found.append(replace(cause, cause=f"{cause.cause} (of {model})") if model else cause)
+            self.found += relations.by_themselves(seen, {*begun, *(cause.at for cause in self.found)})
 
     def _is_another(self, ours: str, theirs: str) -> bool:
         """Whether each side calls another model of two that both have; one alone may hold the weights of either."""

@@ -328,7 +328,8 @@ def judge_streams(steps: Iterable[tuple[StepRecords, StepRecords]], judge: Judge
         detectors.notes += (note for note in notes if note not in detectors.notes)
         judged = judge.step(own, candidate)
         collected.add(own, candidate, judged)
-        detectors.add(reference, candidate, seen, differs=how_many(judged, "fail") > 0)
+        differs = how_many(judged, "fail") > 0
+        detectors.add(reference, candidate, seen, differs=differs, begun=collected.begun)
         del reference, own, candidate, seen  # before the next is waited for: both sides' next are read already
     return collected
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -323,6 +323,36 @@ OWN: Mapping[str, tuple[_Own, str]] = {
     GIVEN: (_own_decoded, f"{GIVEN} is compared with what the reference's scaling makes of the candidate's latents"),
 }
 """Value of the loop -> what makes it of the candidate's own values as the reference does, and a note that it did."""
+
+
+_ITSELF: Mapping[str, tuple[str, str]] = {
+    PREDICTED: ("guidance", "guidance"),
+    START: ("loop.latents", "what hands the latents on to the next step"),
+    LATENTS: ("scheduler.step", "the scheduler's step"),
+    GIVEN: ("vae.scaling_factor", "the scaling of what is decoded"),
+}
+_RELATED = {"dtype", "guidance_dtype", "latents_dtype", "schedule_dtype"}
+"""Settings that change what these relations make, or how it is rounded."""
+
+
+def by_themselves(seen: Seen, known: Container[str]) -> Iterator[Cause]:
+    """Values of the loop that differ from the reference's not only by what is before them: they are not what the
+    reference makes of the candidate's own values either.
+
+    Args:
+        known: sites at which a divergence starts, or that have a cause.
+    """
+    ours, theirs = ({name: side.get(name) for name in _RELATED} for side in seen.settings)
+    for site, (setting, words) in _ITSELF.items() if ours == theirs else ():
+        pair = None if site in known else seen.pair(site)
+        made = None if pair is None else OWN[site][0](seen)
+        if pair is None or made is None or made[0].shape != pair[1].shape:
+            continue
+        most = max(made[1], SAME * float(np.linalg.norm(made[0])))
+        far, carried = (float(np.linalg.norm(x - made[0])) for x in reversed(pair))
+        if far > most and carried > most:
+            text = f"{words} differs by itself, by {far / float(np.linalg.norm(made[0])):.2g} relative"
+            yield measured(text, setting, value=far, detail=f"{text}, on the candidate's own values", at=site)
 
 
 def judged_by_own(reference: StepRecords, seen: Seen) -> tuple[StepRecords, list[str]]:

@@ -210,8 +210,8 @@ class TextRows:
         if rows > self.text and rows in masked:
             return SEQUENCE
         is_text = rows == self.text or (rows < self.text and rows in masked)
-        # What a joint mask covers beside the text is the image.
-        image = self.image or tuple(n - self.text for n in masked if n > self.text)
+        # What a joint mask covers beside the text is the image; without one, what the video may be made of.
+        image = tuple(n - self.text for n in masked if n > self.text) or self.image
         certain = bool(image) and rows not in image
         return (Part(frame=TEXT_FRAME),) if is_text and (said or certain) else WHOLE
 

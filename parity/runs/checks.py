@@ -117,7 +117,7 @@ class Judged:
             self.failing = self.states[reference.step]
         self.following.add(reference, outputs, sites)
         self.collected.add(truth, candidate, sites)
-        self.detectors.add(reference, candidate, differs=differs)
+        self.detectors.add(reference, candidate, differs=differs, begun=self.collected.begun)
 
     def settle(self, side: Side) -> None:
         """Where all agreed: the reference on the candidate's own values; `side`: see `Following.settle`."""

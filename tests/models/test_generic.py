@@ -148,6 +148,13 @@ def test_a_joint_sequence_is_whole_and_beside_it_what_its_mask_lets_be_read() ->
     assert rule.parts("blocks.0", "in.attention_mask", (1, 48, 1), {48}) == WHOLE
 
 
+def test_a_joint_mask_says_how_many_tokens_the_image_is_though_it_might_be_as_many_as_the_text() -> None:
+    rule = TextRows(16, (64, 32, 16))
+    assert rule.parts("blocks.0", "out.1", (1, 16, 32), {48}) == TEXT_ROWS
+    assert rule.parts("blocks.0", "out.1", (1, 16, 32), {32}) == WHOLE
+    assert rule.parts("blocks.0", "out.1", (1, 16, 32)) == WHOLE
+
+
 def test_the_mask_among_the_inputs_says_which_are_valid() -> None:
     mask = torch.tensor([[1, 0, 1, 1]])
     found = text_masks({"encoder_attention_mask": mask, "encoder_attention_mask_2": 1 - mask})
