@@ -93,6 +93,12 @@ def unpatchified(x: np.ndarray) -> np.ndarray:
     return read.transpose(0, 4, 1, 2, 5, 3, 6).reshape(x.shape)
 
 
+def looped(scale: float, by: float = 0.0) -> StepRecords:
+    """A whole step whose update is an offset too far."""
+    guided = UNCOND + scale * (COND - UNCOND)
+    return step(cond=COND, uncond=UNCOND, guided=guided, before=Y, after=Y - 0.1 * guided + by, dt=-0.1)
+
+
 OUT = np.random.default_rng(5).normal(size=(1, 3, 2, 8, 12))
 OTHER = np.random.default_rng(6).normal(size=OUT.shape)
 
@@ -127,6 +133,11 @@ ORDERS = ({"scheduler.solver_order": "2"}, {"scheduler.solver_order": "1"})
         (step(**RESIZED), step(**GUIDED), (), ["guidance_rescale"]),
         (step(**GUIDED), step(cond=X, uncond=X + 1e-6 * Y, guided=X + 1e-3 * Z), (), []),  # they hardly part
         (step(**GUIDED), step(**GUIDED | {"guided": bfloat16(np.float32(GUIDED["guided"]))}), (), ["guidance_dtype"]),
+        # Behind another guidance the step is judged by what it makes of that.
+        (looped(6), looped(5), (), ["guidance"]),
+        (looped(6), looped(5, 0.01), (), ["guidance", "scheduler.step"]),
+        (looped(6), looped(6, 0.01), (), []),  # where the judge says so
+        (looped(6), looped(5, 0.01), ({}, {"latents_dtype": "bfloat16"}), ["guidance"]),
         # A prediction in another order, its inputs the same or not.
         (step(cond=OUT), step(cond=unpatchified(OUT)), (), ["order"]),
         (step(cond=OUT), step(cond=unpatchified(OUT + 0.7 * OTHER)), (), ["order"]),
