@@ -17,22 +17,10 @@ import numpy as np
 from parity.compare.result import Cause, measured
 from parity.compare.values import PREDICTED, SAME, Kept, Seen, Values, apart
 from parity.settings import BITS
-from parity.transforms import EXACT, bfloat16
+from parity.transforms import EXACT, stored_as
 
 Made = tuple[np.ndarray, float]
 """A value, and how far rounding may move what comes of the same."""
-
-
-def narrow(x: np.ndarray) -> bool:
-    """Whether all values are bfloat16's."""
-    return bool(np.isfinite(x).all()) and np.array_equal(x, bfloat16(x))
-
-
-def bits(x: np.ndarray) -> int:
-    """Significant bits of the coarsest dtype that holds these values."""
-    with np.errstate(over="ignore"):
-        half = np.array_equal(x, x.astype(np.float16))
-    return BITS["bfloat16" if narrow(x) else "float16" if half else "float32"]
 
 
 Fit = tuple[np.ndarray, float]
@@ -213,7 +201,7 @@ def _is_alone(values: Values) -> bool:
 
 def rounding(*values: np.ndarray) -> float:
     """What one rounding of values of the coarsest dtype among these moves them by, relative and on average."""
-    return 2.0 ** -(1 + min(bits(x) for x in values))
+    return 2.0 ** -(1 + min(BITS[stored_as(x)] for x in values))
 
 
 def _like(x: np.ndarray, guided: np.ndarray) -> np.ndarray:

@@ -30,7 +30,6 @@ from parity.compare.guidance import (
     combined,
     fitted,
     last_frames,
-    narrow,
     own_guided,
     several_roundings,
 )
@@ -40,7 +39,7 @@ from parity.floors import L2_LIMIT
 from parity.golden.disk.part import chosen
 from parity.records import LOOP, Floor, Key, Record, StepRecords
 from parity.sketch import value_record
-from parity.transforms import EXACT, FEW, WITHIN, bfloat16, by_channel, done
+from parity.transforms import EXACT, FEW, WITHIN, bfloat16, by_channel, done, stored_as
 
 _Own = Callable[[Seen], Made | None]
 
@@ -82,10 +81,10 @@ def stepped(seen: Seen) -> Iterator[Cause]:
 def _rounded_step(seen: Seen) -> Iterator[Cause]:
     """A step that rounds the latents to bfloat16, which it is given or makes, where the reference's does not."""
     pair, dtypes = seen.pair(LATENTS), [settings.get("dtype") for settings in seen.settings]
-    if pair is None or narrow(pair[0]) or dtypes[0] != dtypes[1]:
+    if pair is None or stored_as(pair[0]) == "bfloat16" or dtypes[0] != dtypes[1]:
         return
     moved, text = _moved(seen.theirs), ""
-    if narrow(pair[1]):
+    if stored_as(pair[1]) == "bfloat16":
         text = "the latents that a step makes are rounded to bfloat16"
     elif moved is not None:
         flow, before, after, dt = moved
@@ -424,7 +423,7 @@ def _two_ways(way: Callable[[Values], str], text: str, seen: Seen) -> Iterator[s
 def _guided_as(values: Values) -> str:
     """The way in which a side combined its branches in bfloat16; empty where it is none of those that are known."""
     parts, own = branches_of(values), combined(values)
-    if parts is None or own is None or not all(map(narrow, parts.values())):
+    if parts is None or own is None or {*map(stored_as, parts.values())} != {"bfloat16"}:
         return ""
     scales = dict.fromkeys(round(own.scale, digits) for digits in (0, 1, 2))
     made = ((name, way(parts["cond"], parts["uncond"], scale)) for scale in scales for name, way in GUIDED.items())
@@ -434,10 +433,12 @@ def _guided_as(values: Values) -> str:
 def _stepped_in(values: Values) -> str:
     """How a side's step rounded its product: `rounded to bfloat16` or `in float32`; empty where neither can be told."""
     held = _moved(values)
-    # Latents that are kept in 16 bits show nothing of it.
-    if held is None or not narrow(held[0]) or narrow(held[2]):
+    if held is None:
         return ""
     flow, before, after, dt = held
+    # Latents that are kept in 16 bits show nothing of it.
+    if stored_as(flow) != "bfloat16" or stored_as(after) == "bfloat16":
+        return ""
     ways = {"in float32": dt * flow, "rounded to bfloat16": bfloat16(dt * flow)}
     size = np.abs(before) + np.abs(dt * flow)
     near = {name: float(np.mean(np.abs(before + p - after) <= WITHIN * size)) for name, p in ways.items()}
