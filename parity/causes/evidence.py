@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from parity.cache import cache_dir
 from parity.causes.request import ExplainRequest, own_settings
@@ -77,7 +77,7 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """The model of a golden on this machine, and what was run of it: each run is made once.
+    """The model of a golden on this machine.
 
     Attributes:
         openers: who loads its sides. request: of the pair, its candidate's settings left open. reference, facts: this
@@ -89,7 +89,6 @@ class Machine:
     reference: Side
     facts: Facts
     say: Say
-    _candidates: dict[object, StepRecords] = field(default_factory=dict)
 
     @classmethod
     def of(cls, request: ExplainRequest, golden: Provenance, openers: Openers, say: Say) -> Machine:
@@ -156,25 +155,10 @@ class Machine:
 
     def candidate(self, settings: Settings, step: int) -> StepRecords:
         """The loop's own records of a step of the candidate with these settings."""
-        key = _run_of(settings, step)
-        if key not in self._candidates:
-            self._candidates[key] = self.again(settings, step)
-        return self._candidates[key]
-
-    def again(self, settings: Settings, step: int) -> StepRecords:
-        """The same, run now, whatever was recorded of it."""
         self.say("candidate with swapped settings")
         with contextlib.closing(self.candidate_side(settings)) as side:
             *_, last = side.observe(Plan(), steps=(0, step + 1))
         return last
-
-    def hold(self, settings: Settings, ran: StepRecords) -> None:
-        """Take a step of the candidate with these settings that was recorded already, so that it is not run again."""
-        self._candidates[_run_of(settings, ran.step)] = ran
-
-
-def _run_of(settings: Settings, step: int) -> object:
-    return (step, *settings.as_text().items())
 
 
 def _inputs(request: ExplainRequest, golden: Provenance) -> Like | None:

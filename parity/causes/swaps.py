@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 
 from parity.bisect.settings import Plan, ddmin, plan
-from parity.causes.evidence import Evidence, Machine
+from parity.causes.evidence import Evidence
 from parity.causes.match import common_keys, error_vector, noise_norm, norm
 from parity.compare.reason import Note
 from parity.compare.result import HARMLESS, Cause, Witness
@@ -97,14 +97,19 @@ def swap_tests(evidence: Evidence) -> Iterator[Cause | Note]:
     except UsageError as error:
         yield Note(f"no swap test: {error}")
         return
-    machine.hold(candidate, theirs)
+    ran = {_key(candidate): theirs}
+
+    def run(settings: Settings) -> StepRecords:
+        if (key := _key(settings)) not in ran:
+            ran[key] = machine.candidate(settings, step)
+        return ran[key]
+
     keys = _judged_at(ours, theirs)
     if machine.request.ports.candidate is not None:
         notes: list[str] = []
-        searched = _obeyed(machine, searched, step, notes)
+        searched = _obeyed(searched, machine.candidate(candidate, step), run, notes)
         yield from map(Note, notes)
     try:
-        run = functools.partial(machine.candidate, step=step)
         yield from swap_test(searched, ours, keys, run, evidence.request.spec) if searched.swaps else ()
     except UsageError as refused:
         yield Note(f"no swap test: the candidate refuses settings that are to be tried: {refused}")
@@ -115,18 +120,22 @@ def swap_tests(evidence: Evidence) -> Iterator[Cause | Note]:
         )
 
 
-def _obeyed(machine: Machine, searched: Plan, step: int, notes: list[str]) -> Plan:
+def _key(settings: Settings) -> object:
+    return tuple(settings.as_text().items())
+
+
+def _obeyed(searched: Plan, own: StepRecords, run: Run, notes: list[str]) -> Plan:
     """The swaps that a port takes and obeys: one that raises costs its value, one that changes nothing shows nothing.
 
-    It is run again as it was, unobserved as the others are: observing it may have moved a last bit.
+    Args:
+        own: the port's step as it was, run again unobserved as the others are: observing it may have moved a last bit.
     """
     names = tuple(s.setting for s in searched.swaps)
-    own = machine.again(searched.candidate, step)
     taken = []
     for swap in searched.swaps:
         text = f"{swap.setting}={swap.without}"
         try:
-            other = machine.candidate(searched.with_only(tuple(n for n in names if n != swap.setting)), step)
+            other = run(searched.with_only(tuple(n for n in names if n != swap.setting)))
         except ParityError as refused:
             notes.append(f"{text} is not tried: the port refuses it: {refused}")
             continue

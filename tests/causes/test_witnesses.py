@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -106,16 +105,12 @@ def test_what_the_values_show_is_evidence_for_the_setting_that_takes_all_of_it_b
         assert _merged(several, [], shown, origin) == (*several, *shown)
 
 
-class Machine:
+def masked(settings: Settings) -> StepRecords:
     """A port whose noise_pred depends on its mask alone, and that refuses one value."""
-
-    def again(self, settings: Settings, step: int) -> StepRecords:
-        if settings.text("attention.softmax_dtype") == "float32":
-            raise UsageError("port.py:3: ValueError: bfloat16 alone")
-        x = np.full(3, 1.0 if settings.text("attention.mask") == "none" else 2.0, np.float32)
-        return StepRecords(step, (value_record(Key("transformer", step, "", "loop:noise_pred"), x, "float32"),))
-
-    candidate = again
+    if settings.text("attention.softmax_dtype") == "float32":
+        raise UsageError("port.py:3: ValueError: bfloat16 alone")
+    x = np.full(3, 1.0 if settings.text("attention.mask") == "none" else 2.0, np.float32)
+    return StepRecords(0, (value_record(Key("transformer", 0, "", "loop:noise_pred"), x, "float32"),))
 
 
 @pytest.mark.parametrize(
@@ -143,8 +138,7 @@ def test_a_swap_that_is_not_obeyed_or_refused_costs_itself_alone() -> None:
     )
     plan = Plan(candidate=parse("torchax", given), swaps=swaps, kept=())
     notes: list[str] = []
-    machine: Any = Machine()
-    left = _obeyed(machine, plan, 0, notes)
+    left = _obeyed(plan, masked(plan.candidate), masked, notes)
     assert [s.setting for s in left.swaps] == ["attention.mask"]
     assert notes == [
         "attention.k_smooth is not obeyed: the port computes the same to the bit with attention.k_smooth=false",
