@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from parity.compare.births import LATENTS, call_of, is_unlike
-from parity.compare.result import Result, SiteDiff
+from parity.compare.result import Check, Result, SiteDiff
 from parity.compare.sites import introduced, picked
 from parity.records import ATTENTION, BLOCK, FRAMES, LOOP, SCHEDULE, Key, any_block, caller_of
 from parity.transforms import ANOTHER
@@ -65,17 +65,19 @@ def differences(result: Result) -> tuple[Difference, ...]:
         return ()
     # The first divergence is often known closer than the sites are, which were judged before it was looked for.
     first = result.origin.key if result.origin is not None and result.origin.birth != "propagated" else None
-    of, weights = _codes(result, first), _Weights.of(result)
-    found = {place: Difference(place, causes=[detail]) for place, detail in weights.checks.values()}
+    of, checks = _codes(result, first), _other_weights(result)
+    places = {c.check: f"the {c.check}" for c in checks}
+    found = {places[c.check]: Difference(places[c.check], causes=[c.detail]) for c in checks}
     resized = _resized(result)
     for d in picked(result.sites, "not compared"):
         if is_unlike(d) and not resized(d):
             found.setdefault(code_of(d.key.site), Difference(place_of(d.key.site), causes=[f"{d.note}: not compared"]))
-    made = {of(c.at) for c in result.causes if c.at and c.setting in weights.checks}  # of weights, where they show
-    handed, begun = _Handed.of(result, first), dict[tuple[int, str, str], tuple[str, float]]()
+    made = {of(c.at) for c in result.causes if c.at and c.setting in places}  # of weights, where they show
+    again, inside, begun = set[str](), dict[str, Difference](), dict[tuple[int, str, str], tuple[str, float]]()
+    by_weights, handed_on = _by_weights(result, checks), _handing_on(result, first, again, inside)
     size = {d.key: _size(d) for d in (*result.closer, *introduced(result))}
     for key in (*([first] if first else []), *(d.key for d in introduced(result) if not resized(d))):
-        if weights.explain(key) or of(key.site) in made or handed.on(key, found):
+        if by_weights(key) or of(key.site) in made or handed_on(key, found):
             continue
         code = of(key.site)
         if key.is_input and (caller := caller_of(key.module)):
@@ -94,11 +96,11 @@ def differences(result: Result) -> tuple[Difference, ...]:
     for cause in result.causes:
         if start and cause.at and of(cause.at) in sized:
             start.causes.append(cause.cause)
-        elif cause.setting in weights.checks:
-            found[weights.checks[cause.setting][0]].causes.append(cause.cause)
-        elif cause.at and not cause.harmless and of(cause.at) in handed.inside and of(cause.at) not in found:
-            handed.inside[of(cause.at)].causes.append(cause.cause)
-        elif cause.at and not cause.harmless and of(cause.at) not in handed.again - found.keys():
+        elif cause.setting in places:
+            found[places[cause.setting]].causes.append(cause.cause)
+        elif cause.at and not cause.harmless and of(cause.at) in inside and of(cause.at) not in found:
+            inside[of(cause.at)].causes.append(cause.cause)
+        elif cause.at and not cause.harmless and of(cause.at) not in again - found.keys():
             found.setdefault(of(cause.at), Difference(place_of(cause.at))).causes.append(cause.cause)
     behind = {place_of(site): i + 1 for i, site in enumerate(_RELATIONS)}
     return tuple(sorted(found.values(), key=lambda d: behind.get(d.place, 0) if d.key is None else 0))
@@ -134,101 +136,75 @@ _HALVES = ("bfloat16", "float16")
 """Dtypes that weights may have been rounded to."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Weights:
-    """What other weights explain.
+def _other_weights(result: Result) -> list[Check]:
+    """The checks of preflight that fail by other weights, or say that they were rounded though nobody said so."""
+    halved = not any(d.setting == "dtype" for d in result.differing_settings)
+    return [c for c in result.preflight if c.computed or (halved and c.near in _HALVES)]
 
-    Attributes:
-        checks: of preflight that fail by them -> their place in words, and what they say. modules: that have others;
-            unseen: those of them at which nothing was observed. arguments: of the model. given: calls of which an
-            input was compared. beyond: sites that differ by more than rounded weights make a value of.
+
+def _by_weights(result: Result, checks: Sequence[Check]) -> Callable[[Key], bool]:
+    """Of a site whether its module, which may have other weights, differs by them.
+
+    Args:
+        checks: see `_other_weights`.
     """
+    modules = {name.rpartition(".")[0] for c in checks for name in c.at}
+    if not modules:
+        return lambda key: False
+    rounded = all(c.near in _HALVES for c in checks)
+    unseen = modules - {d.key.module for d in result.sites}  # at which nothing was observed
+    arguments = {d.key.port for d in result.sites if d.key.module == "" and d.key.is_input}
+    given = {call_of(d.key) for d in result.sites if d.key.is_input and d.verdict != "not compared"}
+    beyond = {d.key for d in result.sites if rounded and d.local.rel_l2 > ANOTHER}  # what rounded weights make of it
 
-    checks: Mapping[str, tuple[str, str]]
-    modules: Set[str]
-    unseen: Set[str]
-    arguments: Set[str]
-    given: Set[object]
-    beyond: Set[Key]
-
-    @classmethod
-    def of(cls, result: Result) -> _Weights:
-        halved = not any(d.setting == "dtype" for d in result.differing_settings)  # by nobody who said so
-        checks = [c for c in result.preflight if c.computed or (halved and c.near in _HALVES)]
-        modules = {name.rpartition(".")[0] for c in checks for name in c.at}
-        sites = result.sites if modules else ()  # without, nothing is asked of them
-        rounded = all(c.near in _HALVES for c in checks)
-        return cls(
-            checks={c.check: (f"the {c.check}", c.detail) for c in checks},
-            modules=modules,
-            unseen=modules - {d.key.module for d in sites},
-            arguments={d.key.port for d in sites if d.key.module == "" and d.key.is_input},
-            given={call_of(d.key) for d in sites if d.key.is_input and d.verdict != "not compared"},
-            beyond={d.key for d in sites if rounded and d.local.rel_l2 > ANOTHER},
-        )
-
-    def explain(self, key: Key) -> bool:
-        """Whether a module, which may have other weights, differs by them."""
-        if key in self.beyond:
+    def explain(key: Key) -> bool:
+        if key in beyond:
             return False
-        if key.module == "" and not key.is_input and self.unseen:
+        if key.module == "" and not key.is_input and unseen:
             return True
         if key.module in _AROUND:
             return False
         caller = caller_of(key.module)
         if key.is_input:  # of its caller's own parameters; what the model is given it hands on as it is
-            return caller in self.modules and not (caller == "" and key.port in self.arguments)
-        own = any(within(module, key.module) for module in self.modules)
+            return caller in modules and not (caller == "" and key.port in arguments)
+        own = any(within(module, key.module) for module in modules)
         # What no input was compared of, its caller's parameters may be in.
-        return own or (call_of(key) not in self.given and caller != "" and caller in self.modules)
+        return own or (call_of(key) not in given and caller != "" and caller in modules)
+
+    return explain
 
 
-@dataclass(kw_only=True)
-class _Handed:
-    """What is handed on from a difference that begins elsewhere.
+def _handing_on(
+    result: Result, first: Key | None, again: set[str], inside: dict[str, Difference]
+) -> Callable[[Key, Mapping[str, Difference]], bool]:
+    """Of a site whether it only hands on one of the differences found before it, or what begins inside it.
 
-    Attributes:
-        first: where the first begins. agrees: branches in which that agrees.
-        explained: sites of the closer look at which nothing begins. measured: those that were made of the candidate's
-            own values. same: inputs -> the site that has their values before.
-        again: codes of those whose values another has. inside: code of a module -> the difference inside it.
+    Args:
+        first: where the first begins. again: to hold the codes of those whose values another has. inside: to hold, by
+            the code of a module, the difference inside it.
     """
+    here = () if first is None else picked(result.sites, "pass", which=lambda d: d.key.site == first.site)
+    agrees = {d.key.branch for d in here if first is not None and d.key.step == first.step}
+    explained = {d.key for d in result.closer if not d.introduced}
+    every = [*introduced(result)]
+    measured = {d.key for d in every if d.local.rel_l2 > 0}  # made of the candidate's own values
+    same = {d.key: replace(d.key, site=d.same) for d in every if d.same and d.key.is_input}
 
-    first: Key | None
-    agrees: Set[str]
-    explained: Set[Key]
-    measured: Set[Key]
-    same: Mapping[Key, Key]
-    again: set[str] = field(default_factory=set)
-    inside: dict[str, Difference] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, result: Result, first: Key | None) -> _Handed:
-        every = [*introduced(result)]
-        here = () if first is None else picked(result.sites, "pass", which=lambda d: d.key.site == first.site)
-        return cls(
-            first=first,
-            agrees={d.key.branch for d in here if first is not None and d.key.step == first.step},
-            explained={d.key for d in result.closer if not d.introduced},
-            measured={d.key for d in every if d.local.rel_l2 > 0},
-            same={d.key: replace(d.key, site=d.same) for d in every if d.same and d.key.is_input},
-        )
-
-    def on(self, key: Key, found: Mapping[str, Difference]) -> bool:
-        """Whether a site only hands on one of those found before it, or what begins inside it."""
-        first, measured = self.first, self.measured
+    def handed(key: Key, found: Mapping[str, Difference]) -> bool:
         apart = (d for d in found.values() if not {key, d.key} <= measured)
-        inside = next((d for d in apart if _hands_on(key, d.key, first, self.agrees)), None)
-        if first and key != first and (inside or (key in self.explained and key not in measured)):
-            self.inside |= {code_of(key.site): inside} if inside else {}
+        within_it = next((d for d in apart if _hands_on(key, d.key, first, agrees)), None)
+        if first and key != first and (within_it or (key in explained and key not in measured)):
+            inside.update({code_of(key.site): within_it} if within_it else {})
             return True
-        other = self.same.get(key)
+        other = same.get(key)
         if other is None or code_of(other.site) == code_of(key.site):
             return False
-        handed = (other.is_input and code_of(other.site) in found) or _hands_on(other, first, first, self.agrees)
-        if handed:  # the model hands one value to several modules, or on
-            self.again.add(code_of(key.site))
-        return handed
+        by_another = (other.is_input and code_of(other.site) in found) or _hands_on(other, first, first, agrees)
+        if by_another:  # the model hands one value to several modules, or on
+            again.add(code_of(key.site))
+        return by_another
+
+    return handed
 
 
 def _codes(result: Result, origin: Key | None) -> Callable[[str], str]:
