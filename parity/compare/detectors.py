@@ -13,29 +13,19 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.compare import guidance, relations
+from parity.compare import guidance, relations, values
 from parity.compare.births import LATENTS_AS
 from parity.compare.frames import truncated
 from parity.compare.independent import code_of
 from parity.compare.result import Cause, SettingDifference, measured
-from parity.compare.values import (
-    LATENTS,
-    PREDICTED,
-    START,
-    Both,
-    Kept,
-    Seen,
-    counters,
-    held,
-    order,
-    rounded,
-    schedule,
-    start,
-)
+from parity.compare.values import LATENTS, PREDICTED, START, Both, Kept, Seen, held
 from parity.golden.disk.part import chosen, recorded_modules
 from parity.records import LOOP, LOOP_STAGE, SCHEDULE, Key, Record, StepRecords
 
-_DETECTORS = (schedule, counters, start, order, rounded, guidance.guidance, relations.stepped, relations.decoded)
+_DETECTORS = (
+    values.schedule, values.counters, values.start, values.order, values.rounded, guidance.guidance, relations.stepped,
+    relations.decoded,
+)  # fmt: skip
 
 TIMESTEP = f"{LOOP}:timestep"
 FIRST_MODEL = "the first model"
@@ -100,9 +90,9 @@ class Detectors:
         if reference.step == 0:
             self.notes += relations.rounded_otherwise(seen)
         called = _called(reference), _called(candidate)
-        for model, values in zip(called, (ours, theirs), strict=True):
-            if model and ("", TIMESTEP) in values:
-                self._spans.setdefault(model == FIRST_MODEL, []).extend(values["", TIMESTEP].ravel().tolist())
+        for model, side in zip(called, (ours, theirs), strict=True):
+            if model and ("", TIMESTEP) in side:
+                self._spans.setdefault(model == FIRST_MODEL, []).extend(side["", TIMESTEP].ravel().tolist())
         if not differs:
             return
         seen = replace(seen, given=_given_alike(reference, candidate))

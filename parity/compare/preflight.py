@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 
 import numpy as np
@@ -470,23 +470,17 @@ def _is_made_of(result: Result, key: Key, modules: Collection[str]) -> bool:
     if any(m in own or m.startswith(f"{key.module}.") or m.rpartition(".")[0] in beside for m in modules):
         return True
     block = "" if found is None or not key.is_input else f"{found[0]}."
-    inside = [m for m in modules if block and m.startswith(block)]
-    return bool(inside) and any(map(_unobserved_before(result, key, block), inside))
+    return _unobserved_before(result, key, block, [m for m in modules if block and m.startswith(block)])
 
 
-def _unobserved_before(result: Result, key: Key, block: str) -> Callable[[str], bool]:
-    """Whether a module of a block, whose path ends with a dot, is not observed and may have run before a site: the
-    part of the block in which it lies is seen before it, or never."""
+def _unobserved_before(result: Result, key: Key, block: str, modules: Collection[str]) -> bool:
+    """Whether one of these modules of a block, whose path ends with a dot, is not observed and may have run before a
+    site: the part of the block in which it lies is seen before it, or never."""
     keys = [d.key for d in result.sites if (d.key.step, d.key.branch) == (key.step, key.branch)]
-    at = keys.index(key) if key in keys else len(keys)
+    at, observed = keys.index(key) if key in keys else len(keys), {k.module for k in keys}
     seen, later = ({_part_of(k.module, block) for k in some} for some in (keys[:at], keys[at:]))
-    observed = {k.module for k in keys}
-
-    def may_be(module: str) -> bool:
-        part = _part_of(module, block)
-        return part != "" and module not in observed and (part in seen or part not in later)
-
-    return may_be
+    parts = {_part_of(module, block) for module in modules if module not in observed}
+    return any(part in seen or part not in later for part in parts)
 
 
 def _part_of(module: str, block: str) -> str:
