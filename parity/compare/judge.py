@@ -3,9 +3,8 @@
 Problem. Most of what differs does so because something before it does, and much that differs is no fault: padded rows,
 rows in another order, a port's own layout.
 
-How. A step is measured (`parity.compare.measured`). Of what is beyond its floor the rules of rows
-(`parity.compare.rows`) and of orders (`parity.compare.orders`) say what is not to be compared; what is left is asked
-where its divergence begins (`parity.compare.births`).
+How. A step is measured (`parity.compare.measured`). Of what is beyond its floor some is not to be compared
+(`parity.compare.left_out`); what is left is asked where its divergence begins (`parity.compare.births`).
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ import math
 from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field, replace
 
+from parity.compare import left_out
 from parity.compare.births import UNITS, Argument, Arguments, Births, Excuse, call_of, is_input, is_prediction
 from parity.compare.branches import Branches
+from parity.compare.left_out import folded
 from parity.compare.measured import Measured
-from parity.compare.orders import excuse_batches, excuse_other_orders, folded
 from parity.compare.pairs import Meeting, meet
 from parity.compare.preflight import Factors
 from parity.compare.result import Distance, SiteDiff
-from parity.compare.rows import decide_forms, excuse_masks, read_alone, set_in_order
 from parity.compare.sites import Sites, beyond, picked
 from parity.floors import L2_LIMIT
 from parity.golden.disk.part import tabled
@@ -92,15 +91,15 @@ class Judge:
             )
         step = Measured(meeting, ours, theirs, floors)
         sites = step.sites()
-        read_alone(step, sites)
-        set_in_order(step, sites)
+        left_out.read_alone(step, sites)
+        left_out.set_in_order(step, sites)
         _narrow(sites)
         _tell_apart(sites)
         if self.branches.crossed:
-            excuse_batches(step, sites)
-        excuse_masks(step, sites)
-        decide_forms(sites)
-        excuse_other_orders(step, sites)
+            left_out.excuse_batches(step, sites)
+        left_out.excuse_masks(step, sites)
+        left_out.decide_forms(sites)
+        left_out.excuse_other_orders(step, sites)
         self.births.judge(sites, self._arguments(step, sites))
         _name_same(step, sites)
         self.seen.add(meeting, sites, len(floors))
@@ -239,5 +238,4 @@ def _tell_apart(sites: Sites) -> None:
             if d.key.is_input:
                 shown = made.get(call_of(d.key), 0.0) >= SHOWN * d.distance.rel_l2
             if not shown:
-                note = f"{d.called} in the candidate, which may be another thing"
-                sites[i] = replace(d, verdict="not compared", note=note)
+                sites.leave_out(i, f"{d.called} in the candidate, which may be another thing")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -59,8 +60,6 @@ class Sites(Sequence[SiteDiff]):
         return len(self.meeting.places)
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
         at = range(len(self))[index]
         if (found := self._made.get(at)) is None:
             found = self._made[at] = self._at(at)
@@ -70,6 +69,10 @@ class Sites(Sequence[SiteDiff]):
         self._made[range(len(self))[index]] = site
         self.verdicts[index], self.severities[index] = site.verdict, severity(site)
         self.floors[index] = site.distance.floor
+
+    def leave_out(self, index: int, note: str) -> None:
+        """Say of a site that it is not compared, and why."""
+        self[index] = replace(self[index], verdict="not compared", note=note)
 
     def __iter__(self) -> Iterator[SiteDiff]:
         return (self._made.get(i) or self._at(i) for i in range(len(self)))
@@ -115,14 +118,7 @@ class AllSites(Sequence[SiteDiff]):
         return sum(map(len, self.parts))
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        at = range(len(self))[index]
-        for part in self.parts:
-            if at < len(part):
-                break
-            at -= len(part)
-        return part[at]
+        return [*self][index]  # a whole comparison is walked
 
     def __iter__(self) -> Iterator[SiteDiff]:
         for part in self.parts:

@@ -1,15 +1,25 @@
-"""Rows that are read: text has padding, and stands where an implementation puts it.
+"""What differs and is not compared: rows that nobody reads, rows that stand elsewhere, values in another order.
 
-Beside a sequence a recording holds what is read of it, row by row, and sums over those rows, which are the same in any
-order and with any padding. What is read decides where all of it was compared; the sums where a mask says that the rows
-moved. A mask that lets the same rows through is not compared then, nor is a table of positions that moves with them.
+Rows that are read. Text has padding, and stands where an implementation puts it. Beside a sequence a recording holds
+what is read of it, row by row, and sums over those rows, which are the same in any order and with any padding. What is
+read decides where all of it was compared; the sums where a mask says that the rows moved. A mask that lets the same
+rows through is not compared then, nor is a table of positions that moves with them.
+
+Another order. A right port may have the image before the text in its attention, or the columns of a rotary table laid
+out otherwise. That is no fault if the next values that are compared match again: the output of the nearest module
+around it, or, of what an attention call is given and gives, the input of the module called next. The output of a module
+that only hands on its input (a gate of zero) shows nothing, and the whole model's output is so far away that it counts
+only where the port's parameters lie otherwise too, or for what the model makes once and what its blocks hand on where
+all between agrees, or is in another order as well: a rotary table that is laid out otherwise, tokens that stand
+otherwise in all blocks. Nothing is fitted: what reads a value decides. A batch may have its branches in another order,
+and what holds several at once too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -31,8 +41,9 @@ from parity.compare.metrics import (
 from parity.compare.result import SiteDiff
 from parity.compare.sites import Sites, beyond
 from parity.floors import L2_LIMIT
-from parity.records import Record
+from parity.records import ATTENTION, LOOP, Key, Record, above
 from parity.sketch import Geometry
+from parity.transforms import as_factor
 
 SUMS = 5.0
 """How far apart the four sums over rows may be, in floors of the rows: sqrt(6) where each row is rounded by itself, and
@@ -87,7 +98,7 @@ def _move_beside(step: Measured, sites: Sites) -> None:
         d = sites[i]
         moves = all(d.dtypes) and any((call_of(d.key), n) in rows for n in d.shapes[0][:2])
         if moves and d.verdict == "pass" and "mask" not in d.key.port and beyond(d) and step.same_values(i, 1.0):
-            sites[i] = replace(d, verdict="not compared", note=MOVED)
+            sites.leave_out(i, MOVED)
 
 
 def excuse_masks(step: Measured, sites: Sites) -> None:
@@ -107,14 +118,13 @@ def excuse_masks(step: Measured, sites: Sites) -> None:
         read = [e for e in whole if (e.rows and step.meeting.own[i]) or e.note == REORDERED]
         as_many = bool(keys_through(masks[0]) & keys_through(masks[1])) and "mask" in d.key.port
         if as_many and beyond(d) and read and not any(map(beyond, read)):
-            sites[i] = replace(d, verdict="not compared", note=SAME_KEYS)
+            sites.leave_out(i, SAME_KEYS)
         elif d.verdict == "pass" and beyond(d) and not (as_many and d.key.module):
             for j in beside:
                 e = sites[j]
                 of_mask = e.shapes[0][1:2] == d.shapes[0][-1:] and "mask" not in e.key.port
                 if e.key.is_input and of_mask and beyond(e) and (d.key.module or _is_unread(e, masks[0])):
-                    note = "which of its rows are read, a mask says that differs"
-                    sites[j] = replace(e, verdict="not compared", note=note)
+                    sites.leave_out(j, "which of its rows are read, a mask says that differs")
         if step.meeting.own[i]:
             _excuse_cut(step, sites, i, beside, masks)
 
@@ -149,9 +159,10 @@ def _excuse_cut(step: Measured, sites: Sites, i: int, beside: Sequence[int], mas
         agrees, lines_up = e.note in (UNREAD, REORDERED), e.verdict == "pass" and e.shapes[0] == e.shapes[1]
         unlike = e.key.is_input and not lines_up and e.verdict in ("pass", "not compared") and not e.key.is_apart
         if (agrees or unlike) and _is_cut(e.shapes, masks) and (agrees or _may_be_cut(step, j)):
-            sites[j] = e if agrees else replace(e, verdict="not compared", note=CUT)
+            if not agrees:
+                sites.leave_out(j, CUT)
             if missing:
-                sites[i] = replace(d, verdict="not compared", note=f"a mask against None, beside rows {CUT}")
+                sites.leave_out(i, f"a mask against None, beside rows {CUT}")
 
 
 def _may_be_cut(step: Measured, j: int) -> bool:
@@ -178,3 +189,132 @@ def _is_cut(shapes: tuple[tuple[int, ...], tuple[int, ...]], masks: Sequence[Rec
         for mask, ours, theirs in sides
         for own, other in zip(ours, theirs, strict=False)
     )
+
+
+# --- the reference's values in another order
+
+SHARP = 1e-3
+"""Share of a difference that a floor may be for what reads it to have decided; in 16 bits it is far wider."""
+
+_TOGETHER = {"in.query": {"in.key"}, "in.key": {"in.query", "in.value"}, "in.value": {"in.key"}}
+
+
+def excuse_batches(step: Measured, sites: Sites) -> None:
+    """Of a candidate whose batch has another order, what was not taken apart by branch is not compared where it may
+    be the reference's in another order."""
+    for at in folded(step, sites):
+        if step.same_values(at[0], 1.0, least=0.0):
+            for i in at:
+                sites.leave_out(
+                    i, "not taken apart by guidance branch, whose order is another in the candidate's batch"
+                )
+
+
+def folded(step: Measured, sites: Sites) -> Iterator[list[int]]:
+    """The calls that differ and hold several branches at once, as frames that are folded into the batch: the same
+    stands for each of them."""
+    calls: dict[tuple[str, int], list[int]] = {}
+    for i in sites.where("pass", beyond=True):
+        key = step.meeting.places[i].key
+        if key.branch:
+            calls.setdefault((key.site, key.call), []).append(i)
+    for at in calls.values():
+        rows, many = (sites[at[0]].shapes[0] or (0,))[0], len(at)
+        if rows > many > 1 and rows % many == 0 and len({step.held_bytes(i) for i in at}) == 1:
+            yield at
+
+
+def excuse_other_orders(step: Measured, sites: Sites) -> None:
+    """Inside a port the reference's values in another order are not compared: where the parameters lie so too, then
+    also times their factor, or where what reads the values agrees."""
+    far = [i for i in sites.where("pass", beyond=True) if step.meeting.own[i]]
+    for i in far:
+        same = [factor for factor in step.meeting.laid_out.get(i, ()) if step.same_values(i, factor)]
+        if same:
+            how = "in another order" if same[0] == 1.0 else f"times {as_factor(same[0])}"
+            sites.leave_out(i, f"the reference's values {how}, as its parameters are")
+    far = [i for i in far if sites[i].verdict == "pass"]
+    turned = {sites[i].key: i for i in far if step.same_values(i, 1.0)}
+    turned |= {sites[i].key: i for i in far if asked_by(sites[i].key) in turned}
+    if not turned:
+        return
+    around, seen = Around(tuple(sites), step.hands_on, bool(step.meeting.laid_out), turned), {d.key for d in sites}
+    undone: set[tuple[bytes, bytes]] = set()
+    for key, i in turned.items():
+        sharp = sites[i].distance.floor <= SHARP * sites[i].distance.rel_l2  # what reads it shows the order undone
+        handed_on = step.held_bytes(i) in undone
+        if handed_on or ((sharp or turned_together(key, turned, seen)) and around.undone(i)):
+            undone |= {both for both in [step.held_bytes(i)] if both[0]}
+            sites.leave_out(i, "the reference's values in another order, and what reads them agrees")
+
+
+def asked_by(key: Key) -> Key | None:
+    """Of what an attention call gives, the queries, whose rows it has, however near to each other these are."""
+    own = key.module.rpartition(".")[2] == ATTENTION and key.port == "out"
+    return replace(key, site=f"{key.module}:in.query") if own else None
+
+
+def turned_together(key: Key, turned: Container[Key], seen: Container[Key]) -> bool:
+    """Whether what an attention call is given is in another order with another of its inputs: keys as queries are, in
+    heads that lie otherwise, or as values are, in rows that do. A wrong rotation of one keeps its norm too.
+
+    Args:
+        turned: what may be in another order. seen: all that was compared.
+    """
+    others = _TOGETHER.get(key.port, ()) if key.module.rpartition(".")[2] == ATTENTION else ()
+    beside = [replace(key, site=f"{key.module}:{port}") for port in others]
+    return any(other in turned for other in beside) or not any(other in seen for other in beside)
+
+
+@dataclass
+class Around:
+    """The sites of a step by the modules around them.
+
+    Attributes:
+        sites: in execution order. hands_on: whether the reference's module gives what it is given, by branch and path.
+        laid_out: whether parameters of the port lie otherwise. turned: what may be in another order.
+    """
+
+    sites: Sequence[SiteDiff]
+    hands_on: Callable[[str, str], bool]
+    laid_out: bool
+    turned: Container[Key] = ()
+    _agrees: dict[tuple[str, str], bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for d in self.sites:
+            if not (d.key.is_input or d.key.is_apart or d.key.module == LOOP):
+                place = d.key.branch, d.key.module
+                self._agrees[place] = self._agrees.get(place, True) and _agrees(d)
+
+    def undone(self, i: int) -> bool:
+        """Whether what reads a site's values agrees."""
+        key = self.sites[i].key
+        around = self._nearest(key)
+        if around is None:
+            return False
+        if self._agrees[key.branch, around] and (around or self.laid_out) and not self.hands_on(key.branch, around):
+            return True
+        parts = key.module.split(".")
+        of_a_block = len(parts) == 2 and parts[1].isdecimal() and not self.hands_on(key.branch, around)
+        if (len(parts) == 1 or of_a_block) and self._agrees[key.branch, around]:
+            later = (d for d in self.sites[i + 1 :] if d.key.branch in (key.branch, "") and all(d.dtypes))
+            return all(d.verdict != "pass" or _agrees(d) or d.key in self.turned for d in later)
+        if key.module.rpartition(".")[2] != ATTENTION:
+            return False  # what is called next need not read it, as keys are none of what queries are made of
+        later = (
+            d
+            for d in self.sites[i + 1 :]
+            if d.key.is_input and (d.key.step, d.key.branch) == (key.step, key.branch)
+            and d.key.module != key.module and self._nearest(d.key) == around and all(d.dtypes)
+        )  # fmt: skip
+        after = next(later, None)
+        return around != "" and after is not None and _agrees(after)
+
+    def _nearest(self, key: Key) -> str | None:
+        """The nearest module around one whose output was seen."""
+        return next((m for m in above(key.module) if (key.branch, m) in self._agrees), None)
+
+
+def _agrees(d: SiteDiff) -> bool:
+    return d.verdict == "pass" and all(d.dtypes) and not beyond(d)
