@@ -43,7 +43,7 @@ class Evidence:
 
     Attributes:
         request: the two goldens, and how they came about. found: their comparison. origin: where they part.
-        ours, theirs: the records of the step in which they part, reference and candidate. read: those of another step.
+        ours, theirs: the records of the step in which they part, reference and candidate. read: those of a step.
         numbers: one number that the model is given -> it, of both sides in a step.
         reference, declared: what the reference's golden says of itself, and the candidate's.
         model: the reference's model on this machine; None where it cannot be run.
@@ -61,10 +61,6 @@ class Evidence:
     numbers: Callable[[int], tuple[Numbers, Numbers]]
     model: Machine | None = None
     causes: tuple[Cause, ...] = ()
-
-    def at(self, step: int) -> Both:
-        """Both sides' records of a step."""
-        return (self.ours, self.theirs) if step == self.ours.step else self.read(step)
 
     @property
     def counts_keys(self) -> bool:

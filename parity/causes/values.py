@@ -36,10 +36,11 @@ MOST = 1 << 24
 
 
 def values(evidence: Evidence) -> Iterator[Cause]:
-    """What the two records at the origin show, at most one thing."""
+    """What the two records at the origin show, at most one thing; phantom keys, whose count says it, shrink what an
+    attention gives, all alike."""
     key = evidence.origin.key
-    if not any(cause.at == key.site for cause in evidence.found.causes):
-        yield from _shown(evidence, key, counts_keys=evidence.counts_keys)
+    if not (evidence.counts_keys or any(cause.at == key.site for cause in evidence.found.causes)):
+        yield from _shown(evidence, key)
 
 
 def values_elsewhere(evidence: Evidence) -> Iterator[Cause]:
@@ -51,12 +52,12 @@ def values_elsewhere(evidence: Evidence) -> Iterator[Cause]:
             yield from (replace(cause, at=key.site) for cause in _shown(evidence, key))
 
 
-def _shown(evidence: Evidence, key: Key, *, counts_keys: bool = False) -> Iterator[Cause]:
+def _shown(evidence: Evidence, key: Key) -> Iterator[Cause]:
     """See `shown_by`; of one number, as a timestep is, all steps are asked: of a single one nobody knows how it came to
     be another."""
-    ours, theirs = evidence.at(key.step)
+    ours, theirs = evidence.read(key.step)
     if not all(key in given for given in evidence.numbers(key.step)):
-        yield from shown_by(key, ours.records, theirs.records, counts_keys=counts_keys)
+        yield from shown_by(key, ours.records, theirs.records)
         return
     steps = ((replace(key, step=s.step), *evidence.numbers(s.step)) for s in evidence.found.steps)
     pairs = [(a[at], b[at]) for at, a, b in steps if at in a and at in b]
@@ -78,13 +79,11 @@ def numbers_given(step: StepRecords) -> Numbers:
     return {key: float(x.item()) for key, x in held if x is not None}
 
 
-def shown_by(
-    key: Key, reference: Sequence[Record], candidate: Sequence[Record], *, counts_keys: bool = False
-) -> Iterator[Cause]:
+def shown_by(key: Key, reference: Sequence[Record], candidate: Sequence[Record]) -> Iterator[Cause]:
     """What two sides' records of one site show, at most one thing.
 
     Args:
-        key: of the site. reference, candidate: all of a step. counts_keys: whether phantom keys were counted there.
+        key: of the site. reference, candidate: all of a step.
     """
     ours, theirs = (next((r for r in side if r.key == key), None) for side in (reference, candidate))
     if ours is None or theirs is None:  # the run saw it, under another name perhaps, and kept blocks alone
@@ -96,10 +95,10 @@ def shown_by(
         text = f"{_named(key)} is {theirs.value!r} on the candidate, {ours.value!r} on the reference"
         yield measured(text, detail="recorded as it is")
     elif ours.kind == "tensor":
-        yield from _tensors(ours, theirs, reference, counts_keys)
+        yield from _tensors(ours, theirs, reference)
 
 
-def _tensors(ours: Record, theirs: Record, others: Sequence[Record], counts_keys: bool) -> Iterator[Cause]:
+def _tensors(ours: Record, theirs: Record, others: Sequence[Record]) -> Iterator[Cause]:
     key, a, b = ours.key, _whole(ours), _whole(theirs)
     if a is not None and b is not None and (made := _made(a, b, fitted=False)):
         yield _told(key, made, a, b)
@@ -108,8 +107,6 @@ def _tensors(ours: Record, theirs: Record, others: Sequence[Record], counts_keys
     elif key.is_input and (elsewhere := _elsewhere(theirs, others)):
         text = f"{_named(key)}: the candidate's is what the reference has at {elsewhere}"
         yield measured(text, detail="their values or sketches agree to rounding")
-    elif counts_keys:  # which shrink what the attention gives, all alike: their count says it
-        return
     elif a is not None and b is not None and (made := _made(a, b, fitted=True)):
         yield _told(key, made, a, b)
     elif order := reordering(ours, theirs):
