@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -238,12 +238,12 @@ def excuse_other_orders(step: Measured, sites: Sites) -> None:
     turned |= {sites[i].key: i for i in far if asked_by(sites[i].key) in turned}
     if not turned:
         return
-    around, seen = Around(tuple(sites), step.hands_on, bool(step.meeting.laid_out), turned), {d.key for d in sites}
+    undone_at, seen = _reads(step, tuple(sites), turned), {d.key for d in sites}
     undone: set[tuple[bytes, bytes]] = set()
     for key, i in turned.items():
         sharp = sites[i].distance.floor <= SHARP * sites[i].distance.rel_l2  # what reads it shows the order undone
         handed_on = step.held_bytes(i) in undone
-        if handed_on or ((sharp or turned_together(key, turned, seen)) and around.undone(i)):
+        if handed_on or ((sharp or turned_together(key, turned, seen)) and undone_at(i)):
             undone |= {both for both in [step.held_bytes(i)] if both[0]}
             sites.leave_out(i, "the reference's values in another order, and what reads them agrees")
 
@@ -266,54 +266,47 @@ def turned_together(key: Key, turned: Container[Key], seen: Container[Key]) -> b
     return any(other in turned for other in beside) or not any(other in seen for other in beside)
 
 
-@dataclass
-class Around:
-    """The sites of a step by the modules around them.
+def _reads(step: Measured, sites: Sequence[SiteDiff], turned: Container[Key]) -> Callable[[int], bool]:
+    """Of a site, by its position, whether what reads its values agrees.
 
-    Attributes:
-        sites: in execution order. hands_on: whether the reference's module gives what it is given, by branch and path.
-        laid_out: whether parameters of the port lie otherwise. turned: what may be in another order.
+    Args:
+        sites: in execution order. turned: what may be in another order.
     """
+    agrees: dict[tuple[str, str], bool] = {}  # by branch and module whose output was seen
+    for d in sites:
+        if not (d.key.is_input or d.key.is_apart or d.key.module == LOOP):
+            place = d.key.branch, d.key.module
+            agrees[place] = agrees.get(place, True) and _agrees(d)
 
-    sites: Sequence[SiteDiff]
-    hands_on: Callable[[str, str], bool]
-    laid_out: bool
-    turned: Container[Key] = ()
-    _agrees: dict[tuple[str, str], bool] = field(default_factory=dict)
+    def nearest(key: Key) -> str | None:
+        """The nearest module around one whose output was seen."""
+        return next((m for m in above(key.module) if (key.branch, m) in agrees), None)
 
-    def __post_init__(self) -> None:
-        for d in self.sites:
-            if not (d.key.is_input or d.key.is_apart or d.key.module == LOOP):
-                place = d.key.branch, d.key.module
-                self._agrees[place] = self._agrees.get(place, True) and _agrees(d)
-
-    def undone(self, i: int) -> bool:
-        """Whether what reads a site's values agrees."""
-        key = self.sites[i].key
-        around = self._nearest(key)
+    def undone(i: int) -> bool:
+        key = sites[i].key
+        around = nearest(key)
         if around is None:
             return False
-        if self._agrees[key.branch, around] and (around or self.laid_out) and not self.hands_on(key.branch, around):
+        agree = agrees[key.branch, around]
+        if agree and (around or step.meeting.laid_out) and not step.hands_on(key.branch, around):
             return True
         parts = key.module.split(".")
-        of_a_block = len(parts) == 2 and parts[1].isdecimal() and not self.hands_on(key.branch, around)
-        if (len(parts) == 1 or of_a_block) and self._agrees[key.branch, around]:
-            later = (d for d in self.sites[i + 1 :] if d.key.branch in (key.branch, "") and all(d.dtypes))
-            return all(d.verdict != "pass" or _agrees(d) or d.key in self.turned for d in later)
+        of_a_block = len(parts) == 2 and parts[1].isdecimal() and not step.hands_on(key.branch, around)
+        if (len(parts) == 1 or of_a_block) and agree:
+            later = (d for d in sites[i + 1 :] if d.key.branch in (key.branch, "") and all(d.dtypes))
+            return all(d.verdict != "pass" or _agrees(d) or d.key in turned for d in later)
         if key.module.rpartition(".")[2] != ATTENTION:
             return False  # what is called next need not read it, as keys are none of what queries are made of
         later = (
             d
-            for d in self.sites[i + 1 :]
+            for d in sites[i + 1 :]
             if d.key.is_input and (d.key.step, d.key.branch) == (key.step, key.branch)
-            and d.key.module != key.module and self._nearest(d.key) == around and all(d.dtypes)
+            and d.key.module != key.module and nearest(d.key) == around and all(d.dtypes)
         )  # fmt: skip
         after = next(later, None)
         return around != "" and after is not None and _agrees(after)
 
-    def _nearest(self, key: Key) -> str | None:
-        """The nearest module around one whose output was seen."""
-        return next((m for m in above(key.module) if (key.branch, m) in self._agrees), None)
+    return undone
 
 
 def _agrees(d: SiteDiff) -> bool:
