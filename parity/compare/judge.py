@@ -3,7 +3,7 @@
 Problem. Most of what differs does so because something before it does, and much that differs is no fault: padded rows,
 rows in another order, a port's own layout.
 
-How. A step is measured (`parity.compare.measured`). Of what is beyond its floor some is not to be compared
+How. A step is measured (`parity.compare.sites`). Of what is beyond its floor some is not to be compared
 (`parity.compare.left_out`); what is left is asked where its divergence begins (`parity.compare.births`).
 """
 
@@ -17,11 +17,10 @@ from parity.compare import left_out
 from parity.compare.births import UNITS, Argument, Arguments, Births, Excuse, call_of, is_input, is_prediction
 from parity.compare.branches import Branches
 from parity.compare.left_out import folded
-from parity.compare.measured import Measured
 from parity.compare.pairs import Meeting, meet
 from parity.compare.preflight import Factors
 from parity.compare.result import Distance, SiteDiff
-from parity.compare.sites import Sites, beyond, picked
+from parity.compare.sites import Measured, Sites, beyond, picked
 from parity.floors import L2_LIMIT
 from parity.golden.disk.part import tabled
 from parity.records import LOOP, LOOP_STAGE, Key, StepRecords

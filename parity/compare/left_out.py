@@ -24,7 +24,6 @@ from dataclasses import replace
 import numpy as np
 
 from parity.compare.births import CUT, MOVED, SAME_KEYS, call_of
-from parity.compare.measured import Measured
 from parity.compare.metrics import (
     ALIKE,
     FORMS,
@@ -39,7 +38,7 @@ from parity.compare.metrics import (
     unread,
 )
 from parity.compare.result import SiteDiff
-from parity.compare.sites import Sites, beyond
+from parity.compare.sites import Measured, Sites, beyond
 from parity.floors import L2_LIMIT
 from parity.records import ATTENTION, LOOP, Key, Record, above
 from parity.sketch import Geometry
