@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from parity.cache import cache_dir
-from parity.causes.request import ExplainRequest, own_settings
+from parity.causes.request import ExplainRequest
 from parity.compare.comparable import of_script
 from parity.compare.result import Cause, Origin, Result
 from parity.errors import Say, UsageError
@@ -112,11 +112,9 @@ class Machine:
         """The candidate's port, which may stand on both sides; None for parity's own path."""
         return self.request.ports.candidate or self.request.ports.reference
 
-    def candidate_settings(self, told: Provenance) -> Settings | None:
-        """The settings of a candidate that can be run again, as a port that is here or parity's own path can."""
-        if told.backend != PORT:
-            return own_settings(told, "torchax")
-        return None if self.port is None else typed(self.port, "torchax", told.settings)
+    def candidate_settings(self, told: Provenance) -> Settings:
+        """The settings of the candidate of a kept run, which is a port that is here or parity's own path."""
+        return typed(self.port if told.backend == PORT else None, "torchax", told.settings)
 
     def with_fault(self, fault: str, step: int, place: str = "") -> StepRecords:
         """The records of a step of the reference under a fault, or none; from the cache where it was run before.

@@ -32,13 +32,13 @@ from parity.causes.values import arguments_alone, dtype, numbers_given, schedule
 from parity.compare.attention import attention_causes
 from parity.compare.branches import Branches
 from parity.compare.conclude import BEFORE
-from parity.compare.diff import TO_SEE_IT, diff
+from parity.compare.diff import diff
 from parity.compare.independent import in_order
 from parity.compare.pairs import laid_alike, matching, met
 from parity.compare.reason import Note
 from parity.compare.result import EVIDENCE, Cause, Origin, Result
 from parity.compare.sites import introduced
-from parity.errors import InconclusiveError, ParityError, Say
+from parity.errors import ParityError, Say
 from parity.golden import Golden
 from parity.hooks.sites import plan_sites
 from parity.paths.plan import Openers, Plan, Role
@@ -163,12 +163,10 @@ def _asked(found: Result, evidence: Evidence) -> Result:
     swapped, faults, measured = ([c for c in evidence.causes if c.evidence[0].kind == kind] for kind in EVIDENCE)
     known = {c.setting for c in measured} - {""}
     measured += (c for c in found.causes if c.setting not in known)
-    # How to have an attention looked at is no news where it was.
-    held = (n for n in found.notes if not (_is_looked_at(evidence) and n.text.startswith(TO_SEE_IT)))
     named = _merged(swapped, faults, measured, evidence.origin.key)
     if any(not c.harmless for c in named):  # what known faults leave unknown is not unknown beside a cause
         notes = [replace(n, text=re.sub("^unknown: ", "signatures: ", n.text)) for n in notes]
-    return in_order(replace(found, causes=named, notes=(*held, *notes)))
+    return in_order(replace(found, causes=named, notes=(*found.notes, *notes)))
 
 
 def _merged(
@@ -195,45 +193,32 @@ def _merged(
 # --- the attention call in which two sides part
 
 
-def _is_looked_at(evidence: Evidence) -> bool:
-    """Whether the divergence begins in an attention call, of a model that can be run here."""
-    return evidence.model is not None and evidence.origin.key.module.rpartition(".")[2] == ATTENTION
-
-
 def attention(evidence: Evidence) -> Iterable[Cause | Note]:
-    """Phantom keys, or else a mistaken mask or scale, where the divergence begins in an attention call.
+    """Phantom keys, or else a mistaken mask or scale, where the divergence of a kept run begins in an attention call.
 
-    What the call shows is read from the values that the goldens hold, or from both sides, run again on this machine.
-    Nothing without the model, nor where the comparison has counted phantom keys from what the goldens hold.
+    What the call shows is read from the values that were kept, or from both sides, run again on this machine. In two
+    goldens their comparison has looked at it.
     """
-    module = evidence.origin.key.module
-    machine = evidence.model
-    if machine is None or evidence.counts_keys or not _is_looked_at(evidence):
+    module, machine = evidence.origin.key.module, evidence.model
+    if machine is None or evidence.request.spec is None or module.rpartition(".")[2] != ATTENTION:
         return ()
     try:
         reference, candidate = _values_of_call(evidence, machine, module)
     except ParityError as error:
         return (Note(f"what was done to the mask is not known: {error}"),)
-    known = {cause.cause for cause in evidence.found.causes}
-    return [cause for cause in attention_causes(reference, candidate, module) or () if cause.cause not in known]
+    return attention_causes(reference, candidate, module) or ()
 
 
 def _values_of_call(evidence: Evidence, machine: Machine, module: str) -> tuple[Sequence[Record], Sequence[Record]]:
-    """Records with values of an attention call, reference and candidate.
-
-    Raises:
-        InconclusiveError: the candidate's are not held, and its settings are not known to run it again.
-    """
+    """Records with values of an attention call, reference and candidate."""
     held = evidence.ours.records, evidence.theirs.records
     if all(_holds(records, module) for records in held):
         return held
-    settings = machine.candidate_settings(evidence.declared)
-    if evidence.request.spec is None or settings is None:
-        raise InconclusiveError(f"the goldens do not hold the values of {module}: record both with --values '{module}'")
     machine.say(f"both sides again, with the values of {module}")
     plan = Plan(sites=plan_sites(["", *modules_of(machine.facts)], module, (module,)))
     steps = (0, evidence.ours.step + 1)
     *_, ours = machine.reference.observe(plan, steps=steps)
+    settings = machine.candidate_settings(evidence.declared)
     with contextlib.closing(machine.candidate_side(settings)) as side:
         *_, theirs = side.observe(plan, steps=steps)
     return ours.records, theirs.records

@@ -19,7 +19,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from parity.bisect.settings import plan
 from parity.causes.evidence import decoder_faults
@@ -31,12 +31,12 @@ from parity.errors import ParityError, Say, UsageError
 from parity.hooks.sites import SitePlan
 from parity.models.registry import opened
 from parity.models.text import TEXT
-from parity.paths.plan import Given, Openers, Plan, Role, Spec, Start
+from parity.paths.plan import Openers, Plan, Role, Start
 from parity.records import AFTER, LOOP, OUTSIDE, Floor, Key, Record, StepRecords
 from parity.runs.chain import latents_of
 from parity.runs.compare import run
 from parity.runs.request import Request, RunSpec
-from parity.runs.sides import source_of
+from parity.runs.sides import spec_of
 from parity.settings import BY_NAME, Settings, differences
 
 NOT_DIVIDED = "vae.scaling=none"
@@ -59,16 +59,16 @@ def explain_stage(request: Request, openers: Openers, say: Say) -> Iterator[Caus
     if found.failed == "logic":
         request = request.of("logic")
     outputs = (d for d in found.sites if d.key.module == LOOP and not math.isnan(d.distance.floor))
-    again = _Again(request, openers, say, {d.key: d.distance.floor for d in outputs})
+    again = _again(request, openers, say, {d.key: d.distance.floor for d in outputs})
     varied = [d for d in differences(request.reference, request.candidate) if BY_NAME[d.setting].is_of((stage,))]
     if stage == AFTER and (request.ports.any or not varied):
-        yield from _decoding(again)
+        yield from _decoding(request, again)
         return
     try:
         searched = plan(request.reference, request.candidate, stages=(stage,))
-        ours = again.run("reference", request.reference.neutral)
+        ours = again("reference", request.reference.neutral)
         keys = tuple(r.key for r in ours.records)
-        swap = functools.partial(again.run, "candidate")
+        swap = functools.partial(again, "candidate")
         yield from swap_test(searched, ours, keys, swap, RunSpec.of(request).at((stage,)))
     except UsageError as error:
         yield Note(f"no cause is named in the {stage} stage: {error}; what differs is in its code")
@@ -87,11 +87,10 @@ def _not_run_again(request: Request, found: Result) -> str:
     return ""
 
 
-def _decoding(again: _Again) -> Iterator[Cause | Note]:
+def _decoding(request: Request, again: Callable[[Role, Settings], StepRecords]) -> Iterator[Cause | Note]:
     """Causes for the known faults that have the error of the candidate's frames."""
-    request = again.request
-    ours = again.run("reference", request.reference.neutral)
-    theirs = again.run("candidate", request.candidate)
+    ours = again("reference", request.reference.neutral)
+    theirs = again("candidate", request.candidate)
     keys = tuple(r.key for r in ours.records)
     spec = RunSpec.of(request)
     told = request.reference.as_text()
@@ -105,50 +104,42 @@ def _decoding(again: _Again) -> Iterator[Cause | Note]:
     for faults in (*singles, *beside):
         changes = {name: BY_NAME[name].read(value) for name, _, value in (fault.partition("=") for fault in faults)}
         with contextlib.suppress(ParityError):  # this VAE has nothing that they change
-            run = again.run("reference", request.reference.neutral.with_(changes))
-            errors[faults] = error_vector(ours, run, keys)
+            made = again("reference", request.reference.neutral.with_(changes))
+            errors[faults] = error_vector(ours, made, keys)
     yield from matched(known, errors)
 
 
-@dataclass
-class _Again:
-    """A stage that is run again: all encoders of the text stage, one after the other, or the decoder.
+def _again(
+    request: Request, openers: Openers, say: Say, floors: Mapping[Key, float]
+) -> Callable[[Role, Settings], StepRecords]:
+    """Runs a stage again on one side, for its outputs: all encoders of the text stage, one after the other, or the
+    decoder.
 
-    Attributes:
-        request: of the stage. openers, say: see `explain_stage`. floors: of its outputs, relative, as the comparison
-            measured them: they hold what the sides' own dtypes cost the reference.
+    Args:
+        request: of the stage. floors: of its outputs, relative, as the comparison measured them: they hold what the
+            sides' own dtypes cost the reference.
     """
+    parts = _parts(request)
+    given = Start(latents_of(request, openers, say) if request.stage == AFTER else None)  # what both sides decode
+    ports = replace(request.ports, reference=None)  # known faults are of parity's own code
 
-    request: Request
-    openers: Openers
-    say: Say
-    floors: Mapping[Key, float]
-
-    def run(self, role: Role, settings: Settings) -> StepRecords:
-        """The outputs of the stage on one side."""
+    def outputs(role: Role, settings: Settings) -> StepRecords:
         records: list[Record] = []
-        for part, own in self._parts:
-            self.say(f"{self.request.stage} {part}".rstrip() + f": the {role} with other settings")
-            source = source_of(replace(self.request, part=part))
-            spec = Spec(role=role, source=source, settings=own(settings).as_text(), start=Start(self._latents))
-            port = self.request.ports.candidate
-            if port is not None and role == "candidate":
-                spec = replace(spec, port=port.text, option=port.option)
-            with contextlib.closing(self.openers.of(role).open(spec)) as side:
+        for part, own in parts:
+            say(f"{request.stage} {part}".rstrip() + f": the {role} with other settings")
+            asked = replace(request, part=part, ports=ports, reference=own(settings), candidate=own(settings))
+            with contextlib.closing(openers.of(role).open(spec_of(asked, role, given))) as side:
                 first = next(iter(side.observe(Plan(sites=SitePlan("none", (), frozenset())))))
             records += [r for r in first.records if r.key.module == LOOP and r.sketch is not None]
-        floors = {r.key: Floor(self.floors[r.key] * scale_of(r)) for r in records if r.key in self.floors}
-        return as_read(StepRecords(OUTSIDE, tuple(records), floors)).where(lambda key: not key.is_apart)
+        known = {r.key: Floor(floors[r.key] * scale_of(r)) for r in records if r.key in floors}
+        return as_read(StepRecords(OUTSIDE, tuple(records), known)).where(lambda key: not key.is_apart)
 
-    @functools.cached_property
-    def _parts(self) -> tuple[tuple[str, Callable[[Settings], Settings]], ...]:
-        """What the stage consists of: the part's name, and its own settings among a side's."""
-        if self.request.stage != TEXT:
-            return (("", lambda settings: settings.with_({"text.byt5_dtype": "same"})),)
-        family, case = opened(self.request.model, prompt=self.request.prompt)
-        return tuple((e.part, e.settings) for e in family.text(case).encoders if e.tokens)
+    return outputs
 
-    @functools.cached_property
-    def _latents(self) -> Given | None:
-        """What both sides decode."""
-        return latents_of(self.request, self.openers, self.say) if self.request.stage == AFTER else None
+
+def _parts(request: Request) -> tuple[tuple[str, Callable[[Settings], Settings]], ...]:
+    """What a stage consists of: the part's name, and its own settings among a side's."""
+    if request.stage != TEXT:
+        return (("", lambda settings: settings.with_({"text.byt5_dtype": "same"})),)
+    family, case = opened(request.model, prompt=request.prompt)
+    return tuple((e.part, e.settings) for e in family.text(case).encoders if e.tokens)

@@ -46,9 +46,6 @@ from parity.records import AFTER, ATTENTION, FRAMES, OUTSIDE, PORT, Key, Provena
 from parity.settings import BITS, NEUTRAL
 from parity.settings.chips import chip_of, most_off
 
-TO_SEE_IT = "to see what was done to the mask of this attention"
-"""How the note begins that says what that needs."""
-
 
 class Auto:
     """Asks `diff` to propose the mapping itself.
@@ -311,7 +308,8 @@ def _attention(sides: Sides, renamer: Renamer, result: Result) -> Iterator[Cause
     module = origin.module if here else unpaired[-1]
     reference, candidate = sides.read(origin.step)
     found = attention_causes(reference.records, renamer.step(candidate).records, module)
-    yield from [Note(f"{TO_SEE_IT}, record both with the values of {module}")] if found is None else found
+    needed = f"to see what was done to the mask of this attention, record both with the values of {module}"
+    yield from [Note(needed)] if found is None else found
 
 
 def judge_streams(steps: Iterable[tuple[StepRecords, StepRecords]], judge: Judge, detectors: Detectors) -> Collected:
