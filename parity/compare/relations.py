@@ -95,13 +95,24 @@ def _rounded_step(seen: Seen) -> Iterator[Cause]:
 
 
 def _own_step(seen: Seen) -> Made | None:
+    """What the candidate's own dt makes of its prediction, where the reference steps by its dt and by nothing else, as
+    far as its rounding shows."""
+    ours, theirs = _moved(seen.ours), _moved(seen.theirs)
+    if ours is None or theirs is None:
+        return _own_affine(seen)
+    made, most = _stepped(ours)
+    left = float(np.linalg.norm(ours[2] - made))
+    own, rounded = _stepped(theirs)
+    return (own, rounded + 2 * left) if left <= most else _own_affine(seen)
+
+
+def _own_affine(seen: Seen) -> Made | None:
     """What the reference's step makes of the candidate's latents and prediction, where it is a sum of these with some
-    weights, as Euler's and DDIM's are and the first of a multistep scheduler, and both stand at one place in one
-    schedule."""
-    ours, theirs, names = _affine(seen.ours), _affine(seen.theirs), ("timestep", "sigma", "dt")
-    if ours is None or theirs is None or not any(seen.pair(f"{LOOP}:{name}") for name in names):
+    weights, as DDIM's is and the first of a multistep scheduler, and both stand at one place in one schedule."""
+    ours, theirs = _affine(seen.ours), _affine(seen.theirs)
+    if ours is None or theirs is None or seen.pair(f"{LOOP}:timestep") is None:
         return None
-    if any(not math.isclose(*pair, rel_tol=WITHIN) for name in names if (pair := seen.numbers(name))):
+    if any(seen.numbers(name) for name in ("timestep", "sigma", "dt")):
         return None
     (before, flow, after), (weights, left) = ours
     parts = [weight * x for weight, x in zip(weights, (before, flow), strict=True)]
@@ -118,6 +129,11 @@ def _affine(values: Values) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], 
         return None
     held = before, flow, after
     return (held, fitted(after, before, flow)) if all(np.isfinite(x).all() for x in held) else None
+
+
+def _stepped(moved: _Moved) -> Made:
+    flow, before, after, dt = moved
+    return before + dt * flow, by_rounding(dt * flow, flow) + by_rounding(before, before, after)
 
 
 def _own_latents(seen: Seen) -> Made | None:
