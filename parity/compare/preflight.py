@@ -119,7 +119,8 @@ def compare_weights(
         first = min(unlike)
         return Check(WEIGHTS, "fail", f"'{first}' has shape {a[first][0]} against {b[first][0]}")
     one_sided, both = one_sided | unlike, both - unlike  # of one name, but another thing
-    other = [n for n in both if prints[n][0].digits != prints[n][1].digits and n not in rounded]
+    differ = (n for n in a if n in both and prints[n][0].digits != prints[n][1].digits)  # in their order
+    other = [n for n in differ if n not in rounded]
     broken = [n for n in other if prints[n][1].broken and not prints[n][0].broken]
     if broken:
         detail = f"{len(broken)} of {len(a)} parameters hold NaN or infinities in the candidate alone: {few(broken)}"
@@ -177,7 +178,7 @@ def _judged_weights(
     if not wrong and laid_out:
         # A port that has a layout of its own has it in each block.
         usual = {any_block(n) for n in a.keys() & b.keys() - laid_out}
-        odd = tuple(n for n in laid_out if any_block(n) in usual)
+        odd = tuple(n for n in other if n in laid_out and any_block(n) in usual)
         detail = f"{said} hold the reference's values in another layout: {few(laid_out)}"
         return Check(WEIGHTS, "explained", detail, at=odd)
     if not wrong:
