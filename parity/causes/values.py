@@ -104,7 +104,7 @@ def _tensors(ours: Record, theirs: Record, others: Sequence[Record]) -> Iterator
         yield _told(key, made, a, b)
     elif "mask" in key.port:
         yield from _keys(ours, theirs)
-    elif key.is_input and (elsewhere := _elsewhere(theirs, others)):
+    elif key.is_input and not sketch_distance(ours, theirs) <= SAME and (elsewhere := _elsewhere(theirs, others)):
         text = f"{_named(key)}: the candidate's is what the reference has at {elsewhere}"
         yield measured(text, detail="their values or sketches agree to rounding")
     elif a is not None and b is not None and (made := _made(a, b, fitted=True)):

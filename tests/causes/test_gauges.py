@@ -158,6 +158,7 @@ def test_what_was_done_to_an_argument_is_named_on_either_side(how: str, other: n
         ([given(np.round(TIMES))], [given(np.round(TIMES))], ""),  # equal values were not rounded
         ([given(TIMES, "m:out")], [given(np.floor(TIMES), "m:out")], "m:out is the reference's rounded down"),
         ([given(TIMES), given(TIMES / 2, CROSS)], [given(TIMES), given(TIMES, CROSS)], "the reference has at :in."),
+        ([given(TIMES), given(TIMES + 1e-3, CROSS)], [given(TIMES), given(TIMES, CROSS)], ""),  # all but the same
         ([given([1, 1, 1]), given([2, 2, 2], CROSS)], [given([1, 1, 1]), given([1, 1, 1], CROSS)], "times 0.5"),
     ],
 )
