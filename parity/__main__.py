@@ -11,7 +11,7 @@ import signal
 import sys
 
 from parity.errors import Terminated
-from parity.signals import terminable
+from parity.signals import signalled, terminable
 
 
 def main() -> None:
@@ -21,16 +21,12 @@ def main() -> None:
         with terminable():
             from parity.cli import main as command_line
 
-            command_line()
-    except KeyboardInterrupt:
-        _end("interrupted", 128 + signal.SIGINT)
-    except Terminated as ended:
-        _end("terminated", 128 + ended.number)
-
-
-def _end(word: str, code: int) -> None:
-    if sys.stderr is not None:
-        sys.stderr.write(f"parity: {word}\n")
+            code = command_line()
+    except (KeyboardInterrupt, Terminated) as error:
+        number = signalled(error) or signal.SIGINT
+        if sys.stderr is not None:
+            sys.stderr.write(f"parity: {'interrupted' if number == signal.SIGINT else 'terminated'}\n")
+        code = 128 + number
     sys.exit(code)
 
 

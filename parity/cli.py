@@ -7,12 +7,11 @@ once.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, cast
 
 import typer
@@ -21,10 +20,10 @@ from typer.core import TyperCommand, TyperGroup
 from parity.errors import ParityError, Terminated, UsageError
 from parity.redact import without_secrets
 from parity.report.output import show, tell
-from parity.signals import signalled, terminable
+from parity.signals import signalled
 from parity.versions import installed
 
-INTERNAL_ERROR, INTERRUPTED = 125, 130
+INTERNAL_ERROR = 125
 _WrongWords = typer.BadParameter.__bases__[0]
 """Typer's errors of usage; it names only this one of them."""
 _LONGEST_NAME = 200
@@ -61,7 +60,16 @@ Exit codes: 0 match, 1 differ, 2 usage or input error, 125 inconclusive.
 
 
 class Panels(TyperCommand):
-    """A command whose help lists its options by panel."""
+    """A command that ends in the exit code that it returns or that its error has; its help lists options by panel."""
+
+    def invoke(self, ctx: typer.Context) -> int | None:  # type: ignore[override]
+        try:
+            code: int | None = super().invoke(ctx)
+        except typer.Exit:
+            raise
+        except (Exception, KeyboardInterrupt) as error:  # typer has exit codes of its own for some
+            return _code(error)
+        return code
 
     def format_options(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
         panels: dict[str, list[tuple[str, str]]] = {}
@@ -92,7 +100,7 @@ class Lazy(Mapping[str, Any]):
             raise KeyError(name)
         function = getattr(importlib.import_module(f"parity.commands.{name}"), name)
         app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-        app.command(name, cls=Panels)(_exits(function))
+        app.command(name, cls=Panels)(function)
         return typer.main.get_command(app)
 
     def __iter__(self) -> Iterator[str]:
@@ -102,38 +110,26 @@ class Lazy(Mapping[str, Any]):
         return sum(map(len, COMMANDS.values()))
 
 
-def main() -> None:
-    """Entry point, once `parity.__main__` has made the process ready."""
+def main() -> int:
+    """Run the command line and return its exit code; `parity.__main__` makes the process ready, and has words for
+    signals."""
     try:
-        with terminable():
-            code = root(standalone_mode=False)
-    except (Exception, KeyboardInterrupt, Terminated) as error:  # before a command began, or after it
-        code = _code(error)
+        code: int | None = root(standalone_mode=False)
+    except Exception as error:  # before a command began, or after it
+        return _code(error)
     except SystemExit as ended:
         if not isinstance(ended.__context__, OSError):
             raise
-        code = 0  # nobody reads the help any more: typer says 1, which is a divergence
-    sys.exit(code)
-
-
-def _exits(function: Callable[..., int | None]) -> Callable[..., None]:
-    """The command, ending in the exit code that it returns or that its error has."""
-
-    @functools.wraps(function)
-    def ended(**options: object) -> None:
-        try:
-            code = function(**options)
-        except typer.Exit:
-            raise
-        except (Exception, KeyboardInterrupt, Terminated) as error:
-            code = _code(error)
-        raise typer.Exit(code or 0)
-
-    return ended
+        return 0  # nobody reads the help any more: typer says 1, which is a divergence
+    return code or 0
 
 
 def _code(error: BaseException) -> int:
-    """Print an error in one line; returns its exit code."""
+    """Print an error in one line; returns its exit code.
+
+    Raises:
+        Terminated: a signal is behind it.
+    """
     if isinstance(error, ParityError):
         tell(f"parity: {error}")
         return error.exit_code
@@ -143,13 +139,8 @@ def _code(error: BaseException) -> int:
         message = wrong.format_message().replace(": Value error, ", ": ")  # pydantic's own words
         tell(f"parity: {message}{'' if message.endswith(('.', '?')) else '.'} See {command} --help")
         return UsageError.exit_code
-    error = signalled(error) or error
-    if isinstance(error, KeyboardInterrupt):
-        tell("parity: interrupted")
-        return INTERRUPTED
-    if isinstance(error, Terminated):
-        tell("parity: terminated")
-        return 128 + error.number
+    if (number := signalled(error)) is not None:
+        raise Terminated(number) from error
     if isinstance(error, OSError) and isinstance(error.filename, str):
         # Even to ask whether a path is a folder raises where its name is too long or a folder above it is closed.
         name = error.filename if len(error.filename) <= _LONGEST_NAME else f"{error.filename[:_LONGEST_NAME]}..."

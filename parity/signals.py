@@ -51,13 +51,14 @@ def _as_by_default() -> None:
 os.register_at_fork(after_in_child=_as_by_default)
 
 
-def signalled(error: BaseException) -> KeyboardInterrupt | Terminated | None:
-    """The signal behind an error; None for none. A library that is interrupted while it is imported raises its own."""
+def signalled(error: BaseException) -> int | None:
+    """The number of the signal behind an error; None for none. A library that is interrupted while it is imported
+    raises its own."""
     seen: set[int] = set()
     found: BaseException | None = error
     while found is not None and id(found) not in seen:
         if isinstance(found, (KeyboardInterrupt, Terminated)):
-            return found
+            return found.number if isinstance(found, Terminated) else signal.SIGINT
         seen.add(id(found))
         found = found.__cause__ or found.__context__
     return None

@@ -39,7 +39,7 @@ COMMANDS = [
 ]
 PROGRAM = """
 import contextlib, importlib.util, io, json, sys
-from parity.cli import main
+from parity.__main__ import main
 
 found, (commands, heavy) = [], map(json.loads, sys.argv[1:])
 for command in commands:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from parity.cli import main
+from parity.__main__ import main
 
 
 @dataclass(frozen=True)
