@@ -106,29 +106,11 @@ class Callee:
     def holds_16_bits(self) -> bool:
         """Whether most of what a function of JAX's closes over is of 16 bits, or most modules of Flax NNX compute in
         them: nobody casts that."""
-        if self.runs != "jax" or self.invoke is None:
-            return False
-        import jax
-
-        from parity.paths.jax.tracing import to_jax  # jax, for a function that has it
-
-        if self.port.module is not None:
+        closes_over = self.runs == "jax" and self.port.module is None and self.port.weights is None
+        if not closes_over or self.invoke is None:
             return self._narrow != ""
-        if self.port.weights is not None:
-            return False
-
-        invoke = self.invoke
-        given = {name: to_jax(x) for name, x in self.tensors.items()}
-
-        def traced(given: Mapping[str, Any]) -> list[Any]:
-            args, kwargs = self.nest.fill(given)
-            return [x for _, x in leaves(invoke(None, args, kwargs))]
-
-        try:
-            closed = jax.make_jaxpr(traced)(given)
-        except Exception:  # the comparison says what is wrong with it
-            return False
-        held = [x for x in _constants(closed) if str(x.dtype) in BITS]
+        closed = _traced(self.invoke, self.port, self.nest, self.tensors)
+        held = [x for x in _constants(closed) if str(x.dtype) in BITS] if closed is not None else []
         return 2 * sum(x.size for x in held if is_16_bits(x)) > sum(x.size for x in held)
 
     @functools.cached_property
@@ -267,7 +249,7 @@ def callee(
     own = given.call or given.module if isinstance(given, Port) else given
     while isinstance(own, functools.partial):
         own = own.func
-    kind = runs or port.runs or _runs(port, nest, tensors, library)
+    kind = runs or port.runs or _runs(port, invoke, nest, tensors, library)
     if kind != "jax" and port.module is not None and not isinstance(port.module, torch.nn.Module):
         raise UsageError(f"the {role} runs in {kind} and its module is of type {type(port.module).__name__}")
     if kind == "torch" and isinstance(port.module, torch.nn.Module) and runs_of(port.module) == "torchax":
@@ -278,6 +260,23 @@ def callee(
 def is_16_bits(x: Any) -> bool:
     """Whether it is an array of 16-bit floats."""
     return BITS.get(str(getattr(x, "dtype", "")), 24) < BITS["float32"]
+
+
+def _traced(invoke: Invoke, port: Port, nest: Nest, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """What JAX traces of a function on these arguments, in its layout; None where it cannot. Nothing is computed."""
+    import jax
+
+    from parity.paths.jax.tracing import to_jax  # jax, for a function that has it
+
+    def called(given: Mapping[str, Any]) -> list[Any]:
+        args, kwargs = nest.fill(given)
+        return [x for _, x in leaves(invoke(None, args, kwargs))]
+
+    rank = max(x.ndim for x in tensors.values())
+    try:
+        return jax.make_jaxpr(called)({name: to_jax(moved(x, port, rank, 1, -1)) for name, x in tensors.items()})
+    except Exception:  # the comparison says what is wrong with it
+        return None
 
 
 def _constants(closed: Any) -> Iterator[Any]:
@@ -393,7 +392,7 @@ def _reached(function: Any) -> Iterator[tuple[str, Any]]:
         yield from vars(function).items()
 
 
-def _runs(port: Port, nest: Nest, tensors: Mapping[str, torch.Tensor], library: Runs) -> Runs:
+def _runs(port: Port, invoke: Invoke | None, nest: Nest, tensors: Mapping[str, torch.Tensor], library: Runs) -> Runs:
     """The library whose arrays it takes: of a function the one that its code names, or else that of the caller's."""
     if isinstance(port.module, torch.nn.Module):
         return runs_of(port.module)
@@ -407,7 +406,7 @@ def _runs(port: Port, nest: Nest, tensors: Mapping[str, torch.Tensor], library: 
         return "torchax" if any(map(on_jax, held.values())) else "torch"
     named = _libraries(function, DEPTH)
     if named & _JAX and named & _TORCH:
-        return "jax" if _traces(port, nest, tensors) else "torch"
+        return "torch" if invoke is None or _traced(invoke, port, nest, tensors) is None else "jax"
     return "jax" if named & _JAX else "torch" if named & _TORCH else library
 
 
@@ -421,29 +420,6 @@ def _libraries(function: Any, depth: int) -> set[str]:
     inner = [x for x in reached if callable(x) and not isinstance(x, type) and _library(x) not in _JAX | _TORCH]
     further = (_libraries(x, depth - 1) for x in inner) if depth else ()
     return {_library(item) for x in reached for item in (x, *(y for _, y in leaves(x)))}.union(*further)
-
-
-def _traces(port: Port, nest: Nest, tensors: Mapping[str, torch.Tensor]) -> bool:
-    """Whether JAX can trace it on these arguments, in its layout; nothing is computed."""
-    if "jax" not in sys.modules:
-        return False
-    import jax
-
-    assert port.call is not None
-    function: Callable[..., Any] = port.call
-    rank = max(x.ndim for x in tensors.values())
-    laid = {name: moved(x, port, rank, 1, -1) for name, x in tensors.items()}
-    arrays = {name: jax.ShapeDtypeStruct(x.shape, np.float32) for name, x in laid.items()}
-
-    def traced(given: Any) -> Any:
-        args, kwargs = nest.fill(given)
-        return [x for _, x in leaves(function(*args, **kwargs))]
-
-    try:
-        jax.eval_shape(traced, arrays)
-    except Exception:
-        return False
-    return True
 
 
 def library_of(inputs: object) -> Runs:
