@@ -24,7 +24,7 @@ from parity.hooks.attach import attached
 from parity.hooks.methods import replaced
 from parity.hooks.reduce.on_jax import BatchingReducer, array_of, jax_records, on_host, split, whole
 from parity.hooks.tap import Entry, Reducer, Tap
-from parity.hooks.torchtools import named_arguments, on_jax, prediction_of, uncached
+from parity.hooks.torchtools import on_jax, uncached
 from parity.recorder.steps import names_of
 from parity.recorder.torch_calls import Calls, Kind
 from parity.records import LOOP_STAGE, Record
@@ -99,14 +99,8 @@ class CompiledCalls(Calls):
             def run(params: Any, buffers: Any, *given: Any, **named: Any) -> Any:
                 tap = self.tap(several)
                 with uncached(self.model), attached(self.model, tap):
-                    # The top module's own hook does not fire where its forward is called by name.
-                    tap.begin("")
-                    top = self.plan.wants_module("")
-                    for name, value in named_arguments(self.model, given, named).items() if top else ():
-                        tap.see("", 0, f"in.{name}", value)
-                    out = self.compiled.functional_call("forward", params, buffers, *given, **named)
-                    if top:
-                        tap.see("", 0, "out", prediction_of(out))
+                    # A call, and not of `forward` by its name, where the top module's own hooks would not fire.
+                    out = self.compiled.functional_call(torch.nn.Module.__call__, params, buffers, *given, **named)
                     static, reduced = split(tap)
                 traced[:] = [static]
                 return out, interop.torch_view(reduced)
