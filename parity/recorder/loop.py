@@ -22,6 +22,7 @@ from parity.errors import UsageError, summary
 from parity.hooks.methods import all_of, replaced, watched
 from parity.hooks.reduce.on_torch import widen16
 from parity.hooks.sites import matches
+from parity.hooks.torchtools import mapped
 from parity.port import listening
 from parity.recorder.rerun import Again
 from parity.records import FRAMES, LOOP, LOOP_STAGE, SCHEDULE, Key, Record
@@ -60,42 +61,39 @@ class Loop:
         """Within it, the scheduler's steps are recorded, and end the recording's."""
         names = _step_arguments(scheduler)
 
+        @self.recording.seeing
         def before(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-            if not self.recording.wanted():
-                return None
-            with self.recording.guard():
-                given = {**dict(zip(names, args, strict=False)), **kwargs}
-                if lacks := [name for name in _STEP if name not in given]:
-                    raise UsageError(
-                        f"the scheduler's step was not given {', '.join(lacks)}, by these names or in order"
-                    )
-                kept = {n: given.get(n) for n in (*_STEP, OLD, BACK) if n in names}
-                for name in ("model_output", "sample", OLD):  # some schedulers write there
-                    if (x := kept.get(name)) is not None:
-                        kept[name] = x.detach().clone()
-                return kept, _remembered(scheduler)
-            return None
+            given = {**dict(zip(names, args, strict=False)), **kwargs}
+            if lacks := [name for name in _STEP if name not in given]:
+                raise UsageError(f"the scheduler's step was not given {', '.join(lacks)}, by these names or in order")
+            kept = {n: given.get(n) for n in (*_STEP, OLD, BACK) if n in names}
+            for name in ("model_output", "sample", OLD):  # some schedulers write there
+                if (x := kept.get(name)) is not None:
+                    kept[name] = x.detach().clone()
+            return kept, _remembered(scheduler)
+
+        @self.recording.seeing
+        def stepped(held: tuple[Mapping[str, Any], int | None], result: Any) -> None:
+            given, remembered = held
+            models = self.recording.asked.parts.models
+            if models and not (self.steps.calls or self.steps.traced) and self.steps.number == 0:
+                if not hasattr(given["model_output"], "jax"):
+                    raise UsageError(NOT_CALLED)
+                self.steps.inside_jit(self.recording.tell)  # compiled before the block, by torchax
+            seen = self.steps.part
+            seen += [] if remembered is None else [self._number("history", remembered)]
+            place = self._place(scheduler, given["timestep"])
+            seen += self._schedule(scheduler) if self._begins(scheduler, place) else []
+            seen += place
+            seen += self._values({**given, "after": _first(result)})
+            seen += [self._number("timestep_back", float(given[BACK]))] if given.get(BACK) is not None else []
+            self.steps.stepped = True
+            self.steps.end_step(given["sample"], len(given["sample"]))
 
         def after(held: Any, args: Any, kwargs: Any, result: Any) -> None:
-            if held is None or not self.recording.wanted():
-                return
-            given, remembered = held
-            with self.recording.guard():
-                models = self.recording.asked.parts.models
-                if models and not (self.steps.calls or self.steps.traced) and self.steps.number == 0:
-                    if not hasattr(given["model_output"], "jax"):
-                        raise UsageError(NOT_CALLED)
-                    self.steps.inside_jit(self.recording.tell)  # compiled before the block, by torchax
-                seen = self.steps.part
-                seen += [] if remembered is None else [self._number("history", remembered)]
-                place = self._place(scheduler, given["timestep"])
-                seen += self._schedule(scheduler) if self._begins(scheduler, place) else []
-                seen += place
-                seen += self._values({**given, "after": _first(result)})
-                seen += [self._number("timestep_back", float(given[BACK]))] if given.get(BACK) is not None else []
-                self.steps.stepped = True
-                self.steps.end_step(given["sample"], len(given["sample"]))
-            self.recording.ended()
+            if held is not None:
+                stepped(held, result)
+                self.recording.ended()
 
         with watched(scheduler, "step", before, after):
             yield
@@ -181,13 +179,11 @@ class Loop:
     def decoding(self, vae: Any) -> Iterator[None]:
         """Within it, calls of the VAE's `decode` are recorded, each with its number: by video, by frame or by tile."""
 
+        @self.recording.seeing
         def after(held: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
-            if not self.recording.wanted():
-                return
-            with self.recording.guard():
-                records = self._decoded_records(_latents_of(args, kwargs), _first(result))
-                self.steps.outside += records
-                self._decoded["decode"] += sum(r.key.is_input for r in records)
+            records = self._decoded_records(_latents_of(args, kwargs), _first(result))
+            self.steps.outside += records
+            self._decoded["decode"] += sum(r.key.is_input for r in records)
 
         with watched(vae, "decode", lambda args, kwargs: None, after):
             yield
@@ -219,16 +215,26 @@ class Loop:
         def before(args: Any, kwargs: Any) -> tuple[int, int]:
             return len(self.steps.outside), self._decoded["frames"]
 
+        @self.recording.seeing
         def after(begin: tuple[int, int], args: Any, kwargs: Any, result: Any) -> None:
-            if not self.recording.wanted():
-                return
-            with self.recording.guard():
-                if (frames := _array(result)) is not None:
-                    start, self._decoded["frames"] = begin
-                    self.steps.outside[start:] = [r for r in self.steps.outside[start:] if r.key.site != FRAMES]
-                    self._frames(frames)
+            if (frames := self._array(result)) is not None:
+                start, self._decoded["frames"] = begin
+                self.steps.outside[start:] = [r for r in self.steps.outside[start:] if r.key.site != FRAMES]
+                self._frames(frames)
 
         return all_of(watched(processor, name, before, after) for name in ("postprocess_video", "postprocess"))
+
+    def _array(self, frames: Any) -> np.ndarray | None:
+        """Frames as numbers, channels last: an array, a tensor, or lists of these or of pictures; None for others."""
+        if isinstance(frames, torch.Tensor):
+            array = self._values_of(frames)
+            first = array.ndim >= 4 and array.shape[-3] in CHANNELS and array.shape[-1] not in CHANNELS
+            return np.moveaxis(array, -3, -1) if first else array  # output_type="pt" has the channels first
+        try:
+            array = np.asarray(mapped(self._array, frames))
+        except ValueError:  # of several shapes
+            return None
+        return array if array.dtype != object and array.ndim and array.size else None
 
     def _frames(self, frames: np.ndarray) -> None:
         for video in frames if frames.ndim == VIDEO else (frames,):
@@ -242,27 +248,25 @@ class Loop:
     def naming(self) -> Iterator[None]:
         """Within it, `parity.tap` records what it is given."""
 
+        @self.recording.seeing
         def named(name: str, x: Any) -> None:
-            if not self.recording.wanted():
+            module, _, port = name.partition(":")
+            try:
+                value = self._named_value(name, x)
+            except Exception as error:  # of an object that only looks like an array
+                why = error if isinstance(error, UsageError) else f"x is not recorded: {summary(error)}"
+                self.recording.tell(f"parity.tap('{name[:MOST_NAMED]}', x): {why}")
                 return
-            with self.recording.guard():
-                module, _, port = name.partition(":")
-                try:
-                    value = self._named_value(name, x)
-                except Exception as error:  # of an object that only looks like an array
-                    why = error if isinstance(error, UsageError) else f"x is not recorded: {summary(error)}"
-                    self.recording.tell(f"parity.tap('{name[:MOST_NAMED]}', x): {why}")
-                    return
-                cut = self.steps.calling or (lambda module, value: [("", value)])
-                for branch, piece in cut(module, value):
-                    counted = f"{self.steps.number} {branch} {name}"
-                    call = self._named[counted]
-                    self._named[counted] += 1
-                    key = Key(LOOP_STAGE, self.steps.number, branch, f"{module}:{port or 'out'}", call)
-                    record = value_record(key, piece, _dtype(x))
-                    held = [glob for glob in self.recording.asked.values if matches(glob, key.module, key.port)]
-                    self.recording.met.update(held)
-                    self.steps.part.append(record if held else replace(record, value=None))
+            cut = self.steps.calling or (lambda module, value: [("", value)])
+            for branch, piece in cut(module, value):
+                counted = f"{self.steps.number} {branch} {name}"
+                call = self._named[counted]
+                self._named[counted] += 1
+                key = Key(LOOP_STAGE, self.steps.number, branch, f"{module}:{port or 'out'}", call)
+                record = value_record(key, piece, _dtype(x))
+                held = [glob for glob in self.recording.asked.values if matches(glob, key.module, key.port)]
+                self.recording.met.update(held)
+                self.steps.part.append(record if held else replace(record, value=None))
 
         with listening(named):
             yield
@@ -358,23 +362,5 @@ def _remembered(scheduler: Any) -> int | None:
     return len(kept) if isinstance(kept, list) else None
 
 
-_CHANNELS = (1, 3, 4)
+CHANNELS = (1, 3, 4)
 """Of pictures."""
-
-
-def _array(frames: Any) -> np.ndarray | None:
-    """Frames as numbers: an array, a tensor, or lists of pictures."""
-    if isinstance(frames, torch.Tensor):
-        array = np.asarray(frames.detach().float().cpu().numpy())
-        first = array.ndim >= 4 and array.shape[-3] in _CHANNELS and array.shape[-1] not in _CHANNELS
-        return np.moveaxis(array, -3, -1) if first else array  # output_type="pt" has the channels first
-    if isinstance(frames, np.ndarray):
-        return frames
-    if isinstance(frames, (list, tuple)) and frames:
-        nested = [
-            _array(item) if isinstance(item, (list, tuple, torch.Tensor)) else np.asarray(item) for item in frames
-        ]
-        inside = [x for x in nested if x is not None and x.dtype != object]
-        if len(inside) == len(nested) and len({x.shape for x in inside}) == 1:
-            return np.stack(inside)
-    return None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, get_args
+from typing import Any, ParamSpec, TypeVar, get_args
 
 import torch
 
@@ -21,15 +23,29 @@ from parity.hooks.torchtools import is_compiled as is_torch_compiled
 from parity.port import Layout
 from parity.recorder.loop import NOT_CALLED, Loop
 from parity.recorder.parts import Parts, Process, one_of, provenance_of
-from parity.recorder.rerun import RUNS, Again, Memory, measured, modules_of, write_floors
+from parity.recorder.rerun import RUNS, Again, Memory, modules_of, rounding, write_floors
 from parity.recorder.steps import Steps
 from parity.recorder.torch_calls import Calls, Kind, TorchCompiledCalls
 from parity.redact import typed_command
 from parity.settings.chips import CHIPS, NO_CHIP
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 
 class _StoppedError(BaseException):
     """Leaves the script's loop once `stop_after` steps are recorded; not an Exception, so that nothing takes it."""
+
+
+@contextlib.contextmanager
+def unharmed(told: Callable[[str], None]) -> Iterator[None]:
+    """Within it parity works inside somebody's script: what it raises is told in a sentence, and ends nothing."""
+    try:
+        yield
+    except Exception as error:
+        told(str(error) if isinstance(error, ParityError) else summary(error))
+        if os.environ.get("PARITY_DEBUG") == "1":
+            raise
 
 
 @dataclass
@@ -90,17 +106,27 @@ class Recording:
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
         """Parity's own work: what it raises ends the recording, never the script."""
-        try:
-            with self._one_at_a_time, torch.no_grad(), self.kind.scope():
-                yield
-        except Exception as error:
-            if not self.failed:
-                self.failed = _said(error)
-                say(f"recording to {self.where} ended in step {self.steps.number}: {self.failed}; the script goes on")
-            if self.process.together:
-                self.steps.writes = False
-            if os.environ.get("PARITY_DEBUG") == "1":
-                raise
+        with unharmed(self._end), self._one_at_a_time, torch.no_grad(), self.kind.scope():
+            yield
+
+    def _end(self, why: str) -> None:
+        if not self.failed:
+            self.failed = why
+            say(f"recording to {self.where} ended in step {self.steps.number}: {why}; the script goes on")
+        if self.process.together:
+            self.steps.writes = False
+
+    def seeing(self, work: Callable[P, T]) -> Callable[P, T | None]:
+        """What is to be done where the script does something: in a `guard`, while anything is still recorded."""
+
+        @functools.wraps(work)
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> T | None:
+            if self.wanted():
+                with self.guard():
+                    return work(*args, **kwargs)
+            return None
+
+        return guarded
 
     def ended(self) -> None:
         """A step is written: leave the loop where that was the last that is wanted."""
@@ -217,12 +243,11 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
     """What `parity.record` gives: a `with` block records once, a `for` loop runs its body again for the floors.
 
     Args:
-        where: of the golden. made: of perturbed runs that were made elsewhere. quiet: see `Recording`.
+        where: of the golden.
     """
 
-    def __init__(self, where: str, asked: Asked, made: Sequence[str] = (), *, quiet: bool = False) -> None:
-        self._where, self._asked, self._made, self._quiet = where, asked, made, quiet
-        self._place = absolute(where)
+    def __init__(self, where: str, asked: Asked) -> None:
+        self._where, self._asked, self._place = where, asked, absolute(where)
 
     def __enter__(self) -> Recording:
         self._block = self._once()
@@ -237,17 +262,15 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
         asked, parts = self._asked, self._asked.parts
         pipe = parts.pipe if self._runs_again() else None
         begin = Memory.of(() if pipe is None else modules_of(parts))
-        with _recording(self._where, asked, quiet=self._quiet) as recording:
+        with recorded(self._where, asked) as recording:
             recording.calls = None if pipe is None else []
             yield recording
         if recording.whole and recording.calls:
-            try:
+            with unharmed(self._no_floors):  # the script has its result, and the golden is written
                 for _ in self._runs(begin.put):
                     for call in recording.calls:
                         with contextlib.suppress(_StoppedError):
                             call()
-            except Exception as failed:  # the script has its result, and the golden is written
-                self._failed(failed)
         elif recording.whole and asked.runs and asked.like is None:
             say(BARE)
 
@@ -257,7 +280,7 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
             raise UsageError("parity.record: stop_after leaves a block early, which a `for` cannot; use `with`")
         again = self._runs_again()
         begin = Memory.of(modules_of(asked.parts) if again else ())
-        with _recording(self._where, asked) as recording:
+        with recorded(self._where, asked) as recording:
             yield recording
         if recording.whole and not again and asked.like is None and asked.runs:
             say("without floors: they are measured where torch computes, in one process")
@@ -269,17 +292,15 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
     def _runs_again(self) -> bool:
         """Whether this is a reference that is run again: it is asked for, in torch, and in one process alone."""
         asked, parts = self._asked, self._asked.parts
-        if asked.like is not None or not (self._made or asked.runs):
+        if asked.like is not None or not asked.runs:
             return False
         return in_torch(parts) and one_of(parts.models, asked.stop_after).count == 1
 
-    def _failed(self, error: Exception) -> None:
-        say(f"no floors: the run could not be made again: {_said(error)}; {self._where} keeps the first")
-        if os.environ.get("PARITY_DEBUG") == "1":
-            raise error
+    def _no_floors(self, why: str) -> None:
+        say(f"no floors: the run could not be made again: {why}; {self._where} keeps the first")
 
     def _runs(self, anew: Callable[[], None]) -> Iterator[Recording]:
-        """The runs after the first, one for each sample of rounding.
+        """The runs after the first, one for each sample of rounding, and then the floors.
 
         What they draw and what models remember of them is taken back at the end. What parity itself raises in between
         ends them, and not the script.
@@ -287,29 +308,28 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
         Args:
             anew: called before each.
         """
-        asked = replace(self._asked, like=None, overwrite=False)
-
-        def again(folder: str) -> contextlib.AbstractContextManager[Recording]:
-            anew()
-            return _recording(folder, asked, quiet=True)
-
-        end = Memory.of(modules_of(asked.parts))
+        asked, modules = replace(self._asked, like=None, overwrite=False), modules_of(self._asked.parts)
+        end = Memory.of(modules)
         _REPEATED.append(self._where)
         try:
-            if self._made:
-                write_floors(self._place, self._made, asked.chip, say)
-            yield from measured(self._place, again, modules_of(asked.parts), asked.runs, asked.chip, say)
+            with unharmed(self._no_floors), tempfile.TemporaryDirectory(prefix="parity-") as scratch:
+                folders = [os.path.join(scratch, str(run)) for run in range(asked.runs)]
+                for run, folder in enumerate(folders):
+                    say(f"run {run + 1} of {asked.runs} with perturbed rounding, for the floors")
+                    anew()
+                    with recorded(folder, asked, quiet=True) as recording, rounding(modules, run, asked.chip):
+                        yield recording
+                    if not recording.whole:
+                        say("no floors: the perturbed run was not recorded whole; the golden is of the first")
+                        return
+                write_floors(self._place, folders, asked.chip, say)
         except GeneratorExit:
             say(f"no floors: the script left the loop before its last run; {self._where} keeps the first")
             raise
-        except Exception as error:
-            self._failed(error)
         finally:
             _REPEATED.pop()
-            try:
+            with unharmed(lambda why: say(f"what the models remembered could not be put back: {why}")):
                 end.put()
-            except Exception as error:
-                say(f"what the models remembered could not be put back: {_said(error)}")
 
 
 _REPEATED: list[str] = []
@@ -333,7 +353,7 @@ def refuse_taken(where: str, overwrite: bool, replace_it: str = "give overwrite=
 
 
 @contextlib.contextmanager
-def _recording(where: str, asked: Asked, *, quiet: bool = False) -> Iterator[Recording]:
+def recorded(where: str, asked: Asked, *, quiet: bool = False) -> Iterator[Recording]:
     """Record a block; see `record`, and `Recording` for the others."""
     process = one_of(asked.parts.models, asked.stop_after)
     wanted = Recording(process.folder(where), asked, process, quiet)
@@ -389,14 +409,12 @@ def _finish(recording: Recording, complete: bool) -> None:
     if not recording.is_here:
         return
     like, called = recording.asked.like, bool(recording.asked.parts.models)
-    try:
+    unfinished: list[str] = []
+    with unharmed(unfinished.append):
         recording.steps.finish(complete and not recording.failed)
-    except Exception as error:
-        what = _said(error)
-        recording.failed = recording.failed or what
-        say(f"recording to {recording.where} could not be finished: {what}")
-        if os.environ.get("PARITY_DEBUG") == "1":
-            raise
+    if unfinished:
+        recording.failed = recording.failed or unfinished[0]
+        say(f"recording to {recording.where} could not be finished: {unfinished[0]}")
         return
     recording.whole = complete and not recording.failed and not recording.steps.empty
     if recording.quiet:
@@ -431,10 +449,6 @@ def _finish(recording: Recording, complete: bool) -> None:
     if recording.steps.unlike:
         say("left out: a call whose rows are videos of one noise, and were taken for branches: seed them apart")
     say(f"{what} recorded to {recording.where}{state}; compare: {typed_command('parity', 'diff', *both)}")
-
-
-def _said(error: Exception) -> str:
-    return str(error) if isinstance(error, ParityError) else summary(error)
 
 
 def say(text: str) -> None:

@@ -12,10 +12,8 @@ import contextlib
 import copy
 import math
 import random
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,11 +26,10 @@ from parity.hooks.methods import all_of
 from parity.hooks.perturb import perturbed
 from parity.hooks.torchtools import mapped, plain
 from parity.records import LOOP, OUTSIDE, READ, Floor, Key, Record, StepRecords
-from parity.sketch import Geometry, norm
+from parity.sketch import Geometry, distance
 
 if TYPE_CHECKING:
     from parity.recorder.parts import Parts
-    from parity.recorder.record import Recording
 
 
 @dataclass(frozen=True)
@@ -187,16 +184,8 @@ class Again:
 
 
 def _copied(x: Any) -> Any:
-    return mapped(torch.clone, x, _same_draws)
-
-
-def _same_draws(x: Any) -> Any:
-    """A generator that draws what this one will; anything else as it is."""
-    if not isinstance(x, torch.Generator):
-        return x
-    again = torch.Generator(x.device)
-    again.set_state(x.get_state())
-    return again
+    """Tensors are copied, and generators, which then draw what these will."""
+    return mapped(torch.clone, x, lambda x: x.clone_state() if isinstance(x, torch.Generator) else x)
 
 
 RUNS = 3
@@ -206,9 +195,6 @@ DIFFERENT, DIFFERENT_IN_16_BITS = 1e-3, 0.25
 """Relative distance of a script's inputs or latents in two runs that no rounding explains: no floor is so wide."""
 
 _HANDED_ON = (f"{LOOP}:latents.before", f"{LOOP}:latents.after", "decode:in.z")
-
-Into = Callable[[str], contextlib.AbstractContextManager["Recording"]]
-"""Records a run into a folder."""
 
 
 def modules_of(parts: Parts) -> list[torch.nn.Module]:
@@ -237,28 +223,6 @@ def rounding(modules: Iterable[torch.nn.Module], run: int, chip: str) -> context
     least; nothing runs as torch.compile made it."""
     draws = (perturbed(module, 1_000_003 * (run + 1) + i, chip, wide=True) for i, module in enumerate(modules))
     return all_of((torch.compiler.set_stance("force_eager"), all_of(draws)))
-
-
-def measured(
-    where: str, again: Into, modules: Sequence[torch.nn.Module], runs: int, chip: str, say: Callable[[str], None]
-) -> Iterator[Recording]:
-    """Have a script that was recorded run again with perturbed rounding, once for each that is yielded; write floors.
-
-    Args:
-        where: of the golden, which is there. again: records a run. chip: see `write_floors`. say: tells the user
-            a line.
-    """
-    with tempfile.TemporaryDirectory(prefix="parity-") as scratch:
-        folders = [str(Path(scratch) / str(run)) for run in range(runs)]
-        for run, folder in enumerate(folders):
-            say(f"run {run + 1} of {runs} with perturbed rounding, for the floors")
-            with again(folder) as recording, rounding(modules, run, chip):
-                yield recording
-            if not recording.whole:
-                say("no floors: the perturbed run was not recorded whole; the golden is of the first")
-                return
-        if folders:
-            write_floors(where, folders, chip, say)
 
 
 def write_floors(where: str, runs: Sequence[str], chip: str, say: Callable[[str], None]) -> None:
@@ -349,5 +313,4 @@ def _distance(a: Record, b: Record) -> float:
     if a.sketch is None or b.sketch is None or a.moments is None or a.frame != b.frame:
         return 0.0
     with np.errstate(invalid="ignore"):  # of an added mask both hold -inf
-        apart = norm(b.sketch.astype(np.float64) - a.sketch.astype(np.float64), Geometry(*a.frame))
-    return apart / max(a.moments.l2, 1e-30)
+        return distance(a.sketch, b.sketch, Geometry(*a.frame)) / max(a.moments.l2, 1e-30)

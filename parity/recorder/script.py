@@ -20,7 +20,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,8 +29,8 @@ from parity.golden.disk.read import Golden, read_manifest
 from parity.golden.disk.store import open_store
 from parity.hooks.methods import all_of, replaced
 from parity.recorder.parts import Parts, place
-from parity.recorder.record import Asked, Recorder, Recording, absolute, in_torch, refuse_taken, say
-from parity.recorder.rerun import components_of, modules_in, modules_of, rounding
+from parity.recorder.record import Asked, Recording, absolute, in_torch, recorded, refuse_taken, say, unharmed
+from parity.recorder.rerun import components_of, modules_in, modules_of, rounding, write_floors
 from parity.settings.chips import NO_CHIP
 
 KEPT = "what was recorded until then is kept"
@@ -108,14 +108,19 @@ def _watched(where: str, script: Script, run: int | None, *, overwrite: bool, ma
 
     begun, place = os.stat("."), absolute(where)
 
-    def recorder(parts: Parts, again: bool) -> Recorder:
-        asked = Asked(parts, script.like, script.sites, tuple(script.values), runs=0, chip=script.chip)
+    @contextlib.contextmanager
+    def recording(parts: Parts, again: bool) -> Iterator[Recording]:
+        values, replaces = tuple(script.values), overwrite or again
+        asked = Asked(parts, script.like, script.sites, values, runs=0, chip=script.chip, overwrite=replaces)
         here = where if os.path.samestat(os.stat("."), begun) else place  # the script may have gone elsewhere
-        return Recorder(here, replace(asked, overwrite=overwrite or again), made, quiet=run is not None)
+        with recorded(here, asked, quiet=run is not None) as found:
+            yield found
+        if made and found.whole:
+            with unharmed(lambda why: say(f"no floors: {why}; {where} keeps the recording")):
+                write_floors(place, made, script.chip, say)
 
-    watch = _Watch(
-        recorder, run, script.chip, 0 if script.like is None else next(iter(Golden.open(script.like).generations), 0)
-    )
+    wanted = 0 if script.like is None else next(iter(Golden.open(script.like).generations), 0)
+    watch = _Watch(recording, run, script.chip, wanted)
 
     def seen(own: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(own)
@@ -203,19 +208,20 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
+Recorded = Callable[[Parts, bool], contextlib.AbstractContextManager[Recording]]
+
+
 class _Watch:
     """Watches the classes of the pipelines that a script makes.
 
     Attributes:
-        recorder: of the golden; whether another call's is replaced. run: which perturbed one; None for the script as it
-            is. chip: see `Script`. wanted: steps of the golden that it is compared with; 0 for none.
+        recorded: records a call of these parts; whether another call's is replaced. run: which perturbed one; None for
+            the script as it is. chip: see `Script`. wanted: steps of the golden that it is compared with; 0 for none.
         called: whether a pipeline was called. recording: of that call. more: calls that came after it.
     """
 
-    def __init__(
-        self, recorder: Callable[[Parts, bool], Recorder], run: int | None, chip: str, wanted: int = 0
-    ) -> None:
-        self.recorder, self.run, self.chip, self.wanted = recorder, run, chip, wanted
+    def __init__(self, recorded: Recorded, run: int | None, chip: str, wanted: int) -> None:
+        self.recorded, self.run, self.chip, self.wanted = recorded, run, chip, wanted
         self.called, self.more = False, 0
         self.recording: Recording | None = None
         self._inside, self._done, self._process = False, False, os.getpid()
@@ -254,13 +260,13 @@ class _Watch:
     def _recorded(self, pipe: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         parts = Parts.found(pipe)
         if self.run is None:
-            with self.recorder(parts, self.recording is not None) as self.recording:
+            with self.recorded(parts, self.recording is not None) as self.recording:
                 return pipe(*args, **kwargs)
         if not in_torch(parts):
             say("floors are measured where torch computes: this pipeline's transformer is in JAX")
             _leave(2)
         try:
-            with self.recorder(parts, False), rounding(modules_of(parts), self.run, self.chip):
+            with self.recorded(parts, False), rounding(modules_of(parts), self.run, self.chip):
                 pipe(*args, **kwargs)
         except Exception as error:
             say(f"the pipeline's call raised {summary(error)}")

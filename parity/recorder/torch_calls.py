@@ -129,7 +129,8 @@ class Calls:
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
         """Within it, its calls are recorded."""
-        with self.branches.listening(self.model), watching(self.model, self._begin, self._end, self._overlapped):
+        begin = self.recording.seeing(self._begin)
+        with self.branches.listening(self.model), watching(self.model, begin, self._end, self._overlapped):
             yield
 
     def _overlapped(self) -> None:
@@ -153,14 +154,11 @@ class Calls:
         return tap
 
     def _begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tap | None:
-        if self.busy or not self.recording.wanted() or self.traced((args, kwargs)):
+        if self.busy or self.traced((args, kwargs)):
             return None
-        with self.recording.guard():
-            rows = self.branches.of(args, kwargs)
-            self._call = rows
-            self.steps.calling = functools.partial(self._named, rows)
-            return self.tap(rows)
-        return None
+        self._call = rows = self.branches.of(args, kwargs)
+        self.steps.calling = functools.partial(self._named, rows)
+        return self.tap(rows)
 
     def _named(self, rows: tuple[str, ...], module: str, value: np.ndarray) -> list[tuple[str, np.ndarray]]:
         """A value that is named within a call, by branch; one that has the name of a module is none of its records."""
