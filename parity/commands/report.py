@@ -21,7 +21,7 @@ from parity.errors import ParityError, UsageError
 from parity.files import read_bytes, read_object
 from parity.golden import Golden
 from parity.records import Provenance
-from parity.report.formats.html import Picture, Shown, build
+from parity.report.formats.html import Picture, Shown, build, number
 from parity.report.output import show, write
 from parity.runs.request import RESULT, no_run
 from parity.versions import installed
@@ -105,20 +105,20 @@ def pictures(run: Path, document: dict[str, Any]) -> tuple[list[Picture], str]:
 
     numbers = {int(frame["frame"]): dict(frame["in_chain"] if chain else frame) for frame in frames}
 
-    def psnr(number: int) -> float:
-        value = float(numbers[number]["psnr"])
+    def psnr(frame: int) -> float:
+        value = number(numbers[frame]["psnr"])
         return -math.inf if math.isnan(value) else value  # a frame that holds NaN is the worst
 
     shown: list[Picture] = []
     size = 0
-    for number in sorted(numbers, key=psnr):
-        ours, theirs = (_picture(run, run / "frames" / name / f"{number:04d}.png") for name in ("reference", side))
+    for frame in sorted(numbers, key=psnr):
+        ours, theirs = (_picture(run, run / "frames" / name / f"{frame:04d}.png") for name in ("reference", side))
         if not (ours and theirs) or ours == theirs:
             continue
         size += len(ours) + len(theirs)
         if len(shown) == PICTURES or (shown and size > MOST_PAGE_BYTES):
             break
-        shown.append(Picture(number, ours, theirs, caption=_caption(numbers[number])))
+        shown.append(Picture(frame, ours, theirs, caption=_caption(numbers[frame])))
     if not shown:
         return [], f"{len(frames)} frames were compared; no pictures that differ are kept beside the run."
     what = (
@@ -129,7 +129,7 @@ def pictures(run: Path, document: dict[str, Any]) -> tuple[list[Picture], str]:
 
 
 def _caption(numbers: dict[str, Any]) -> str:
-    psnr, ssim, ratio = (float(numbers[name]) for name in ("psnr", "ssim", "ratio"))
+    psnr, ssim, ratio = (number(numbers[name]) for name in ("psnr", "ssim", "ratio"))
     texts = [f"PSNR {psnr:.1f} dB" if math.isfinite(psnr) else "", f"SSIM {ssim:.4f}" if math.isfinite(ssim) else ""]
     return ", ".join([text for text in texts if text] + [f"{ratio:.3g}x its floor"] * (not math.isnan(ratio)))
 

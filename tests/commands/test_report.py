@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from parity.report.document import Listing
+from parity.report.document import LARGEST, Listing
 from parity.report.formats import render
 from parity.report.formats.json import to_json
 from tests.support.cli import cli
@@ -68,6 +68,18 @@ def test_a_picture_from_outside_the_run_is_not_shown(kept: Path, tmp_path: Path)
     (kept / "frames" / "reference" / "0001.png").write_bytes(b"no picture")
     cli("report", kept, code=0)
     assert "data:image" not in (kept / "report.html").read_text()
+
+
+def test_numbers_that_are_none_are_not_in_a_caption(kept: Path) -> None:
+    """Of a frame with NaN, and of one that is equal."""
+    document = json.loads((kept / "result.json").read_text())
+    numbers = {"psnr": None, "ssim": None, "ratio": None}, {"psnr": LARGEST, "ssim": 1.0, "ratio": 0.0}
+    frames = [frame | own | {"in_chain": None} for frame, own in zip(document["frames"], numbers, strict=True)]
+    (kept / "result.json").write_text(json.dumps({**document, "frames": frames}))
+    cli("report", kept, code=0)
+    page = (kept / "report.html").read_text()
+    assert "frame 0</figcaption>" in page
+    assert "frame 1: SSIM 1.0000, 0x its floor" in page
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"verdict": 1}', "{" * 100_000, "\x00"])
