@@ -11,7 +11,6 @@ import importlib
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, cast
 
 import typer
@@ -84,30 +83,20 @@ class Panels(TyperCommand):
 
 
 class Grouped(TyperGroup):
-    """The commands of parity, by what they are for."""
+    """The commands of parity, by what they are for; each is imported when it is asked for."""
+
+    def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # type: ignore[override]
+        if cmd_name not in self.commands:
+            return None
+        function = getattr(importlib.import_module(f"parity.commands.{cmd_name}"), cmd_name)
+        app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+        app.command(cmd_name, cls=Panels)(function)
+        return typer.main.get_command(app)
 
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
         for title, group in COMMANDS.items():
             with formatter.section(title):
                 formatter.write_dl(list(group.items()))
-
-
-class Lazy(Mapping[str, Any]):
-    """The commands by name, each imported when it is asked for."""
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in tuple(self):
-            raise KeyError(name)
-        function = getattr(importlib.import_module(f"parity.commands.{name}"), name)
-        app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-        app.command(name, cls=Panels)(function)
-        return typer.main.get_command(app)
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for group in COMMANDS.values() for name in group)
-
-    def __len__(self) -> int:
-        return sum(map(len, COMMANDS.values()))
 
 
 def main() -> int:
@@ -193,4 +182,4 @@ app = typer.Typer(
 )
 
 root = typer.main.get_command(app)
-vars(root)["commands"] = Lazy()
+vars(root)["commands"] = {name: None for group in COMMANDS.values() for name in group}
