@@ -11,7 +11,7 @@ import inspect
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -80,15 +80,14 @@ class Loop:
                 if not hasattr(given["model_output"], "jax"):
                     raise UsageError(NOT_CALLED)
                 self.steps.inside_jit(self.recording.tell)  # compiled before the block, by torchax
-            seen = self.steps.part
-            seen += [] if remembered is None else [self._number("history", remembered)]
-            place = self._place(scheduler, given["timestep"])
-            seen += self._schedule(scheduler) if self._begins(scheduler, place) else []
-            seen += place
-            seen += self._values({**given, "after": _first(result)})
-            seen += [self._number("timestep_back", float(given[BACK]))] if given.get(BACK) is not None else []
+            place, back = self._place(scheduler, given["timestep"]), given.get(BACK)
+            first = self._numbers({} if remembered is None else {"history": remembered})
+            first += self._schedule(scheduler) if self._begins(scheduler, place) else []
+            first += self._numbers(place if back is None else {**place, "timestep_back": float(back)})
+            before, *values = self._values({**given, "after": _first(result)})
+            self.steps.part += values
             self.steps.stepped = True
-            self.steps.end_step(given["sample"], len(given["sample"]))
+            self.steps.end_step(given["sample"], len(given["sample"]), (*first, before))
 
         def after(held: Any, args: Any, kwargs: Any, result: Any) -> None:
             if held is not None:
@@ -107,6 +106,9 @@ class Loop:
             if name in values
         ]
 
+    def _numbers(self, found: Mapping[str, float]) -> list[Record]:
+        return [self.steps.value(port, np.asarray(np.float64(x)), "float64") for port, x in found.items()]
+
     def _schedule(self, scheduler: Any) -> list[Record]:
         """The whole schedule, as it was set."""
         found = []
@@ -117,7 +119,7 @@ class Loop:
                 found.append(value_record(key, values, "float64"))
         return found
 
-    def _place(self, scheduler: Any, timestep: Any) -> list[Record]:
+    def _place(self, scheduler: Any, timestep: Any) -> dict[str, float]:
         """Where in the schedule the step was: its timestep, its index, and sigma where there is one."""
         index, number = getattr(scheduler, "step_index", None), self.kind.numbers(timestep)
         found = {"timestep": float(number[0])} if number.size else {}
@@ -130,20 +132,16 @@ class Loop:
             at = -1  # one's own scheduler, which does not stand where the step does
         if 0 <= at < sigmas.size - 1:
             found |= {"sigma": float(sigmas[at]), "dt": float(sigmas[at + 1] - sigmas[at])}
-        return [self._number(port, x) for port, x in found.items()]
+        return found
 
-    def _begins(self, scheduler: Any, place: Sequence[Record]) -> bool:
+    def _begins(self, scheduler: Any, at: Mapping[str, float]) -> bool:
         """Whether a generation begins: at the first step, in another schedule, and where the scheduler goes back."""
-        at = {r.key.port: float(np.asarray(r.value)) for r in place}
         times, now = self.kind.numbers(getattr(scheduler, "timesteps", None)), at.get("step_index")
         if now is None:
             held = np.isclose(times, at.get("timestep", math.nan))
             now = float(held.argmax()) if held.any() else math.nan
         (before, stood), self._stood = self._stood, (times, now)
         return self.steps.number == 0 or not np.array_equal(before, times) or now <= stood
-
-    def _number(self, port: str, value: float) -> Record:
-        return self.steps.value(port, np.asarray(np.float64(value)), "float64")
 
     @contextlib.contextmanager
     def calling(self, parts: Parts) -> Iterator[None]:
@@ -220,7 +218,11 @@ class Loop:
             if (frames := self._array(result)) is not None:
                 start, self._decoded["frames"] = begin
                 self.steps.outside[start:] = [r for r in self.steps.outside[start:] if r.key.site != FRAMES]
-                self._frames(frames)
+                for video in frames if frames.ndim == VIDEO else (frames,):
+                    call = self._decoded["frames"]
+                    self._decoded["frames"] += 1
+                    record = self.steps.after_loop("frames", video, video.dtype.name, call, held=False)
+                    self.steps.outside.append(record)
 
         return all_of(watched(processor, name, before, after) for name in ("postprocess_video", "postprocess"))
 
@@ -235,12 +237,6 @@ class Loop:
         except ValueError:  # of several shapes
             return None
         return array if array.dtype != object and array.ndim and array.size else None
-
-    def _frames(self, frames: np.ndarray) -> None:
-        for video in frames if frames.ndim == VIDEO else (frames,):
-            call = self._decoded["frames"]
-            self._decoded["frames"] += 1
-            self.steps.outside.append(self.steps.after_loop("frames", video, video.dtype.name, call, held=False))
 
     # --- what the script names itself
 

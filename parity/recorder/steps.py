@@ -29,21 +29,6 @@ from parity.hooks.reduce.on_torch import is_split
 from parity.records import AFTER, LOOP, LOOP_STAGE, OUTSIDE, Key, Provenance, Record, StepRecords
 from parity.sketch import value_record
 
-_FIRST = ("schedule:", f"{LOOP}:timestep", f"{LOOP}:sigma", f"{LOOP}:dt", f"{LOOP}:step_index", f"{LOOP}:history")
-
-
-def _step(number: int, records: Iterable[Record]) -> StepRecords:
-    """A step in execution order, without floors: other runs of the script measure them."""
-    return StepRecords(number, tuple(sorted(records, key=_order)), {})
-
-
-def _order(record: Record) -> int:
-    """The schedule and the latents before a step come first; everything else stays where it was seen."""
-    site = record.key.site
-    if site.startswith(_FIRST):
-        return 0
-    return 1 if site == f"{LOOP}:latents.before" else 2
-
 
 @dataclass(frozen=True, slots=True)
 class Called:
@@ -202,13 +187,15 @@ class Steps:
                 part += [r if r.key == key else replace(r, key=key)] if kept or not mine else []
         self.part, self.before = part, self.before + first
 
-    def end_step(self, sample: torch.Tensor | None = None, videos: int = 0) -> None:
+    def end_step(self, sample: torch.Tensor | None = None, videos: int = 0, before: Sequence[Record] = ()) -> None:
         """Write the step; when this returns, it survives a kill.
 
         Args:
             sample: its latents, where they are known. videos: of how many these are; 0 where nobody knows.
+            before: what comes before all else that was seen in it: the schedule, the latents.
         """
         self._settle(sample, videos)
+        self.part[:0] = before
         self.calls = []
         if not self.part:
             return
@@ -220,7 +207,7 @@ class Steps:
             if len(last) < len(self.part):
                 self.repeated.append(self.number)
                 self.part = list(last.values())
-            self._writer.write_step(_step(self.number, self.part))
+            self._writer.write_step(StepRecords(self.number, tuple(self.part)))
         self.number, self.part = self.number + 1, []
 
     def finish(self, complete: bool) -> None:
@@ -240,7 +227,7 @@ class Steps:
         if self._writer is None:
             return
         if self.outside:
-            self._writer.write_step(_step(OUTSIDE, self.outside))
+            self._writer.write_step(StepRecords(OUTSIDE, tuple(self.outside)))
         if complete:  # a scheduler that made no step says nothing of how many there are
             told = self._provenance if self.stepped is False and self.number else None
             self._writer.finish(None if told is None else replace(told, steps=0))
