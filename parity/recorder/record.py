@@ -183,57 +183,52 @@ def record(
         UsageError: nothing to record, a golden is there already, no module matches, or one of several processes is
             asked for what it cannot give (`parity.recorder.parts`). What the script raises.
     """
-    _require_arguments(runs, chip, stop_after, branches, layout, like)
     parts = Parts.found(pipe, transformer=transformer, vae=vae, scheduler=scheduler)
-    if stop_after is not None and parts.scheduler is None:
-        raise UsageError("parity.record: stop_after counts steps of a scheduler: give it (scheduler=)")
-    asked = Asked(parts, like, sites, tuple(values), runs, chip, tuple(branches), layout, stop_after, overwrite)
+    asked = Asked(parts, like, sites, values, runs, chip, branches, layout, stop_after, overwrite)
     return Recorder(os.fspath(where), asked)
 
 
-def _require_arguments(
-    runs: int, chip: str, stop_after: int | None, branches: Sequence[str], layout: str, like: Any
-) -> None:
-    """Refuse arguments of `record` that cannot be meant.
+@dataclass(frozen=True)
+class Asked:
+    """What is recorded, and how: the arguments of `record`.
 
     Raises:
-        UsageError: naming the argument.
+        UsageError: an argument that cannot be meant, by its name.
     """
-    counts = runs if isinstance(runs, int) else -1, stop_after if isinstance(stop_after, int | None) else 0
-    once = not isinstance(branches, str) and len(set(branches)) == len(branches)
-    layouts, chips = get_args(Layout), [*filter(None, CHIPS)]
-    for holds, text in (
-        (counts[0] >= 0, f"runs must be at least 0, a whole number; found {runs!r}"),
-        (counts[1] is None or counts[1] >= 1, f"stop_after must be at least 1, a whole number; found {stop_after!r}"),
-        (isinstance(chip, str) and chip in CHIPS, f"chip must be one of {', '.join(chips)}; found {chip!r}"),
-        (once, f"branches must be names, each once, as a list or a tuple; found {branches!r}"),
-        (layout in layouts, f"layout must be one of {', '.join(layouts)}, found {layout!r}"),
-        (like is None or chip == NO_CHIP, "chip is of floors, and with like (a candidate) none are measured"),
-        (like is None or os.fspath(like), f"like must name a golden, found {like!r}"),
-    ):
-        if not holds:
-            raise UsageError(f"parity.record: {text}")
+
+    parts: Parts
+    like: str | os.PathLike[str] | None = None
+    sites: str = "blocks"
+    values: Sequence[str] = ()
+    runs: int = RUNS
+    chip: str = NO_CHIP
+    branches: Sequence[str] = ()
+    layout: Layout = "channels_first"
+    stop_after: int | None = None
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        runs, last, chip, branches, like = self.runs, self.stop_after, self.chip, self.branches, self.like
+        steps = self.parts.scheduler is not None
+        once = not isinstance(branches, str) and len(set(branches)) == len(branches)
+        layouts, chips = get_args(Layout), [*filter(None, CHIPS)]
+        for holds, text in (
+            (isinstance(runs, int) and runs >= 0, f"runs must be at least 0, a whole number; found {runs!r}"),
+            (last is None or (isinstance(last, int) and last >= 1), f"stop_after must be at least 1, found {last!r}"),
+            (last is None or steps, "stop_after counts steps of a scheduler: give it (scheduler=)"),
+            (isinstance(chip, str) and chip in CHIPS, f"chip must be one of {', '.join(chips)}; found {chip!r}"),
+            (once, f"branches must be names, each once, as a list or a tuple; found {branches!r}"),
+            (self.layout in layouts, f"layout must be one of {', '.join(layouts)}, found {self.layout!r}"),
+            (like is None or chip == NO_CHIP, "chip is of floors, and with like (a candidate) none are measured"),
+            (like is None or os.fspath(like), f"like must name a golden, found {like!r}"),
+        ):
+            if not holds:
+                raise UsageError(f"parity.record: {text}")
 
 
 def absolute(where: str) -> str:
     """A golden's place, wherever the script goes."""
     return where if "://" in where else os.path.abspath(where)
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What is recorded, and how: the arguments of `record`."""
-
-    parts: Parts
-    like: str | os.PathLike[str] | None = None
-    sites: str = "blocks"
-    values: tuple[str, ...] = ()
-    runs: int = RUNS
-    chip: str = NO_CHIP
-    branches: tuple[str, ...] = ()
-    layout: Layout = "channels_first"
-    stop_after: int | None = None
-    overwrite: bool = False
 
 
 BARE = "without floors, which a reference needs: they are measured by `for _ in parity.record(...)`, in torch"
