@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,8 @@ import typer
 from parity.commands.keep import last_run
 from parity.commands.options import GoldensModel, Judgement, Port, Prompt, ReferencePort, command, unwritten
 from parity.compare.result import Result
+from parity.errors import Say, UsageError
+from parity.paths.plan import Role
 from parity.paths.worker.process import Workers
 from parity.redact import typed_command
 from parity.report.comparison import Comparison
@@ -32,20 +35,38 @@ def explain(
 
     Of the last run, of a kept one, or of two goldens. Exit codes as of `parity diff`. Name a run's ports again.
     """
-    where = last_run() if first is None else Path(first)
+    where = str(last_run()) if first is None else first
     # Two goldens are explained as far as this machine can: without torch by what they show themselves.
-    with output.sides(extras=second is None) as say, Workers() as openers:
-        from parity.causes.explain import ExplainRequest, explain as find_causes, of_run
-
-        if second is None:
-            request = of_run(where, openers, {"reference": reference_port, "candidate": port})
-        else:
-            request = ExplainRequest(reference=str(where), candidate=second, model=model, prompt=prompt)
-        result = find_causes(request, openers, say)
+    with output.sides(extras=second is None) as say:
+        result = explained(where, second, model, prompt, {"reference": reference_port, "candidate": port}, say)
     document = Comparison(result, explained=True, following=_following(result, first, second), details=output.details)
 
-    kept = where / "explain.json" if second is None else None  # for `parity report`
+    kept = Path(where, "explain.json") if second is None else None  # for `parity report`
     return output.judged(document, unwritten(("RUN", kept, lambda: render(document, "json"))))
+
+
+def explained(
+    where: str, candidate: str | None, model: str | None, prompt: str | None, ports: Mapping[Role, str | None], say: Say
+) -> Result:
+    """The causes of a difference.
+
+    Args:
+        where: a kept run, or the reference golden with `candidate` beside it. model, prompt: of two goldens. ports: of
+            a kept run, by role.
+
+    Raises:
+        UsageError: no such run or golden, or a model or a prompt beside a kept run.
+    """
+    from parity.causes.explain import ExplainRequest, explain as find_causes, of_run
+
+    if candidate is None and (model, prompt) != (None, None):
+        raise UsageError("a kept run holds its own model and prompt: leave them out")
+    with Workers() as openers:
+        if candidate is None:
+            request = of_run(Path(where), openers, ports)
+        else:
+            request = ExplainRequest(reference=where, candidate=candidate, model=model, prompt=prompt)
+        return find_causes(request, openers, say)
 
 
 def _following(result: Result, first: str | None, second: str | None) -> tuple[str, ...]:

@@ -16,8 +16,8 @@ from typing import Literal, Self
 from parity.compare import result as compared
 from parity.compare.diff import Auto, diff as diff_goldens
 from parity.compare.sites import how_many
-from parity.errors import UsageError
 from parity.golden.rename import NONE, load_rename
+from parity.paths.plan import Role
 from parity.paths.worker.extras import check_extras
 from parity.paths.worker.process import Workers
 from parity.report.comparison import Comparison, card, context
@@ -180,15 +180,8 @@ def explain(
     Raises:
         UsageError: no such run or golden.
     """
-    from parity.causes.explain import ExplainRequest, explain as find_causes, of_run
+    from parity.commands.explain import explained
 
-    if candidate is None and (model, prompt) != (None, None):
-        raise UsageError("a kept run holds its own model and prompt: leave them out")
-    with Workers() as openers:
-        if candidate is None:
-            request = of_run(Path(run_or_reference), openers, {"reference": reference_port, "candidate": port})
-        else:
-            request = ExplainRequest(
-                reference=str(run_or_reference), candidate=str(candidate), model=model, prompt=prompt
-            )
-        return Result.of(find_causes(request, openers, silent))
+    where, beside = str(run_or_reference), None if candidate is None else str(candidate)
+    ports: dict[Role, str | None] = {"reference": reference_port, "candidate": port}
+    return Result.of(explained(where, beside, model, prompt, ports, silent))

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("torchax")
 
+from parity.causes.request import ExplainRequest
 from parity.compare.reason import Reason
 from parity.compare.result import Result, measured, result_text
 from parity.records import Floor, Key, StepRecords
@@ -42,6 +43,18 @@ def test_what_is_no_golden_or_no_run_is_bad_input(tmp_path: Path) -> None:
     for name in ("result.json", "found.json"):
         (tmp_path / "empty" / name).write_text("[]")
     assert "is not a run folder" in explain(tmp_path / "empty", code=2).said
+
+
+def test_goldens_may_be_urls(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def find_causes(request: ExplainRequest, *_: object) -> Result:
+        asked.extend([request.reference, request.candidate])
+        return Result("pass", None, Reason(kind="agrees"))
+
+    monkeypatch.setattr("parity.causes.explain.explain", find_causes)
+    explain("gs://bucket/a", "gs://bucket/b", code=0)
+    assert asked == ["gs://bucket/a", "gs://bucket/b"]
 
 
 def test_a_run_that_ended_in_preflight_keeps_its_causes(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ REFUSED = [
     ("diff a b --format pdf", "Invalid value for '--format': 'pdf' is not one of 'html', 'json'"),
     ("diff a b --map-out x", "--map-out saves what --map auto proposes"),
     ("explain nowhere", "is not a run folder. Create one with `parity run --out DIR`, or name two goldens"),
+    ("explain nowhere --prompt x", "a kept run holds its own model and prompt: leave them out"),
     ("report nowhere", "is not a run folder. Create one with `parity run --out DIR`, or name a file that `parity diff"),
     ("init port.py --torchax --jax", "--torchax and --jax exclude each other"),
     ("record g --floors fp32", "Invalid value for '--floors': 'fp32' is not one of 'measured', 'none'"),
