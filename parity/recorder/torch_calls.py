@@ -114,7 +114,6 @@ class Calls:
     entry: torch.nn.Module
     prefix: str
     busy: bool = False
-    _call: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         asked, self.tell = self.recording.asked, self.recording.tell
@@ -156,7 +155,7 @@ class Calls:
     def _begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tap | None:
         if self.busy or self.traced((args, kwargs)):
             return None
-        self._call = rows = self.branches.of(args, kwargs)
+        rows = self.branches.of(args, kwargs)
         self.steps.calling = functools.partial(self._named, rows)
         return self.tap(rows)
 
@@ -175,18 +174,17 @@ class Calls:
         return found
 
     def _end(self, tap: Tap, output: Any) -> None:
-        call, self._call = self._call, None
         self.steps.calling = None
-        if call is None or output is None:
+        if output is None:
             self.branches.failed()
             return
         with self.recording.guard(), replaced(self, "busy", True):
-            self._record(call, tap, output)
+            self._record(tap, output)
 
-    def _record(self, rows: tuple[str, ...], tap: Tap, output: Any) -> None:
+    def _record(self, tap: Tap, output: Any) -> None:
         """Take what a call gave."""
         self.steps.part += self.placed(self.kind.records(tap, self.steps.number))
-        self.steps.part += self.predictions(rows, output)
+        self.steps.part += self.predictions(tap.rows, output)
 
     def predictions(self, rows: tuple[str, ...], output: Any) -> list[Record]:
         """Records of the predictions of the branches in a batch, which is a tensor or a list of them; none of a call
@@ -266,4 +264,4 @@ class TorchCompiledCalls(Calls):
             tap = self.tap(rows)
             with attached(self.model, tap):
                 again()
-            self._record(rows, tap, output)
+            self._record(tap, output)
