@@ -49,7 +49,7 @@ while True:
         os._exit(3)
     elif do == "facts":
         answer = {"error": {"code": 0, "text": "KeyError: 1"}}
-    wire.send(answers, {"id": request["id"], **answer})
+    wire.send(answers, answer)
 """
 
 

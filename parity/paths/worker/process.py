@@ -19,6 +19,7 @@ import collections
 import contextlib
 import itertools
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -77,7 +78,7 @@ class Worker:
 
     Attributes:
         role: `reference` or `candidate`. file: of the port it runs, for messages; None for parity's own path.
-        numbers: of its sides, streams and requests.
+        numbers: of its sides and streams.
     """
 
     def __init__(self, role: Role) -> None:
@@ -85,7 +86,7 @@ class Worker:
         self.file: Path | None = None
         self._said: collections.deque[str] = collections.deque(maxlen=200)
         self.numbers = itertools.count()
-        self._replies = _Replies()
+        self._awaited: queue.SimpleQueue[Future[Any] | None] = queue.SimpleQueue()
         child_reads, we_write = os.pipe()
         we_read, child_writes = os.pipe()
         we_hear, child_prints = os.pipe()
@@ -97,9 +98,10 @@ class Worker:
         heard = (os.fdopen(we_hear, "rb"), role, self._said)
         self._listener = threading.Thread(target=_pass_on, args=heard, daemon=True)
         self._listener.start()
-        threading.Thread(target=self._replies.read, args=(Connection(we_read, writable=False),), daemon=True).start()
+        answers = (Connection(we_read, writable=False), self._awaited)
+        threading.Thread(target=_answered, args=answers, daemon=True).start()
         # A worker that nobody refers to any more, or that is left at the interpreter's end, leaves no process behind.
-        self._let_go = weakref.finalize(self, _end, self._process, self._to)
+        self._let_go = weakref.finalize(self, _end, self._process, self._to, self._awaited)
 
     def port(self, option: str, text: str) -> PortInfo:
         """Import a port there.
@@ -124,12 +126,12 @@ class Worker:
 
     def send(self, do: str, **args: object) -> Future[Any]:
         """Queue a request; `reply` waits for its answer, which is dropped where nobody keeps the future."""
-        number = next(self.numbers)
-        future = self._replies.expect(number)
+        future: Future[Any] = Future()
         try:
-            wire.send(self._to, {"id": number, "do": do, "args": args})
+            wire.send(self._to, {"do": do, "args": args})
         except wire.BrokenWireError:
             raise self._ended() from None
+        self._awaited.put(future)
         return future
 
     def reply(self, request: Future[Any]) -> Any:
@@ -176,41 +178,15 @@ class Worker:
         return "" if self.file is None else line_in(self.file, trace)
 
 
-class _Replies:
-    """Answers of a worker, read by a thread that holds no reference to the worker, so that it can be collected.
-
-    Attributes:
-        over: whether no more can come.
-    """
-
-    def __init__(self) -> None:
-        self.over = False
-        self._lock = threading.Lock()
-        self._awaited: dict[int, Future[Any]] = {}
-
-    def expect(self, number: int) -> Future[Any]:
-        """The answer to come to a request of this number; fails with `BrokenWireError` where none can come."""
-        future: Future[Any] = Future()
-        with self._lock:
-            if self.over:
-                future.set_exception(wire.BrokenWireError("the other end is gone"))
-            else:
-                self._awaited[number] = future
-        return future
-
-    def read(self, pipe: Connection) -> None:
-        """Take answers until the other end closes the pipe."""
+def _answered(pipe: Connection, awaited: queue.SimpleQueue[Future[Any] | None]) -> None:
+    """Give each request its answer, which come in the order of the requests, until there is none more to come. A thread
+    of its own does so, and holds no reference to the worker, so that this can be collected."""
+    while (future := awaited.get()) is not None:
         try:
-            while True:
-                message = wire.receive(pipe)
-                self._awaited.pop(message["id"]).set_result(message)
+            future.set_result(wire.receive(pipe))
         except BaseException as error:
-            with self._lock:
-                self.over = True
-            pipe.close()
-            for future in self._awaited.values():
-                future.set_exception(error)
-            self._awaited.clear()
+            future.set_exception(error)
+    pipe.close()
 
 
 def _pass_on(lines: IO[bytes], role: Role, said: collections.deque[str]) -> None:
@@ -225,10 +201,11 @@ def _pass_on(lines: IO[bytes], role: Role, said: collections.deque[str]) -> None
             print(f"{role}: {shown}", file=sys.stderr, flush=True)
 
 
-def _end(process: subprocess.Popen[bytes], pipe: Connection) -> None:
+def _end(process: subprocess.Popen[bytes], pipe: Connection, awaited: queue.SimpleQueue[Future[Any] | None]) -> None:
     with contextlib.suppress(OSError):
         pipe.close()
     process.kill()
+    awaited.put(None)
 
 
 def _start(read: int, write: int, output: int) -> subprocess.Popen[bytes]:

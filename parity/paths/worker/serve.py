@@ -129,9 +129,8 @@ def answer(read: int, write: int) -> NoReturn:
             request = wire.receive(requests)
         except wire.BrokenWireError:
             leave(0)
-        done = _error(refused) if server is None else _answer(server, request)
         try:
-            wire.send(replies, {"id": request["id"], **done})
+            wire.send(replies, _error(refused) if server is None else _answer(server, request))
         except wire.BrokenWireError:  # nobody waits for the answer: the other side has failed
             leave(0)
 
