@@ -327,7 +327,7 @@ class Facts:
         encoded: whether its embeddings are those of its own text stage, which has been judged.
         placement: how the weights lie on the devices, in one line; empty where there is nothing to say.
         grid: frames, height and width of the image tokens; None where they have no order.
-        dtype: it works in. checks: (name, verdict, detail) of what is to be known of its inputs or its port.
+        checks: (name, verdict, detail) of what is to be known of its inputs or its port.
         input_dtypes: of `inputs` and `tensors`. tensors: a reference port's own inputs by argument, widened.
         lacks: setting -> why it has no meaning for this model.
         compiled: whether a compiler makes one program of its calls, which is another where they are observed.
@@ -346,7 +346,6 @@ class Facts:
     encoded: bool = False
     placement: str = ""
     grid: tuple[int, int, int] | None = None
-    dtype: str = "float32"
     checks: tuple[tuple[str, str, str], ...] = ()
     input_dtypes: Mapping[str, str] = field(default_factory=dict)
     tensors: Mapping[str, np.ndarray] = field(default_factory=dict)

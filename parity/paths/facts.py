@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,6 @@ from parity.paths.plan import Role, Spec
 from parity.paths.reference import TorchBackend
 from parity.paths.stage import Stage
 from parity.records import PORT, Facts, Provenance
-from parity.settings import Settings
 from parity.transforms import stored_as
 from parity.versions import versions
 
@@ -31,14 +31,11 @@ SAMPLE = 4096
 """Values of a parameter that are looked at: of float32 one in 65,536 is a number of bfloat16."""
 
 
-def facts_of(loop: Loop, role: Role, *, alone: bool) -> Facts:
+def facts_of(loop: Loop, spec: Spec) -> Facts:
     """Read a prepared side. Cost: one read of the weights, and the rotary tables computed once.
 
     Where the text stage is part of the run its tokens are the explicit inputs of the provenance, and not the embeddings
     it made of them.
-
-    Args:
-        alone: whether a reference port brings its own inputs.
     """
     side = loop.side
     network, backend, settings, given = side.network, side.backend, side.settings, side.inputs
@@ -52,50 +49,62 @@ def facts_of(loop: Loop, role: Role, *, alone: bool) -> Facts:
         return narrow(x)
 
     each = list(backend.weights())
-    dtypes = {name: dtype for name, dtype, _ in each}
     prints = weight_prints((name, functools.partial(read, name, values)) for name, _, values in each)
-    weights = {name: (shapes[name], print_) for name, print_ in prints.items()}
     with backend.scope():
         sample = network.rotary_tables(backend.model, loop.latents)
         tables = {name: backend.host(x).astype(np.float32) for name, x in sample.items()}
         noise = backend.host(loop.latents)
-    inputs = {f"{branch}.{name}": x for branch, own in given.conditions.items() for name, x in own.items()}
-    values = {name: np.asarray(x.float().numpy()) for name, x in inputs.items()}
-    started = {name: x.numpy() for name, x in given.tokens.items()} or values
-    tensors = side.family.tensors() if alone else {}
-    origin = Provenance(
-        side=role,
-        backend=PORT if role == "candidate" and network.is_own else backend.name,
-        model=side.case.name,
-        settings=settings.as_text(),
-        seed=given.seed,
-        steps=given.steps,
-        weights={name: print_ for name, (_, print_) in weights.items()},
-        inputs={name: fingerprint(x) for name, x in {**started, "noise": noise}.items()},
-        versions=versions(),
-        devices=backend.describe(),
-        modules=side.modules,
-    )
-    return Facts(
-        weights=weights,
-        dtypes=dtypes,
-        inputs=values,
+    tensors = side.family.tensors() if spec.source.alone else {}
+    common = _facts(side, spec, prints)
+    tokens = {name: x.numpy() for name, x in given.tokens.items()}
+    started = {name: fingerprint(x) for name, x in {**(tokens or common.inputs), "noise": noise}.items()}
+    return replace(
+        common,
+        weights={name: (shapes[name], print_) for name, print_ in prints.items()},
+        dtypes={name: dtype for name, dtype, _ in each},
         tables=tables,
         noise=noise,
         schedule=loop.schedule,
-        own=network.is_own,
         encoded=bool(given.tokens),
         placement=backend.placement,
-        provenance=origin,
+        provenance=replace(common.provenance, inputs=started),
         grid=side.family.token_grid(side.case),
-        dtype=dtype_name(backend.dtype),
-        checks=(*network.checks(side.case, role), *_own_checks(side, role)),
-        input_dtypes={name: dtype_name(x.dtype) for name, x in {**inputs, **tensors}.items()},
+        checks=(*network.checks(side.case, spec.role), *_own_checks(side, spec.role)),
+        input_dtypes={**common.input_dtypes, **{name: dtype_name(x.dtype) for name, x in tensors.items()}},
         tensors={name: to_numpy(x) for name, x in tensors.items()},
         lacks=dict(network.without(side.case.config)),
         compiled=not isinstance(backend, TorchBackend) and bool(settings["jit"]),
         narrow=sum(narrow_ones.values()) / max(sum(map(math.prod, shapes.values())), 1),
     )
+
+
+def stage_facts(side: Loaded, stage: Stage, spec: Spec) -> Facts:
+    """What a stage outside the loop is about to run with; of its weights the fingerprints alone, where they are
+    wanted."""
+    each = side.backend.weights() if spec.named else ()
+    prints = weight_prints((f"{stage.stage}.{name}", read) for name, _, read in each)
+    return replace(_facts(side, spec, prints), own=stage.is_own, trunk=stage.trunk)
+
+
+def _facts(side: Loaded, spec: Spec, prints: Mapping[str, str]) -> Facts:
+    """What is known of any side; `prints`: of its weights."""
+    conditions = side.inputs.conditions.items()
+    inputs = {f"{branch}.{name}": x for branch, own in conditions for name, x in own.items()}
+    origin = Provenance(
+        side=spec.role,
+        backend=PORT if spec.role == "candidate" and side.network.is_own else side.backend.name,
+        model=side.case.name,
+        settings=side.settings.as_text(),
+        seed=spec.source.seed,
+        steps=side.inputs.steps,
+        weights=prints,
+        versions=versions(),
+        devices=side.backend.describe(),
+        modules=side.modules,
+    )
+    values = {name: np.asarray(x.float().numpy()) for name, x in inputs.items()}
+    dtypes = {name: dtype_name(x.dtype) for name, x in inputs.items()}
+    return Facts(values, origin, own=side.network.is_own, input_dtypes=dtypes)
 
 
 def _own_checks(side: Loaded, role: Role) -> tuple[tuple[str, str, str], ...]:
@@ -118,43 +127,6 @@ def _is_ours(x: object) -> bool:
 
 def _places(paths: list[str]) -> str:
     return paths[0] if len(paths) == 1 else f"{paths[0]} to {paths[-1]} ({len(paths)} modules)"
-
-
-def stage_facts(
-    stage: Stage,
-    spec: Spec,
-    settings: Settings,
-    modules: Mapping[str, str],
-    weights: Mapping[str, str],
-    devices: tuple[str, ...] = (),
-) -> Facts:
-    """What a stage outside the loop is about to run with.
-
-    Args:
-        spec: of its side. modules: module path -> parent's path. weights: fingerprints by name.
-        devices: that it computes on.
-    """
-    inputs = {f"{branch}.{name}": x for branch, given in stage.inputs.items() for name, x in given.items()}
-    origin = Provenance(
-        side=spec.role,
-        backend=settings.backend,
-        model=stage.case.name,
-        settings=settings.as_text(),
-        seed=spec.source.seed,
-        steps=0,
-        weights=weights,
-        versions=versions(),
-        devices=devices,
-        modules=modules,
-    )
-    return Facts(
-        inputs={name: to_numpy(x) for name, x in inputs.items()},
-        provenance=origin,
-        dtype=settings.text("dtype"),
-        input_dtypes={name: dtype_name(x.dtype) for name, x in inputs.items()},
-        own=stage.is_own,
-        trunk=stage.trunk,
-    )
 
 
 def leave_files(folder: Path, role: Role, loop: Loop) -> None:

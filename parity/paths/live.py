@@ -18,7 +18,6 @@ from typing import Any, Self
 import torch
 
 from parity.errors import ParityError, UsageError, summary
-from parity.golden.fingerprint import weight_prints
 from parity.hooks.torchtools import nearest, to_torch
 from parity.models.family import Family
 from parity.models.folder import Case, GenerationSpec
@@ -140,11 +139,10 @@ class LiveSide:
         return Inputs(conditions, noise, source.steps, source.seed, beside, tokens, start)
 
     def facts(self) -> Facts:
-        loop, backend = prepare(self.loaded), self.loaded.backend
-        if backend.stacked and not self.spec.named:  # the names say which layers these are of
-            with backend.scope():
-                backend.hear(step_calls(loop, 0))
-        return facts_of(with_names(loop) if self.spec.named else loop, self.spec.role, alone=self.spec.source.alone)
+        loop = prepare(self.loaded)
+        # Names say which layers the stacked parameters of a port are of.
+        named = self.spec.named or self.loaded.backend.stacked
+        return facts_of(with_names(loop) if named else loop, self.spec)
 
     # --- the steps
 
@@ -238,7 +236,7 @@ class StageSide(LiveSide):
         """What it runs, on what; in a decoder's place the one that the candidate's port brings."""
         stage = known(self.spec)
         own = None if self.port is None else decoder_of(stage, self.port, self.settings)
-        return stage if own is None else replace(stage, replaced=own, modules={}, is_own=True)
+        return stage if own is None else replace(stage, replaced=own, is_own=True)
 
     @functools.cached_property
     def port(self) -> Entry | None:
@@ -255,14 +253,7 @@ class StageSide(LiveSide):
         return load(Network(stage), stage.case, self.settings, inputs)
 
     def facts(self) -> Facts:
-        stage, spec = self.known, self.spec
-        weights = {}
-        if spec.named:
-            each = self.loaded.backend.weights()
-            weights = weight_prints((f"{spec.source.stage}.{name}", read) for name, _, read in each)
-        modules = self.loaded.modules if stage.modules is None else stage.modules
-        devices = self.loaded.backend.describe() if spec.role == "candidate" else ()
-        return stage_facts(stage, spec, self.settings, modules, weights, devices)
+        return stage_facts(self.loaded, self.known, self.spec)
 
     @property
     def _span(self) -> tuple[int, int]:

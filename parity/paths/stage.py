@@ -67,7 +67,6 @@ class Stage(Family):
         pictures: whether its output is frames.
         replaced: what a port's file, or its decoder, gives in the candidate's place; None where the stage is run.
         is_own: whether that is the port's own code.
-        modules: module path -> parent's path; None where only loading tells.
     """
 
     stage: str
@@ -83,7 +82,6 @@ class Stage(Family):
     pictures: bool = False
     replaced: Compute | None = None
     is_own: bool = False
-    modules: Mapping[str, str] | None = None
     title = "a stage outside the loop"
     # What only the loop asks for.
     latent_shape = model_arguments = sampler = text = None  # type: ignore[assignment]
@@ -188,7 +186,7 @@ def known(spec: Spec) -> Stage:
         UsageError: the checkpoint has none, or a file does not fit it.
     """
     family, case = opened(spec.source.model, prompt=spec.source.prompt)
-    return _STAGES[spec.source.stage](spec, case, family)
+    return _text(spec, case, family) if spec.source.stage == TEXT else _vae(spec, case)
 
 
 def _text(spec: Spec, case: Case, family: Family) -> Stage:
@@ -205,15 +203,12 @@ def _text(spec: Spec, case: Case, family: Family) -> Stage:
         rule=encoder.rule,
         frames_of=encoder.frames,
         divide=encoder.divide,
-        modules=module_tree(encoder_skeleton(case, encoder)),
     )
     if spec.source.stage1 is None or spec.role == "reference":
         return stage
     given = read_stage1(Path(spec.source.stage1), family.streams, case.config)
     held = {branch: given[branch][encoder.stream.argument] for branch in encoder.tokens}
-    return replace(
-        stage, divide=partial(_file_rows, encoder, given), replaced=lambda branch, _: held[branch], modules={}
-    )
+    return replace(stage, divide=partial(_file_rows, encoder, given), replaced=lambda branch, _: held[branch])
 
 
 def _file_rows(encoder: Encoder, given: Conditions, branch: str, x: np.ndarray) -> dict[str, tuple[np.ndarray, str]]:
@@ -222,7 +217,7 @@ def _file_rows(encoder: Encoder, given: Conditions, branch: str, x: np.ndarray) 
     return divided(given[branch][encoder.stream.mask_argument][0].to(torch.float32).numpy() > 0, x)
 
 
-def _vae(spec: Spec, case: Case, family: Family) -> Stage:
+def _vae(spec: Spec, case: Case) -> Stage:
     vae_config(case.folder)  # refuses a class that is not known
     given = spec.start.inputs or {}  # of one that is opened for its weights alone there are none
     return Stage(
@@ -236,9 +231,6 @@ def _vae(spec: Spec, case: Case, family: Family) -> Stage:
         rule=CacheRows(),
         pictures=True,
     )
-
-
-_STAGES: Mapping[str, Callable[[Spec, Case, Family], Stage]] = {TEXT: _text, AFTER: _vae}
 
 
 def file_latents(case: Case, file: Path) -> Array:
