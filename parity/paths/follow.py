@@ -588,10 +588,8 @@ def _layer_norm(
     bias: torch.Tensor | None = None,
     eps: float = 1e-5,
 ) -> torch.Tensor:
-    over = tuple(range(-len(normalized_shape), 0))
-    centred = input - input.mean(over, keepdim=True)
-    out = centred * torch.rsqrt((centred * centred).mean(over, keepdim=True) + eps)
-    out = out if weight is None else out * weight
+    centred = input - input.mean(tuple(range(-len(normalized_shape), 0)), keepdim=True)
+    out = _rms_norm(centred, normalized_shape, weight, eps)
     return out if bias is None else out + bias
 
 

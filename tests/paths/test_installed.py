@@ -194,7 +194,7 @@ def idle(folder: Path, imported: str, built: str = "pass") -> tuple[str, ...]:
     file = folder / "port.py"
     file.write_text(NET.replace("IMPORTED", imported).replace("BUILT", built or "pass"))
     entry = load_entry("--port", f"{file}:build")
-    made = build(entry, Case("candidate", "", folder, {}, None, {}))
+    made, _ = build(entry, Case("candidate", "", folder, {}, None, {}))
     made.module(torch.ones(1, 4, 8))
     assert entry.installed is not None
     return entry.installed.idle

@@ -184,16 +184,17 @@ def _settings(option: str, name: str, declared: Any) -> dict[str, str]:
     return {setting: str(value) for setting, value in declared.items()}
 
 
-def build(entry: Entry, case: Case) -> Port:
-    """Call a port's function and check what it returns.
+def build(entry: Entry, case: Case) -> tuple[Port, list[str]]:
+    """Call a port's function and check what it returns; returns also what it changed for the process, put back.
 
     Raises:
         UsageError: it raises, or returns something else than a port.
     """
-    where = f"{entry.named}: {entry.function.__name__}(case)"
-    with entry.running(), failures(where, entry.path):
+    where, said = f"{entry.named}: {entry.function.__name__}(case)", list[str]()
+    with kept(said), entry.running(), failures(where, entry.path):
         port = checked(entry.function(case), where)
-        return port if entry.installed is None else entry.installed.look(port, str(case.settings))
+        port = port if entry.installed is None else entry.installed.look(port, str(case.settings))
+    return port, said
 
 
 def checked(made: Any, where: str) -> Port:

@@ -310,13 +310,10 @@ def built(entry: Entry, role: str, case: Case, settings: Settings, marks: dict[s
     Raises:
         UsageError: see `parity.paths.port.load.build`.
     """
-    said: list[str] = []
     texts = settings.as_text()
     known = Read({name: texts[name] for name in ("dtype", *entry.settings)}, marks)  # which none needs to declare
     shape = tuple(case.latent_shape) or None
-    with kept(said):
-        port = build(entry, PortCase(role, case.name if case.config else "", case.folder, case.config, shape, known))
-    return port, said
+    return build(entry, PortCase(role, case.name if case.config else "", case.folder, case.config, shape, known))
 
 
 def _dropping(module: object, port: str) -> Iterator[Said]:
