@@ -18,14 +18,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from parity.errors import InconclusiveError, Say, UsageError
 from parity.golden import Golden, GoldenWriter
 from parity.hooks.sites import SitePlan, plan_sites
-from parity.models.folder import Case
 from parity.models.registry import opened
 from parity.paths.plan import VAE_INPUT, Ends, Openers, Plan, Role, Side, Spec, Start, State, state_of
 from parity.records import AFTER, LOOP, LOOP_STAGE, OUTSIDE, Facts, Floor, Key, Record, StepRecords
@@ -34,9 +32,6 @@ from parity.runs.request import Choice, Request
 from parity.runs.sides import arrays, counted, modules_of, source_of, spec_of, workers
 from parity.settings import DeepCache, Settings
 from parity.settings.chips import NO_CHIP
-
-if TYPE_CHECKING:
-    from parity.models.family import Family
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,11 +84,10 @@ def record(request: RecordRequest, say: Say, openers: Openers | None = None) -> 
     """
     with contextlib.ExitStack() as stack:
         openers = openers or request.run.ports.openers or stack.enter_context(workers(request.run))
-        chain = None
         if request.run.stages != (LOOP_STAGE,):
             say("preparing the checkpoint")
-            chain = Chain.of(request, openers)
-        own = None if chain is None or "text" not in request.run.stages else chain.encode(say)
+        chain = Chain(request, openers, request.run.choices())
+        own = chain.encode(say) if "text" in request.run.stages else None
         say("encoding the prompt" if own is None and request.run.stage1 is None else f"loading the {request.side}")
         side = openers.of(request.side).open(_spec(request, openers, own))
         stack.callback(side.close)
@@ -110,10 +104,9 @@ def _spec(request: RecordRequest, openers: Openers, own: Start | None) -> Spec:
     return spec
 
 
-def _recorded(request: RecordRequest, side: Side, facts: Facts, chain: Chain | None, say: Say) -> Recorded:
-    choice = (request.run.sites, request.run.values) if chain is None else chain.choices["transformer"]
-    plan = plan_sites(["", *modules_of(facts)], *choice)
-    weights = dict(facts.provenance.weights) | ({} if chain is None else chain.weights)
+def _recorded(request: RecordRequest, side: Side, facts: Facts, chain: Chain, say: Say) -> Recorded:
+    plan = plan_sites(["", *modules_of(facts)], *chain.choices[LOOP_STAGE])
+    weights = {**facts.provenance.weights, **chain.weights}
     provenance = replace(facts.provenance, command=request.command, weights=weights, sites=request.run.sites)
     provenance = replace(provenance, chip=request.chip)
     written = 0
@@ -137,9 +130,9 @@ def _recorded(request: RecordRequest, side: Side, facts: Facts, chain: Chain | N
         if not written:  # it may have been killed before it could
             carry(request.where, facts, provenance, resumed=done > 0)
         ends = Ends() if over else side.ends()
-        if chain is not None and "vae" in request.run.stages:
+        if "vae" in request.run.stages:
             chain.decode(ends, say)
-        if chain is not None and chain.records:
+        if chain.records:
             writer.write_step(chain.step())
         if ends.idle:
             writer.finish(replace(provenance, idle=ends.idle))
@@ -200,13 +193,11 @@ class Chain:
     """What a recording keeps of the stages outside its loop.
 
     Attributes:
-        case, family: of the model. request: of the recording. openers: who loads the stages.
+        request: of the recording. openers: who loads the stages.
         choices: stage or encoder -> its own sites and values. records, floors: of step -1 so far.
         weights: fingerprints of the stages' weights.
     """
 
-    case: Case
-    family: Family
     request: RecordRequest
     openers: Openers
     choices: Mapping[str, Choice]
@@ -214,24 +205,23 @@ class Chain:
     floors: dict[Key, Floor] = field(default_factory=dict)
     weights: dict[str, str] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, request: RecordRequest, openers: Openers) -> Chain:
-        """Raises UsageError where a stage is not known for this model."""
-        run = request.run
-        family, case = opened(run.model, prompt=run.prompt)
-        made = cls(case, family, request, openers, run.choices())
-        if "vae" in run.stages:
+    def __post_init__(self) -> None:
+        if "vae" in self.request.run.stages:
             # Its weights belong to the provenance, which is written first: before there is anything to decode.
-            vae = openers.of(request.side).open(made._spec(AFTER, "", request.settings))
-            made.weights |= vae.facts().provenance.weights
+            vae = self.openers.of(self.request.side).open(self._spec(AFTER, "", self.request.settings))
+            self.weights |= vae.facts().provenance.weights
             vae.close()
-        return made
 
     def encode(self, say: Say) -> Start:
-        """Run the encoders, keep their records, and give what the loop goes on from."""
+        """Run the encoders, keep their records, and give what the loop goes on from.
+
+        Raises:
+            UsageError: the model's encoders are not known.
+        """
         from parity.runs.text_stage import start_of
 
-        text = self.family.text(self.case)
+        family, case = opened(self.request.run.model, prompt=self.request.run.prompt)
+        text = family.text(case)
         ends: dict[str, Ends] = {}
         for number, encoder in enumerate(text.encoders):
             if encoder.tokens:

@@ -143,8 +143,8 @@ class Request:
 
     def choices(self) -> Mapping[str, Choice]:
         """Stage or encoder -> its own sites and values: a glob goes to those that have a module it names."""
-        if self.sites in ("blocks", "all", "none") and not self.values:
-            return defaultdict(lambda: (self.sites, ()))
+        if self.stages == (LOOP_STAGE,) or (self.sites in ("blocks", "all", "none") and not self.values):
+            return defaultdict(lambda: (self.sites, self.values))
         from parity.paths.stage import stage_modules  # torch, to name what no config names
 
         family, case = opened(self.model, prompt=self.prompt)
