@@ -117,8 +117,10 @@ class Installations:
     _found: dict[Callable[..., Any], Installed] = field(default_factory=dict)
     _caught: list[str] = field(default_factory=list)
     _pending: dict[int, tuple[str, type[BaseException]]] = field(default_factory=dict)
-    _others: set[str] = field(default_factory=set)
     _bare: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._lies_here = functools.cache(functools.partial(lies_in, self.folder))  # of every function that is loaded
 
     def look(self, port: Port, settings: str = "") -> Port:
         """Find and wrap what is installed now; returns the port, which is seen too.
@@ -174,18 +176,8 @@ class Installations:
                         yield from ((f"{path}.{name}", held) for held in self._of_class(x))
 
     def _own(self, names: Mapping[str, Any]) -> list[str]:
-        """The names of functions of the port's own, among all that a module or a class has: most are in files that are
-        known to be others'."""
-        others, found = self._others, []
-        for name, x in list(names.items()):
-            if type(x) is FunctionType:
-                if x.__code__.co_filename in others and not hasattr(x, "__wrapped__"):
-                    continue
-            elif type(x).__name__ not in _FUNCTIONS:
-                continue
-            if self._is_own(x):
-                found.append(name)
-        return found
+        """The names of functions of the port's own, among all that a module or a class has."""
+        return [name for name, x in list(names.items()) if self._is_own(x)]
 
     def _in_copies(self) -> Iterator[tuple[str, Held]]:
         """Functions of another file in one of two copies of a module, where the other has its own."""
@@ -218,15 +210,6 @@ class Installations:
             function = getattr(function, "__wrapped__", None)
         return False
 
-    def _lies_here(self, file: str) -> bool:
-        """Whether a file is of the port's own; asked of every function that is loaded."""
-        if file in self._others:
-            return False
-        here = lies_in(self.folder, file)
-        if not here:
-            self._others.add(file)
-        return here
-
     def _counted(self, function: Callable[..., Any], place: str = "") -> Callable[..., Any]:
         one = self._found.setdefault(function, Installed(described(function), place))
 
@@ -255,7 +238,7 @@ class Installations:
     def _seen(self, frame: FrameType, event: str, arg: Any) -> Any:
         """What Python tells of a frame (`sys.settrace`): one that an error reaches and that gives a value caught it."""
         code = frame.f_code
-        if event == "call" and (code.co_filename in self._others or not self._lies_here(code.co_filename)):
+        if event == "call" and not self._lies_here(code.co_filename):
             return None
         frame.f_trace_lines = False
         if event == "exception" and not _asks(arg[0], at_once=arg[2].tb_next is None):
