@@ -120,15 +120,17 @@ def behind(result: Result, pair: Ready, side: Side, state: State) -> Result:
     own_order = pair.port or any(d.setting in LAYOUT for d in pair.differing)
     found: list[StepRecords] = []
     passes: list[list[str]] = []
-    try:
-        held = _as_paired(at.held(pair, EVERYTHING), [*of_step, *result.closer])
+
+    def look(what: Held) -> Mapping[str, Array]:
+        held = _as_paired(at.held(pair, what), [*of_step, *result.closer])
         found.append(at.followed(pair, side, held, far=True, own_order=own_order))
-        passes = _passes(of_step, held, pair.modules)
+        return held
+
+    try:
+        passes = _passes(of_step, look(EVERYTHING), pair.modules)
         for modules in passes[:PASSES]:
             pair.say(f"the reference on the candidate's own values, {modules[0]} to {modules[-1]}")
-            some = Held(EVERYTHING.ports, frozenset(modules), ROOM, ROOM)
-            held = _as_paired(at.held(pair, some), [*of_step, *result.closer])
-            found.append(at.followed(pair, side, held, far=True, own_order=own_order))
+            look(Held(EVERYTHING.ports, frozenset(modules), ROOM, ROOM))
     except LOST as error:
         result = result.noted(_lost(error))
     known = {key: local for step in found for key, local in followed_errors(step).items()}

@@ -167,14 +167,9 @@ class Devices:
         """Of its devices (`tpu`, `cpu`), which may be no devices of this machine."""
         return str(self.mesh.devices.flat[0].platform)
 
-    @property
-    def kind(self) -> str:
-        """Of its devices, in JAX's words: `TPU v6 lite`."""
-        return str(self.mesh.devices.flat[0].device_kind)
-
     def describe(self) -> tuple[str, ...]:
         """The devices, for people: `TPU v5 lite x 4`."""
-        return (f"{self.kind} x {self.size}",)
+        return (f"{self.mesh.devices.flat[0].device_kind} x {self.size}",)
 
     def put(self, x: jax.Array, sharding: NamedSharding) -> jax.Array:
         """An array, placed."""

@@ -77,17 +77,12 @@ class JaxPort(TorchaxBackend):
         """A module, with -1; where its parameters are a stack each layer with its place in it: a scan names layers by
         a number that the module's own path has not."""
         names = module.split(".")
-        count = x.shape[0] if x.ndim else 0
-        for end in range(1, len(names) + 1):
+        count = x.shape[0] if self.stacked and x.ndim else 0
+        for end in range(1, len(names) + 1) if count else ():
             around, inside = names[:end], names[end:]
+            layers = (self.network.named(".".join([*around, str(i)])) for i in (0, count - 1, count))
             numbered = inside[:1] and inside[0].isdigit()
-            layers = [self.network.named(".".join([*around, str(i)])) for i in (0, count - 1, count)]
-            if (
-                self.stacked
-                and count
-                and not numbered
-                and [self._is_heard(layer) for layer in layers] == [True, True, False]
-            ):
+            if not numbered and [self._is_heard(layer) for layer in layers] == [True, True, False]:
                 yield from ((".".join([*around, str(i), *inside]), i) for i in range(count))
                 return
         yield module, -1
