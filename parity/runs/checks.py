@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from parity.compare.births import excuses
@@ -22,7 +22,7 @@ from parity.compare.result import Check, Failed, Result, SiteDiff
 from parity.compare.sites import AllSites, how_many
 from parity.floors import Floors
 from parity.hooks.implementations import sentence
-from parity.paths.plan import Ends, Pair, Plan, Side, State, state_of
+from parity.paths.plan import Ends, Forced, Pair, Plan, Side, State, state_of
 from parity.records import ATTENTION, LOOP, StepRecords
 from parity.runs.follow import Following, behind, causes_of_followed, descend, holding, unobserved, without_held
 from parity.runs.sides import Ready, Sink, counted
@@ -46,32 +46,20 @@ class Truth:
 
 def logic(pair: Ready, sink: Sink) -> tuple[Result, Truth]:
     """Judge a pair two ways, against the reference and its float32 floors; returns what the reference computed too."""
-    judged, request, say = Judged(pair, "logic", sink), pair.request, pair.say
-    say("preparing the floors")
-    truth = Truth()
+    judged, request, reference = Judged(pair, "logic", sink), pair.request, pair.sides.reference
+    pair.say("preparing the floors")
     forced = request.isolate == "steps"
     plan = Plan(sites=judged.plan, floors=True, chip=pair.chip, forced=forced or request.by_itself)
-    first = pair.sides.reference.observe(plan)
-    theirs = Plan(sites=holding(judged.plan, request))
-    second = pair.sides.candidate.observe(theirs, start=judged.states.get if forced else None)
-    for reference in counted(first, "reference and its floors", request.steps, say):
-        judged.begin(reference)
-        say(request.candidate_at(reference.step), reference.step, request.steps)
-        judged.add(reference, reference, next(second))
-        truth.steps.append(reference)
-    truth.ends, ends = pair.sides.reference.ends(judged.leave), pair.sides.candidate.ends(judged.leave)
-    judged.settle(pair.sides.reference)
-    sink.ends["logic"] = Pair(truth.ends, ends)
-    sink.finish()
-    widest = widest_of(pair.chip)
-    result = judged.conclude(pair.differing, widest)
+    steps = counted(reference.observe(plan), "reference and its floors", request.steps, pair.say)
+    truth = Truth([*judged.steps(steps, (), judged.states.get if forced else None)], reference.ends(judged.leave))
+    ends = judged.end(truth.ends, reference)
+    result = judged.conclude(pair.differing, widest_of(pair.chip))
     result = result.noted(*(_unmatched(pair, ends.names) if pair.port else ()), *attention(truth.ends, ends))
     result = _require_common(result, pair, ends, chosen=request.sites != "none")
     result = result.resting_on((*truth.ends.idle, *ends.idle))
     result = judged.closer(result, ends.names)
-    failing = judged.failing if result.verdict == "fail" else None
-    if failing is not None:
-        result = behind(result, pair, pair.sides.reference, failing)
+    if judged.failing is not None and result.verdict == "fail":
+        result = behind(result, pair, reference, judged.failing)
     return result, truth
 
 
@@ -99,32 +87,51 @@ class Judged:
         settings = self.pair.settings
         self.detectors = Detectors((settings.reference.as_text(), settings.candidate.as_text()))
 
-    def begin(self, reference: StepRecords) -> None:
-        """Keep what the reference started a step from."""
-        self.states[reference.step] = state_of(reference, "before")
-
-    def add(self, reference: StepRecords, truth: StepRecords, candidate: StepRecords) -> None:
-        """Judge a step that was begun.
+    def steps(
+        self, true: Iterable[StepRecords], references: Sequence[Side], start: Forced | None
+    ) -> Iterator[StepRecords]:
+        """Judge the candidate step by step; the steps that it is judged against.
 
         Args:
-            truth: what the candidate is judged against, with floors: the reference itself in the logic check.
+            true: what the candidate is judged against, with floors. references: those as given, which count too; none
+                where `true` is the reference itself. start: what both sides start each step from; None for their own.
         """
-        candidate, outputs = without_held(candidate)
-        self.sink.step(replace(reference, floors=truth.floors), candidate)
-        sites = self.judge.step(truth, candidate)
-        differs = how_many(sites, "fail") > 0
-        if self.failing is None and differs:
-            self.failing = self.states[reference.step]
-        self.following.add(reference, outputs, sites)
-        self.collected.add(truth, candidate, sites)
-        self.detectors.add(reference, candidate, differs=differs, begun=self.collected.begun)
+        say, total = self.pair.say, self.pair.request.steps
+        runs = [side.observe(Plan(sites=self.plan), start=start) for side in references]
+        plan = Plan(sites=holding(self.plan, self.pair.request))
+        candidate = self.pair.sides.candidate.observe(plan, start=start)
+        for truth in true:
+            if runs:
+                say("reference in its working dtype", truth.step, total)
+            given = [next(run) for run in runs] or [truth]
+            state = self.states[truth.step] = state_of(given[0], "before")
+            say(self.pair.request.candidate_at(truth.step), truth.step, total)
+            theirs, outputs = without_held(next(candidate))
+            truth = _three_ways(truth, given, theirs) if runs else truth
+            self.sink.step(replace(given[0], floors=truth.floors), theirs)
+            sites = self.judge.step(truth, theirs)
+            differs = how_many(sites, "fail") > 0
+            if self.failing is None and differs:
+                self.failing = state
+            self.following.add(given[0], outputs, sites)
+            self.collected.add(truth, theirs, sites)
+            self.detectors.add(given[0], theirs, differs=differs, begun=self.collected.begun)
+            yield truth
 
-    def settle(self, side: Side) -> None:
-        """Where all agreed: the reference on the candidate's own values; `side`: see `Following.settle`."""
+    def end(self, reference: Ends, side: Side) -> Ends:
+        """What the candidate came to, once all steps are judged; where all agreed the reference follows its values.
+
+        Args:
+            reference: what the reference came to. side: see `Following.settle`.
+        """
+        ends = self.pair.sides.candidate.ends(self.leave)
         if (settled := self.following.settle(side, self.collected.sites)) is not self.collected.sites:
             self.collected.sites = AllSites([settled])
         if self.following.failed is not None:
             self.failing = self.following.failed.state
+        self.sink.ends[self.name] = Pair(reference, ends)
+        self.sink.finish()
+        return ends
 
     def conclude(self, differing: Sequence[Difference], widest: float = math.inf) -> Result:
         """The verdict of the check; see `parity.compare.conclude.conclude`."""
@@ -242,31 +249,19 @@ def truth_alone(pair: Ready) -> Truth:
 
 def precision(pair: Ready, truth: Truth, sink: Sink) -> Result:
     """Judge a pair as given, three ways."""
-    check, request, say = Judged(pair, "precision", sink), pair.request, pair.say
+    check, request = Judged(pair, "precision", sink), pair.request
     starts = {step.step: state_of(step, "before") for step in truth.steps}
-    start = starts.get if request.isolate == "steps" else None
     extra = _coarse(pair)
     references = [pair.sides.reference, *([] if extra is None else [extra])]
-    begun: StepRecords | None = None
-    runs = [side.observe(Plan(sites=check.plan), start=start) for side in references]
-    candidate = pair.sides.candidate.observe(Plan(sites=holding(check.plan, request)), start=start)
-    for true in truth.steps:
-        say("reference in its working dtype", true.step, request.steps)
-        given = [next(run) for run in runs]
-        check.begin(given[0])
-        say(request.candidate_at(true.step), true.step, request.steps)
-        theirs = next(candidate)
-        judged = _three_ways(true, given, theirs)
-        check.add(given[0], judged, theirs)
-        begun = begun or judged
-    own, ends = pair.sides.reference.ends(check.leave), pair.sides.candidate.ends(check.leave)
-    coarse = Ends() if extra is None else extra.ends()
-    check.settle(references[-1])
+    steps = check.steps(truth.steps, references, starts.get if request.isolate == "steps" else None)
+    begun = next(steps)
+    for _ in steps:
+        continue
+    own, coarse = pair.sides.reference.ends(check.leave), Ends() if extra is None else extra.ends()
     beside = {"float32": truth.ends.own} | ({} if extra is None else {"coarse": coarse.own})
     if request.by_itself:
         beside = {**truth.ends.beside, **coarse.beside, **beside}
-    sink.ends["precision"] = Pair(replace(own, runs={**own.runs, **beside}), ends)
-    sink.finish()
+    ends = check.end(replace(own, runs={**own.runs, **beside}), references[-1])
     only = tuple(d for d in pair.differing if d.setting in NEUTRAL)
     result = check.conclude(only).resting_on((*own.idle, *ends.idle))
     if check.following.failed is None and result.verdict == "fail" and result.origin is not None:
@@ -274,9 +269,7 @@ def precision(pair: Ready, truth: Truth, sink: Sink) -> Result:
         result = behind(result, pair, references[-1], state)
     if extra is not None:
         extra.close()
-    if begun is not None:
-        result = unobserved(result, pair, begun, "precision")
-    return replace(result, differing_settings=pair.differing)
+    return replace(unobserved(result, pair, begun, "precision"), differing_settings=pair.differing)
 
 
 def _three_ways(true: StepRecords, references: Sequence[StepRecords], candidate: StepRecords) -> StepRecords:
