@@ -78,9 +78,11 @@ def facts_of(loop: Loop, spec: Spec) -> Facts:
     )
 
 
-def stage_facts(side: Loaded, stage: Stage, spec: Spec) -> Facts:
+def stage_facts(side: Loaded, spec: Spec) -> Facts:
     """What a stage outside the loop is about to run with; of its weights the fingerprints alone, where they are
     wanted."""
+    stage = side.family
+    assert isinstance(stage, Stage)
     each = side.backend.weights() if spec.named else ()
     prints = weight_prints((f"{stage.stage}.{name}", read) for name, _, read in each)
     return replace(_facts(side, spec, prints), own=stage.is_own, trunk=stage.trunk)

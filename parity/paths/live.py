@@ -156,7 +156,8 @@ class LiveSide:
         return self._steps(plan, start, steps)
 
     def _steps(self, plan: Plan, start: State | Forced | None, steps: tuple[int, int] | None) -> Iterator[StepRecords]:
-        first, stop = steps or self._span
+        outside = self.spec.source.stage != LOOP_STAGE
+        first, stop = steps or ((OUTSIDE, OUTSIDE + 1) if outside else (0, self.spec.source.steps))
         forced = start if callable(start) else None
         # A loop that is forced from a later step on has walked there too, for what a feature cache holds by then.
         state = (start(first) if first else None) if callable(start) else start
@@ -189,11 +190,6 @@ class LiveSide:
         if truth is not self.loaded:
             others = [walk(self.loaded), walk(self.loaded, lambda step: stepwise()), *others]
         yield follow(walk(truth), others, plan, self.spec.source.stage, step)
-
-    @property
-    def _span(self) -> tuple[int, int]:
-        """All of its steps, from the first to before the second."""
-        return 0, self.spec.source.steps
 
     def _begin(
         self, side: Loaded, step: int, state: State | None, around: Around = nullcontext, forced: bool = True
@@ -232,20 +228,16 @@ class StageSide(LiveSide):
     """
 
     @functools.cached_property
-    def known(self) -> Stage:
-        """What it runs, on what; in a decoder's place the one that the candidate's port brings."""
-        stage = known(self.spec)
-        own = None if self.port is None else decoder_of(stage, self.port, self.settings)
-        return stage if own is None else replace(stage, replaced=own, is_own=True)
-
-    @functools.cached_property
     def port(self) -> Entry | None:
         """The candidate's, which may bring a decoder."""
         return super().port if self.spec.option == "--port" and self.spec.source.stage == AFTER else None
 
     @functools.cached_property
     def loaded(self) -> Loaded:
-        stage = self.known
+        """What it runs, on what; in a decoder's place the one that the candidate's port brings."""
+        stage = known(self.spec)
+        own = None if self.port is None else decoder_of(stage, self.port, self.settings)
+        stage = stage if own is None else replace(stage, replaced=own, is_own=True)
         named = {name: _tensors(given) for name, given in self.spec.start.beside.items()}
         inputs = Inputs(stage.inputs, torch.empty(0), 0, 0, beside=named)
         if stage.replaced:
@@ -253,11 +245,7 @@ class StageSide(LiveSide):
         return load(Network(stage), stage.case, self.settings, inputs)
 
     def facts(self) -> Facts:
-        return stage_facts(self.loaded, self.known, self.spec)
-
-    @property
-    def _span(self) -> tuple[int, int]:
-        return OUTSIDE, OUTSIDE + 1
+        return stage_facts(self.loaded, self.spec)
 
     def _begin(
         self, side: Loaded, step: int, state: State | None, around: Around = nullcontext, forced: bool = True
@@ -281,10 +269,6 @@ class StageSide(LiveSide):
             return (spec.run,) if spec.run in spec.start.beside else ()
         alone = plan.floors and plan.forced
         return tuple(spec.start.beside) if alone or self.spec.role == "candidate" else ()
-
-    def close(self) -> None:
-        super().close()
-        vars(self).pop("known", None)
 
 
 def _conditions(network: Network, inputs: Mapping[str, Array]) -> Conditions:

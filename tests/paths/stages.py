@@ -15,6 +15,7 @@ from parity.paths.loaded import Loaded
 from parity.paths.loop import Once, denoise
 from parity.paths.network import Network
 from parity.paths.plan import VAE_INPUT, Array, Role, Spec, Start
+from parity.paths.stage import known
 from parity.records import OUTSIDE, Record
 from parity.runs.request import Request
 from parity.runs.sides import source_of
@@ -30,13 +31,14 @@ class _Stages(Host):
 
     def open(self, spec: Spec) -> LiveSide:
         side, source = super().open(spec), spec.source
-        if not isinstance(side, StageSide) or side.known.replaced:
+        stage = known(spec) if isinstance(side, StageSide) else None
+        if stage is None or stage.replaced or side.port is not None:
             return side
         key = (spec.role, source.model, source.prompt, source.stage, source.part, *spec.settings.items())
         own = self.kept.setdefault(key, self.kept.get(key) or side.loaded)
         beside = {name: _tensors(given) for name, given in spec.start.beside.items()}
-        inputs = replace(own.inputs, conditions=side.known.inputs, beside=beside)
-        side.loaded = replace(own, network=Network(side.known), inputs=inputs)
+        inputs = replace(own.inputs, conditions=stage.inputs, beside=beside)
+        side.loaded = replace(own, network=Network(stage), inputs=inputs)
         return side
 
 
