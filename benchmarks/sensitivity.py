@@ -50,6 +50,7 @@ from parity.paths.jax.candidate import to_jax
 from parity.paths.live import LiveSide
 from parity.paths.loaded import Loaded
 from parity.paths.plan import Array, Plan, State, state_of
+from parity.records import Key
 from parity.runs.follow import without_held
 from parity.runs.sides import spec_of
 
@@ -99,17 +100,17 @@ class Bench:
 
     def drawn(self) -> list[str]:
         """A weight for each size, of those whose owner is called."""
-        called = {name.rsplit(" ", 2)[1].partition(":")[0] for name in self.held()}
+        called = {key.module for key in self.held()}
         names = [name for name, _ in self.module.named_parameters() if _owner(name) in called]
         draw = torch.Generator().manual_seed(0)
         return [names[int(torch.randint(len(names), (), generator=draw))] for _ in SIZES]
 
-    def held(self) -> dict[str, Array]:
+    def held(self) -> dict[Key, Array]:
         """What the reference's modules give, with its weights as they are now."""
         plan = Plan(sites=SitePlan("none", (), frozenset(), OUTPUTS))
         return without_held(next(self.reference.observe(plan, start=self.state, steps=(0, 1))))[1]
 
-    def error(self, module: str, held: dict[str, Array]) -> tuple[float, float]:
+    def error(self, module: str, held: dict[Key, Array]) -> tuple[float, float]:
         """The largest of a module's outputs against what the reference makes of the values before it: relative L2, and
         in local floors."""
         plan = Plan(follow=held, far=True, floors=True)

@@ -41,7 +41,7 @@ from parity.hooks.torchtools import Intercept, callable_modules, leaves, mapped,
 from parity.paths.layout import Apart, Layout, is_mask
 from parity.paths.loaded import tensor
 from parity.paths.loop import Around, Loop, Once, denoise
-from parity.paths.plan import DOUBT, LEFT_ALONE, TURNED, UNREAD, Plan, module_of, name_of
+from parity.paths.plan import DOUBT, LEFT_ALONE, TURNED, UNREAD, Plan
 from parity.paths.reference import TorchBackend
 from parity.records import LOOP_STAGE, Key, Record, StepRecords, any_block, caller_of
 from parity.transforms import ANOTHER, LEFT
@@ -101,7 +101,7 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
         if kind not in named and (words := one.words):
             named.add(kind)
             records.append(Record(record.key, "scalar", dtype="str", value=words))
-    turned = dict.fromkeys(name.rsplit(" ", 2)[1] for name in own.turned if name not in own.held)
+    turned = dict.fromkeys(key.site for key in own.turned if key not in own.held)
     left = (f"{module}:out@{LEFT_ALONE}" for module in own.unknown)
     for site in (*(f"{site}@{TURNED}" for site in turned), *(f"{site}@{UNREAD}" for site in own.unread), *left):
         records.append(Record(Key(stage, step, "", site), "scalar", dtype="str", value=""))
@@ -110,23 +110,23 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
 
 def _followed(truth: Walk, plan: Plan) -> _Run:
     """The run that follows all values that the reference's code can go on from."""
-    given = held = {name: tensor(x) for name, x in plan.follow.items()}
-    turned, straight = dict[str, None](), set[str]()
+    given = held = {key: tensor(x) for key, x in plan.follow.items()}
+    turned, straight = dict[Key, None](), set[str]()
     while True:
         own = _Run(plan, held, turned=turned, straight=straight)
         with _traced(own):
             truth(own.listen)
         if other := own.misread:
-            held = {name: x for name, x in held.items() if name not in other}
+            held = {key: x for key, x in held.items() if key not in other}
         elif wrong := own.read_wrongly:  # their order is a fault
             straight |= wrong
-            held = held | {name: given[name] for name in turned if caller_of(module_of(name)) in wrong}
+            held = held | {key: given[key] for key in turned if caller_of(key.module) in wrong}
         else:
             break
     for kind in itertools.islice(dict.fromkeys(map(any_block, own.suspects)), SUSPECTS):
         sites = [site for site in own.suspects if any_block(site) == kind]
         while sites:  # until the reference goes on from its own values at just those that this explains
-            rest = {name: x for name, x in held.items() if name.rsplit(" ", 2)[1] not in sites}
+            rest = {key: x for key, x in held.items() if key.site not in sites}
             without = _Run(plan, rest, turned=turned, straight=straight, unread=[*own.unread, *sites])
             with _traced(without):
                 truth(without.listen)
@@ -148,18 +148,18 @@ def _by_themselves(own: _Run) -> Iterator[tuple[Apart, list[str]]]:
     agrees. The same site of several blocks is one difference, unless one block makes that value for the next.
     """
     right = defaultdict[str, int](int)
-    for name, one in own.sites.items():
+    for at, one in own.sites.items():
         if not one.far(L2_LIMIT):
-            right[one.key.branch] |= own.made_of[name]
+            right[one.key.branch] |= own.made_of[at]
     doubtful: dict[str, set[_Operation]] = {}
     listed = set[str]()
-    for name, one in own.sites.items():
+    for at, one in own.sites.items():
         if one.far(L2_LIMIT):
             branch, kind = one.key.branch, any_block(one.key.site)
-            made_by = own.operations_of(own.made_of[name] & ~right[branch])
+            made_by = own.operations_of(own.made_of[at] & ~right[branch])
             alike = {replace(operation, module=any_block(operation.module)) for operation in made_by}
             before = doubtful.setdefault(branch, set())
-            again = own.of_another_block(one.key, name) if kind in listed else before & alike
+            again = own.of_another_block(one.key, at) if kind in listed else before & alike
             if before and again and not one.key.is_input:  # of one value that several are handed, all say so
                 yield one, sorted({operation.module for operation in before & alike} or {one.key.module})
                 continue
@@ -249,7 +249,7 @@ def _constants(own: _Run) -> Iterator[tuple[_Constant, str]]:
         for value in values:
             if others := sorted(map(str, there - {value})):
                 yield (name, value), " and ".join(others)
-    inside = (operation.module for name, one in own.sites.items() if one.far() for operation in own.made_by(name))
+    inside = (operation.module for at, one in own.sites.items() if one.far() for operation in own.made_by(at))
     for module in itertools.islice(dict.fromkeys(any_block(path) for path in inside if path in own.alike), LEFT_OUT):
         yield (_WITHOUT, module), ""
 
@@ -280,34 +280,35 @@ class _Run:
     """A step of which each value gives way to the one that is followed.
 
     Attributes:
-        plan: how values are followed. held: the candidate's by `name_of`. An empty one of bools stands for None, any
-            other empty one for what could not be handed out.
+        plan: how values are followed. held: the candidate's, as `Plan.follow` has them. An empty one of bools stands
+            for None, any other empty one for what could not be handed out.
         like: the reference's own run, for one that measures floors; None for that run itself.
         constant: another that modules have in it. take: what becomes of rows that stand beside the reference's own.
         constants: of each module, by attribute. alike: norms, activations and the like, whose outputs are shaped as
             their inputs are.
-        sites: what is judged. made_of: the operations that made it of the candidate's values, as bits. operations: what
-            each bit is, `_LEFT` the first. fates: of each value, by `name_of`. counts: calls of each module.
+        sites: what is judged, each part of a value's rows (`_of_part`). made_of: the operations that made it of the
+            candidate's values, as bits. operations: what each bit is, `_LEFT` the first. fates: of each value.
+            counts: calls of each module.
         unread: sites of values that are left out, as the candidate goes on without them.
-        turned: values, by `name_of`, that are the reference's in another order. attends: modules that make a call of
+        turned: values that are the reference's in another order. attends: modules that make a call of
             attention, whose queries and keys may lie otherwise together. straight: those of them where that is a fault.
         unknown: modules of which something held is not judged, as it is not known to be made of the candidate's values.
         _branches: of the call of the model. _layouts: where rows lie, by branch. _open: calls, innermost last.
     """
 
     plan: Plan
-    held: Mapping[str, torch.Tensor]
+    held: Mapping[Key, torch.Tensor]
     like: _Run | None = None
     constant: _Constant | None = None
     take: Callable[[Apart, torch.Tensor], None] = Apart.widen
     constants: dict[str, Mapping[str, float | str]] = field(default_factory=dict)
     alike: set[str] = field(default_factory=set)
-    sites: dict[str, Apart] = field(default_factory=dict)
-    made_of: dict[str, int] = field(default_factory=dict)
+    sites: dict[Key, Apart] = field(default_factory=dict)
+    made_of: dict[Key, int] = field(default_factory=dict)
     operations: list[_Operation] = field(default_factory=lambda: [_Operation("", 0, 0)])
-    fates: dict[str, Fate] = field(default_factory=dict)
+    fates: dict[Key, Fate] = field(default_factory=dict)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    turned: dict[str, None] = field(default_factory=dict)
+    turned: dict[Key, None] = field(default_factory=dict)
     attends: set[str] = field(default_factory=set)
     straight: Collection[str] = frozenset()
     unread: Sequence[str] = ()
@@ -328,31 +329,30 @@ class _Run:
         """What some bits are."""
         return [operation for i, operation in enumerate(self.operations) if bits >> i & 1]
 
-    def made_by(self, name: str) -> list[_Operation]:
+    def made_by(self, at: Key) -> list[_Operation]:
         """The operations that made a value of the candidate's."""
-        return self.operations_of(self.made_of[name])
+        return self.operations_of(self.made_of[at])
 
-    def of_another_block(self, key: Key, name: str) -> bool:
+    def of_another_block(self, key: Key, at: Key) -> bool:
         """Whether a value of a block is made of what another block computes and does not hand out."""
         kind, module = f"{any_block(key.module)}.", f"{key.module}."
-        made_in = {f"{operation.module}." for operation in self.made_by(name)}
+        made_in = {f"{operation.module}." for operation in self.made_by(at)}
         return any(any_block(path).startswith(kind) and not path.startswith(module) for path in made_in)
 
     @property
-    def misread(self) -> set[str]:
+    def misread(self) -> set[Key]:
         """Values that the reference's code cannot go on from: their module is called another number of times, so that
         nobody knows which call is which, or beside those of another module they are the reference's in another order,
         as queries and keys may both lie: whether that is a fault shows where they are read."""
         theirs: dict[tuple[str, str], int] = {}
-        for name in self.held:
-            branch, site, call = name.rsplit(" ", 2)
-            at = branch, site.partition(":")[0]
-            theirs[at] = max(theirs.get(at, 0), int(call) + 1)
+        for key in self.held:
+            at = key.branch, key.module
+            theirs[at] = max(theirs.get(at, 0), key.call + 1)
         miscounted = {at[1] for at, count in theirs.items() if at in self.counts and self.counts[at] != count}
-        around = Counter(map(caller_of, {module_of(name) for name in self.turned}))
+        around = Counter(map(caller_of, {key.module for key in self.turned}))
         may_turn = {module for module, many in around.items() if many > 1} & self.attends - set(self.straight)
-        turned = {name for name in self.turned if caller_of(module_of(name)) in may_turn}
-        return {name for name in self.held if name in turned or module_of(name) in miscounted}
+        turned = {key for key in self.turned if caller_of(key.module) in may_turn}
+        return {key for key in self.held if key in turned or key.module in miscounted}
 
     @property
     def suspects(self) -> list[str]:
@@ -361,27 +361,26 @@ class _Run:
         if not self.plan.far:
             return []
 
-        def far(names: Iterable[str]) -> bool:
-            return any(self.sites[name].apart > ANOTHER * self.sites[name].norm for name in names)
+        def far(places: Iterable[Key]) -> bool:
+            return any(self.sites[at].apart > ANOTHER * self.sites[at].norm for at in places)
 
-        places = (site for site, own, after in self._with_next() if far(own) and far(after))
-        return [*dict.fromkeys(site for site in places if module_of(f" {site} 0") and ":in." not in site)]
+        sites = (site for site, own, after in self._with_next() if far(own) and far(after))
+        return [*dict.fromkeys(site for site in sites if site.partition(":")[0] and ":in." not in site)]
 
     def explains(self, own: _Run, site: str) -> bool:
         """Whether next to nothing is left of what differs behind a site in this run, whose reference goes on from its
         own value there, and not from the candidate's."""
-        after = {name for at, _, names in own._with_next() if at == site for name in names}
+        after = {at for place, _, behind in own._with_next() if place == site for at in behind}
         there = after <= self.sites.keys()
-        return there and sum(self.sites[n].apart for n in after) <= LEFT * sum(own.sites[n].apart for n in after)
+        return there and sum(self.sites[at].apart for at in after) <= LEFT * sum(own.sites[at].apart for at in after)
 
-    def _with_next(self) -> Iterator[tuple[str, list[str], list[str]]]:
-        """The site of what is judged, the names of its parts, and of those of what is judged next of another module."""
-        places: dict[tuple[str, str, str], list[str]] = {}
-        for name in self.sites:
-            branch, site, call = name.partition(" @")[0].rsplit(" ", 2)
-            places.setdefault((branch, site, call), []).append(name)
-        for branch in dict.fromkeys(at[0] for at in places):
-            of_branch = [(site, names) for (other, site, _), names in places.items() if other == branch]
+    def _with_next(self) -> Iterator[tuple[str, list[Key], list[Key]]]:
+        """The site of what is judged, its parts, and those of what is judged next of another module."""
+        places: dict[tuple[str, str, int], list[Key]] = {}
+        for at in self.sites:
+            places.setdefault((at.branch, at.site.partition("@")[0], at.call), []).append(at)
+        for branch in dict.fromkeys(place[0] for place in places):
+            of_branch = [(site, own) for (other, site, _), own in places.items() if other == branch]
             for (site, own), (behind, after) in itertools.pairwise(of_branch):
                 if site.partition(":")[0] != behind.partition(":")[0]:
                     yield site, own, after
@@ -389,9 +388,9 @@ class _Run:
     @property
     def read_wrongly(self) -> set[str]:
         """Modules in which values in another order were left out, and an input that comes of them is far off."""
-        left = {module_of(name) for name in self.turned if name not in self.held}
-        inputs = ((name, one) for name, one in self.sites.items() if one.key.is_input and not one.near(torch.float32))
-        made_by = (operation.module for name, _ in inputs for operation in self.made_by(name))
+        left = {key.module for key in self.turned if key not in self.held}
+        inputs = (at for at, one in self.sites.items() if one.key.is_input and not one.near(torch.float32))
+        made_by = (operation.module for at in inputs for operation in self.made_by(at))
         return {caller_of(module) for module in made_by if module in left} - set(self.straight)
 
     @contextlib.contextmanager
@@ -456,7 +455,7 @@ class _Run:
 
     def _other(self, branch: str, site: str, number: int) -> torch.Tensor | None:
         """The candidate's value."""
-        return self.held.get(name_of(Key(LOOP_STAGE, 0, branch, site, number)))
+        return self.held.get(Key(LOOP_STAGE, 0, branch, site, number))
 
     def _made(self, path: str, module: torch.nn.Module, args: Any, output: Any) -> Any:
         """Hook of a module whose call has ended: its output, as far as it gives way; None to keep it."""
@@ -491,17 +490,16 @@ class _Run:
         key, other = Key(LOOP_STAGE, 0, branch, site, number), self._other(branch, site, number)
         if other is None:
             return "absent", x
-        name = name_of(key)
         layout, (module, _, port) = self._layouts[branch], site.partition(":")
         placed = layout.placed(module, port, x, other)
         if self.like is None:
-            self.fates[name] = self._fate(layout, key, x, other, placed, judged)
-        fate = (self.like or self).fates.get(name, "left")
+            self.fates[key] = self._fate(layout, key, x, other, placed, judged)
+        fate = (self.like or self).fates.get(key, "left")
         if fate != "followed" or placed is None:
             return fate, x
         judged_before = {} if self.like is None else self.like.sites
         for part in layout.parts(module, port, x) if judged_before else ():
-            if one := judged_before.get(_part_name(name, part)):
+            if one := judged_before.get(_of_part(key, part)):
                 self.take(one, layout.rows(module, part, x))
         # What is not finite lies in rows that nothing reads: it would not stay there.
         return fate, placed if is_mask(port, x) else torch.where(torch.isfinite(placed), placed, x)
@@ -510,7 +508,7 @@ class _Run:
         self, layout: Layout, key: Key, x: torch.Tensor, other: torch.Tensor, placed: torch.Tensor | None, judged: bool
     ) -> Fate:
         """Whether the reference's own value gives way; what is judged of it is taken in."""
-        found: dict[str, Apart] = {}
+        found: dict[Key, Apart] = {}
         if is_mask(key.port, x):
             masks = layout.masks(key, x, other)
             if masks is not None and torch.equal(*masks) and (placed is None or layout.moved):
@@ -520,17 +518,17 @@ class _Run:
                 apart, counts = Apart.of(key, ours, theirs), [int(mask.sum()) for mask in masks]
                 others = f"the reference's {counts[0]}" if counts[0] != counts[1] else "others than the reference's"
                 apart.said = f"the candidate's lets {counts[1]} keys through, {others}"
-                found[name_of(key)] = apart
+                found[key] = apart
         elif placed is not None and (x.is_floating_point() or x.is_complex()):
             for part in layout.parts(key.module, key.port, x):
                 ours, theirs = (layout.rows(key.module, part, value) for value in (x, placed))
                 site = key.site + (f"@{part.name}" if part.name and part.frame != JOINT else "")
-                found[_part_name(name_of(key), part)] = Apart.of(replace(key, site=site), ours, theirs, other.dtype)
+                found[_of_part(key, part)] = Apart.of(replace(key, site=site), ours, theirs, other.dtype)
             lies = self.plan.lies.get(key.module)
             if lies and found and all(x.is_turned(other.dtype, lies) for x in found.values()):
                 return "absent"
             if self.plan.far and found and all(x.is_turned(other.dtype) for x in found.values()):
-                self.turned[name_of(key)] = None
+                self.turned[key] = None
             if not self.plan.far and not all(one.near(other.dtype) for one in found.values()):
                 return "left"
         if judged:
@@ -558,8 +556,8 @@ def _swapped(value: Any, changed: Mapping[int, torch.Tensor]) -> Any:
     return tree_map(one, value, is_leaf=stays)
 
 
-def _part_name(name: str, part: Part) -> str:
-    return f"{name} @{part.name}"
+def _of_part(key: Key, part: Part) -> Key:
+    return replace(key, site=f"{key.site}@{part.name}")
 
 
 def stepwise() -> Intercept:

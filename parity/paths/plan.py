@@ -49,11 +49,6 @@ def split_branches(named: Mapping[str, T]) -> dict[str, dict[str, T]]:
     return found
 
 
-def name_of(key: Key) -> str:
-    """What a value is called where it is handed from one side to the other: branch, site and call."""
-    return f"{key.branch} {key.site} {key.call}"
-
-
 DOUBT = "doubt"
 """Behind a followed site that differs, and may do so by what differs before it."""
 LEFT_ALONE = "left"
@@ -62,11 +57,6 @@ TURNED = "turned"
 """Behind a site that a followed step does not judge, as it has the reference's values in another order."""
 UNREAD = "unread"
 """The same of one that is another thing: what comes next is not made of it."""
-
-
-def module_of(name: str) -> str:
-    """The module of a value of that name, whose branch may be empty."""
-    return name.rsplit(" ", 2)[1].partition(":")[0]
 
 
 def state_of(step: StepRecords, when: str) -> State:
@@ -153,9 +143,9 @@ class Plan:
         floors: whether floors are measured beside (of a reference alone). chip: the TPU, the candidate's, whose
             elementary functions they allow for; the same in all that is asked of a side.
         forced: whether the runs that measure floors start each step from this side's own latents.
-        follow: values of the other side by `name_of` their keys: those of this side, a reference, give way to the
-            other's, in its step and in those that measure its floors, and what is handed out is how far each was from
-            it (`parity.paths.follow`), in place of the step. far: whether a value gives way however far it is:
+        follow: values of the other side by their keys, of step 0 of the loop: those of this side, a reference, give way
+            to the other's, in its step and in those that measure its floors, and what is handed out is how far each was
+            from it (`parity.paths.follow`), in place of the step. far: whether a value gives way however far it is:
             something failed, and what comes behind is looked for. lies: factors of the parameters of a module that a
             port holds otherwise, 1 for another order: values that lie so too stay. own_order: whether the candidate's
             masks may say that its rows stand in another order.
@@ -165,7 +155,7 @@ class Plan:
     floors: bool = False
     chip: str = NO_CHIP
     forced: bool = False
-    follow: Given = field(default_factory=dict)
+    follow: Mapping[Key, Array] = field(default_factory=dict)
     far: bool = False
     lies: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     own_order: bool = False

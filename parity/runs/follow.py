@@ -40,9 +40,9 @@ from parity.compare.result import Cause, Failed, Result, SiteDiff, measured
 from parity.compare.sites import introduced
 from parity.errors import ParityError
 from parity.hooks.sites import EVERYTHING, OUTPUTS, WHOLE, Held, SitePlan, block_of
-from parity.paths.plan import DOUBT, LEFT_ALONE, TURNED, UNREAD, Array, Plan, Side, State, module_of, name_of, state_of
+from parity.paths.plan import DOUBT, LEFT_ALONE, TURNED, UNREAD, Array, Plan, Side, State, state_of
 from parity.paths.worker.process import RemoteError
-from parity.records import LOOP, Key, StepRecords, above, any_block
+from parity.records import LOOP, LOOP_STAGE, Key, StepRecords, above, any_block
 from parity.runs.request import Request
 from parity.runs.sides import Ready, Sink
 from parity.settings import LAYOUT
@@ -61,21 +61,24 @@ def holding(plan: SitePlan, request: Request) -> SitePlan:
     return replace(plan, whole=OUTPUTS) if follows(request) else plan
 
 
-def without_held(step: StepRecords) -> tuple[StepRecords, dict[str, Array]]:
-    """A candidate's step without the values that were held, and these by `name_of`; an empty array of bools for None,
-    of floats for what could not be handed out."""
-    records, held = [], dict[str, Array]()
+def without_held(step: StepRecords) -> tuple[StepRecords, dict[Key, Array]]:
+    """A candidate's step without the values that were held, and these as `Plan.follow` has them; an empty array of
+    bools for None, of floats for what could not be handed out."""
+    records, held = [], dict[Key, Array]()
     for r in step.records:
         if not r.key.port.startswith(f"{WHOLE}."):
             records.append(r)
             continue
-        name = name_of(replace(r.key, step=0, site=f"{r.key.module}:{r.key.port.removeprefix(f'{WHOLE}.')}"))
+        site = f"{r.key.module}:{r.key.port.removeprefix(f'{WHOLE}.')}"
+        key = replace(r.key, stage=LOOP_STAGE, step=0, site=site)
         if r.kind == "tensor":
-            held[name] = Array(np.asarray(r.value), r.dtype)
+            held[key] = Array(np.asarray(r.value), r.dtype)
         elif r.kind == "none":
-            held[name] = Array(np.zeros(0, bool), "bool")
+            held[key] = Array(np.zeros(0, bool), "bool")
         else:
-            held[name] = held.get(f"{r.key.branch} {r.value}", Array(np.zeros(0, np.float32), "float32"))
+            first, _, call = str(r.value).rpartition(" ")
+            same = replace(key, site=first, call=int(call or 0))
+            held[key] = held.get(same, Array(np.zeros(0, np.float32), "float32"))
     return (replace(step, records=tuple(records)) if held else step), held
 
 
@@ -86,18 +89,18 @@ class At:
     step: int
     state: State
 
-    def held(self, pair: Ready, what: Held) -> dict[str, Array]:
+    def held(self, pair: Ready, what: Held) -> dict[Key, Array]:
         """What the candidate hands out of the step."""
         plan = Plan(sites=SitePlan("none", (), frozenset(), what))
         steps = pair.sides.candidate.observe(plan, start=self.state, steps=(self.step, self.step + 1))
         return without_held(next(steps))[1]
 
     def followed(
-        self, pair: Ready, side: Side, held: Mapping[str, Array], *, far: bool, own_order: bool = False
+        self, pair: Ready, side: Side, held: Mapping[Key, Array], *, far: bool, own_order: bool = False
     ) -> StepRecords:
         """A pair's reference `side`, which follows these values; see `parity.paths.plan.Plan`."""
         factors = pair.laid_out if far else {}
-        at = {module: tuple(factors_at(module, factors)) for module in dict.fromkeys(map(module_of, held))}
+        at = {module: tuple(factors_at(module, factors)) for module in dict.fromkeys(key.module for key in held)}
         lies = {module: found for module, found in at.items() if found}
         plan = Plan(follow=held, far=far, lies=lies, own_order=own_order, floors=True, chip=pair.chip)
         return next(side.observe(plan, start=self.state, steps=(self.step, self.step + 1)))
@@ -121,7 +124,7 @@ def behind(result: Result, pair: Ready, side: Side, state: State) -> Result:
     found: list[StepRecords] = []
     passes: list[list[str]] = []
 
-    def look(what: Held) -> Mapping[str, Array]:
+    def look(what: Held) -> Mapping[Key, Array]:
         held = _as_paired(at.held(pair, what), [*of_step, *result.closer])
         found.append(at.followed(pair, side, held, far=True, own_order=own_order))
         return held
@@ -198,29 +201,28 @@ def _lost(error: Exception) -> str:
     return f"the reference could not be run on the candidate's own values: {first}"
 
 
-def _as_paired(held: Mapping[str, Array], sites: Sequence[SiteDiff]) -> dict[str, Array]:
+def _as_paired(held: Mapping[Key, Array], sites: Sequence[SiteDiff]) -> dict[Key, Array]:
     """What the candidate hands out under the reference's names, in whichever block: one that Flax scans gives
     `(x, None)`, and its layers call what they are given `inputs`. What may be another thing keeps its own."""
     renamed = [d for d in sites if d.called]
     ports = {(any_block(d.key.module), d.called): d.key.port for d in renamed if d.verdict != "not compared"}
     loose = {(d.key.module, d.called) for d in renamed if d.verdict == "not compared"}
 
-    def named(name: str) -> str:
-        branch, site, call = name.rsplit(" ", 2)
-        module, _, called = site.partition(":")
-        other = f"{branch} {module}:{ports.get((any_block(module), called), called)} {call}"
-        return name if other in held or (module, called) in loose else other
+    def named(key: Key) -> Key:
+        port = ports.get((any_block(key.module), key.port), key.port)
+        other = replace(key, site=f"{key.module}:{port}")
+        return key if other in held or (key.module, key.port) in loose else other
 
-    return {named(name): x for name, x in held.items()}
+    return {named(key): x for key, x in held.items()}
 
 
-def _passes(sites: Sequence[SiteDiff], held: Mapping[str, Array], modules: Sequence[str]) -> list[list[str]]:
+def _passes(sites: Sequence[SiteDiff], held: Mapping[Key, Array], modules: Sequence[str]) -> list[list[str]]:
     """The modules beyond their limits of which something could not be held beside all others, as many at a time as fit.
 
     Args:
         sites: of a step, in execution order. modules: that can be held.
     """
-    large = {module_of(name) for name, x in held.items() if _is_missing(x)}
+    large = {key.module for key, x in held.items() if _is_missing(x)}
     failing = {d.key.module for d in sites if d.verdict == "fail"} & large & set(modules)
     sizes: dict[str, int] = {}
     for d in sites:
@@ -341,14 +343,14 @@ class Following:
 
     pair: Ready
     at: At | None = None
-    outputs: Mapping[str, Array] = field(default_factory=dict)
+    outputs: Mapping[Key, Array] = field(default_factory=dict)
     doubt: At | None = None
     doubtful: tuple[str, ...] = ()
     failed: At | None = None
     known: Mapping[Key, Local] = field(default_factory=dict)
     lost: str = ""
 
-    def add(self, reference: StepRecords, outputs: Mapping[str, Array], sites: Sequence[SiteDiff]) -> None:
+    def add(self, reference: StepRecords, outputs: Mapping[Key, Array], sites: Sequence[SiteDiff]) -> None:
         """Take in a judged step; `outputs`: the candidate's that were held."""
         at = At(reference.step, state_of(reference, "before"))
         if self.at is None and outputs:
@@ -357,7 +359,7 @@ class Following:
         cached = any(d.setting == "cache" for d in self.pair.differing)
         if self.at is None or self.doubt is not None or cached or born(sites):
             return
-        held = {module_of(name) for name, x in outputs.items() if not _is_missing(x)}
+        held = {key.module for key, x in outputs.items() if not _is_missing(x)}
         modules = tuple(m for m in doubtful(sites, self.pair.modules) if self.at != at or m not in held)
         if modules:
             self.doubt, self.doubtful = at, modules
@@ -386,7 +388,7 @@ class Following:
             self.lost = _lost(error)
         return sites
 
-    def _look(self, side: Side, at: At, held: Mapping[str, Array], sites: Sequence[SiteDiff]) -> Sequence[SiteDiff]:
+    def _look(self, side: Side, at: At, held: Mapping[Key, Array], sites: Sequence[SiteDiff]) -> Sequence[SiteDiff]:
         known = followed_errors(at.followed(self.pair, side, held, far=False))
         if any(local.beyond for local in known.values()):
             self.failed, self.known = at, known

@@ -71,7 +71,8 @@ def test_records_and_requests_arrive_whole() -> None:
     assert math.isnan(arrived.floors[key].linf)
     plan = Plan(sites=SitePlan("none", (), frozenset(), Held(frozenset({"in"}), most=5)), floors=True)
     assert sent(plan) == plan
-    assert sent(Plan(follow={"a": Array(np.ones(2), "float16")})).follow["a"].dtype == "float16"
+    key = Key("transformer", 0, "cond", "block:out")
+    assert sent(Plan(follow={key: Array(np.ones(2), "float16")})).follow[key].dtype == "float16"
     assert sent(StepRecords(0, ())) == StepRecords(0, ())
 
 

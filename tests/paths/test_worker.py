@@ -23,6 +23,7 @@ from parity.paths.live import Host, checkpoint
 from parity.paths.plan import Array, Plan, Source, Spec
 from parity.paths.worker import process
 from parity.paths.worker.process import ProcessSide, Worker
+from parity.records import Key
 from parity.settings import parse
 
 CHILD = """
@@ -92,9 +93,9 @@ def test_large_request_while_a_large_answer_waits_is_answered(worker: Worker) ->
     side = opened(worker)
     stream = side.observe(Plan())
     next(stream)  # the next step is asked for already: the child writes 1 MB that nobody has asked to see
-    given = Array(np.zeros(5_000_000, np.float32), "float32")
+    key, given = Key("transformer", 0, "cond", "block:out"), Array(np.zeros(5_000_000, np.float32), "float32")
     answers: list[object] = []
-    asking = threading.Thread(target=lambda: answers.append(side.observe(Plan(follow={"x": given}))), daemon=True)
+    asking = threading.Thread(target=lambda: answers.append(side.observe(Plan(follow={key: given}))), daemon=True)
     asking.start()
     asking.join(30)
     assert len(answers) == 1
