@@ -37,43 +37,6 @@ from parity.settings import Reached, Settings
 T = TypeVar("T")
 
 
-class Names:
-    """A port's `rename`: its modules' names and, where a rule has a colon, its arguments' in the reference's.
-
-    Raises:
-        UsageError: a rule is none.
-    """
-
-    def __init__(self, entry: Entry, rules: Mapping[str, str]) -> None:
-        try:
-            self._rename: Rename = decode_rename(rules)
-        except MalformedError as error:
-            raise UsageError(f"{entry.named}: `rename`: {error}") from None
-        self._own: dict[str, str] = {}
-
-    def module(self, path: str) -> str:
-        """The reference's name of a module of the port."""
-        found = self._rename.module(path)
-        owner, _, last = path.rpartition(".")
-        if found == path and owner and last == ATTENTION:
-            found = f"{self._rename.module(owner)}.{ATTENTION}"
-        self._own[found] = path
-        return found
-
-    def port(self, module: str, port: str) -> str:
-        """The reference's name of an input or output of a module.
-
-        Args:
-            module: its name in the reference; rules may have either.
-        """
-        for rule in self._rename.ports:
-            for name in dict.fromkeys((module, self._own.get(module, module))):
-                renamed = rule.apply(f"{name}:{port}")
-                if renamed is not None:
-                    return renamed.partition(":")[2]
-        return port
-
-
 class Read(UserDict[str, str]):
     """A port's settings; `marks` counts how often each was read."""
 
@@ -93,12 +56,14 @@ class Ported(Network):
     Attributes:
         family: of the inputs, schedule and rows. entry: the port's function. role: which side it is.
         runs_as_it_is: with names of its own; a reference's module that torchax compiles is parity's candidate, with the
-            reference's names. names: its own in the reference's.
+            reference's names.
         said: what its code changed for the process, put back.
         expected: shape of a prediction, where known. marks: how often the port has read each setting.
         keeps: whether it keeps features between steps (its own `cache`).
         from_pipeline: what the pipeline hands to each call beside the loop's arguments, where the port takes it.
         prepared: what the next `load` takes, where a port was built for it.
+        _rename: its modules' names and, where a rule has a colon, its arguments' in the reference's. _paths: its own
+            names of modules by the reference's.
     """
 
     is_own = True
@@ -107,7 +72,8 @@ class Ported(Network):
         super().__init__(family)
         self.entry, self.role, self.runs_as_it_is = entry, role, runs_as_it_is
         self.may_be_silent = True  # a port may name modules that it never calls
-        self.names, self.keeps = Names(entry, {}), False
+        self.keeps, self._rename = False, Rename()
+        self._paths: dict[str, str] = {}
         self.said, self.marks = set[str](), dict[str, int]()
         self.expected: tuple[int, ...] | None = None
         self.prepared: Port | None = None
@@ -143,10 +109,21 @@ class Ported(Network):
         return failures(f"{self.entry.named}: compiling what `call` computes", self.entry.path)
 
     def named(self, module: str) -> str:
-        return self.names.module(module)
+        found = self._rename.module(module)
+        owner, _, last = module.rpartition(".")
+        if found == module and owner and last == ATTENTION:
+            found = f"{self._rename.module(owner)}.{ATTENTION}"
+        self._paths[found] = module
+        return found
 
     def named_port(self, module: str, port: str) -> str:
-        return self.names.port(module, port)
+        """The reference's name of an input or output; rules may have either name of its module."""
+        for rule in self._rename.ports:
+            for name in dict.fromkeys((module, self._paths.get(module, module))):
+                renamed = rule.apply(f"{name}:{port}")
+                if renamed is not None:
+                    return renamed.partition(":")[2]
+        return port
 
     def declares(self, setting: str) -> bool:
         """Whether the port implements the setting itself; parity then leaves it to it."""
@@ -166,8 +143,10 @@ class Ported(Network):
         self.keeps = self.declares("cache") and settings.deep_cache is not None
         self._own, self.shard = port, port.shard
         self.said |= {f"{self.entry.function.__name__} {x}" for x in said}
-        if self.runs_as_it_is:
-            self.names = Names(self.entry, port.rename)
+        try:
+            self._rename = decode_rename(port.rename if self.runs_as_it_is else {})
+        except MalformedError as error:
+            raise UsageError(f"{self.entry.named}: `rename`: {error}") from None
         return port
 
     def sampler(self, case: Case, seed: int) -> Sampler:
