@@ -64,7 +64,7 @@ def take(loop: Loop | Once, step: int, around: Around, listen: Listen) -> None:
     """
     backend = loop.side.backend
     assert isinstance(backend, TorchBackend)  # as every reference's is
-    with around(step), backend.listening(functools.partial(listen, backend)):
+    with around(step), replaced(backend, "listen", functools.partial(listen, backend)):
         next(denoise(loop, None, first=step, stop=step + 1))
 
 

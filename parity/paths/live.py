@@ -31,12 +31,12 @@ from parity.paths.follow import Walk, follow, stepwise, take
 from parity.paths.loaded import Conditions, Inputs, Loaded, draw_noise, require_fit, require_place, tensor
 from parity.paths.loop import Around, Loop, Once, denoise, prepare, step_calls
 from parity.paths.network import Network
-from parity.paths.plan import BESIDE, Array, Ends, Forced, Plan, Source, Spec, State, split_branches
+from parity.paths.plan import BESIDE, Array, Ends, Forced, Plan, Source, Spec, State
 from parity.paths.port.load import Entry, load_entry
 from parity.paths.port.ported import Ported, built
 from parity.paths.port.settings import PortInfo, typed
 from parity.paths.reference import load_reference
-from parity.paths.stage import Opaque, Stage, decoder_of, known
+from parity.paths.stage import Opaque, conditions_of, decoder_of, known
 from parity.paths.worker.extras import check_extras
 from parity.records import AFTER, LOOP_STAGE, OUTSIDE, Facts, StepRecords
 from parity.settings import Backend as PathName, Capability, Settings
@@ -238,7 +238,7 @@ class StageSide(LiveSide):
         stage = known(self.spec)
         own = None if self.port is None else decoder_of(stage, self.port, self.settings)
         stage = stage if own is None else replace(stage, replaced=own, is_own=True)
-        named = {name: _tensors(given) for name, given in self.spec.start.beside.items()}
+        named = {name: conditions_of(given) for name, given in self.spec.start.beside.items()}
         inputs = Inputs(stage.inputs, torch.empty(0), 0, 0, beside=named)
         if stage.replaced:
             return Loaded(Network(stage), stage.case, inputs, Opaque(stage, inputs, stage.replaced), {})
@@ -274,12 +274,7 @@ class StageSide(LiveSide):
 def _conditions(network: Network, inputs: Mapping[str, Array]) -> Conditions:
     """Explicit inputs by branch; a branch of the family may have none but latents and timestep."""
     none: Conditions = {branch: {} for group in network.batches for branch in group}
-    return {**none, **_tensors(inputs)}
-
-
-def _tensors(inputs: Mapping[str, Array]) -> Conditions:
-    """Explicit inputs by branch."""
-    return split_branches({name: tensor(x) for name, x in inputs.items()})
+    return {**none, **conditions_of(inputs)}
 
 
 @contextmanager
@@ -320,15 +315,13 @@ def load(network: Network, case: Case, settings: Settings, inputs: Inputs) -> Lo
 def _load_compiled(network: Network, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
     try:
         # jax and torchax, only from here on
-        from parity.paths.jax.candidate import TorchaxBackend, TorchaxStage, load_candidate
+        from parity.paths.jax.candidate import load_candidate
     except RuntimeError as error:
         raise UsageError(
             f"torchax cannot be imported here: {error}; `-c device=NAME` runs the candidate in torch, "
             "TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps torch from loading another backend"
         ) from None
-
-    kind = TorchaxStage if isinstance(network.family, Stage) else TorchaxBackend
-    return load_candidate(network, case, settings, inputs, kind)
+    return load_candidate(network, case, settings, inputs)
 
 
 def _load_port(network: Ported, case: Case, settings: Settings, inputs: Inputs) -> Loaded:

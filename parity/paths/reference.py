@@ -18,7 +18,6 @@ import torch
 
 from parity.errors import UsageError
 from parity.hooks.attach import attached
-from parity.hooks.methods import replaced
 from parity.hooks.reduce.on_torch import TorchReducer, has_float64, to_numpy, torch_records
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap, require_fired
@@ -35,6 +34,9 @@ from parity.settings import Reached, Settings
 class TorchBackend(Base):
     """Calls a transformer as it is, with the branches batched as the family's pipeline does. A compiled one is called
     again without torch.compile, to observe its modules.
+
+    Attributes:
+        listen: gives the context in which each call of the model is made.
     """
 
     name = "torch"
@@ -89,10 +91,6 @@ class TorchBackend(Base):
                 self.ran |= tap.ran.ran()
                 records += torch_records(tap.settled(), self.family.stage, calls.step)
         return predictions, records
-
-    def listening(self, listen: Listen) -> contextlib.AbstractContextManager[None]:
-        """Within it, each call of the model, of these branches, is made in the context that `listen` gives."""
-        return replaced(self, "listen", listen)
 
     def weights(self) -> Iterator[tuple[str, str, Callable[[], np.ndarray]]]:
         """(name, dtype, what reads it) of each parameter and buffer; on the host, 16-bit floats as float32."""

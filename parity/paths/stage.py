@@ -219,18 +219,22 @@ def _file_rows(encoder: Encoder, given: Conditions, branch: str, x: np.ndarray) 
 
 def _vae(spec: Spec, case: Case) -> Stage:
     vae_config(case.folder)  # refuses a class that is not known
-    given = spec.start.inputs or {}  # of one that is opened for its weights alone there are none
     return Stage(
         stage=AFTER,
         case=case,
         output="frames",
         trunk="decoder",
         make=partial(load_decoder, case),
-        inputs=split_branches({name: tensor(x) for name, x in given.items()}),
+        inputs=conditions_of(spec.start.inputs or {}),  # of one that is opened for its weights alone there are none
         place=AFTER,
         rule=CacheRows(),
         pictures=True,
     )
+
+
+def conditions_of(inputs: Mapping[str, Array]) -> Conditions:
+    """Explicit inputs by branch."""
+    return split_branches({name: tensor(x) for name, x in inputs.items()})
 
 
 def file_latents(case: Case, file: Path) -> Array:

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from parity.hooks.sites import SitePlan
-from parity.paths.live import Host, LiveSide, StageSide, _tensors
+from parity.paths.live import Host, LiveSide, StageSide
 from parity.paths.loaded import Loaded
 from parity.paths.loop import Once, denoise
 from parity.paths.network import Network
 from parity.paths.plan import VAE_INPUT, Array, Role, Spec, Start
-from parity.paths.stage import known
+from parity.paths.stage import conditions_of, known
 from parity.records import OUTSIDE, Record
 from parity.runs.request import Request
 from parity.runs.sides import source_of
@@ -36,7 +36,7 @@ class _Stages(Host):
             return side
         key = (spec.role, source.model, source.prompt, source.stage, source.part, *spec.settings.items())
         own = self.kept.setdefault(key, self.kept.get(key) or side.loaded)
-        beside = {name: _tensors(given) for name, given in spec.start.beside.items()}
+        beside = {name: conditions_of(given) for name, given in spec.start.beside.items()}
         inputs = replace(own.inputs, conditions=stage.inputs, beside=beside)
         side.loaded = replace(own, network=Network(stage), inputs=inputs)
         return side

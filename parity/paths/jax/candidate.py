@@ -218,10 +218,8 @@ class TorchaxBackend(Base):
         return {k: None if x is None else self.devices.put(x, self.devices.batch(x.shape)) for k, x in arrays.items()}
 
 
-def load_candidate(
-    network: Network, case: Case, settings: Settings, inputs: Inputs, kind: type[TorchaxBackend] = TorchaxBackend
-) -> Loaded:
-    """Load the candidate path; `kind`: the backend of its calls.
+def load_candidate(network: Network, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
+    """Load the candidate path.
 
     Raises:
         UsageError: the mesh is larger than the devices.
@@ -232,6 +230,7 @@ def load_candidate(
     model = network.load(case, settings)
     model = model if network.runs_as_it_is else model.eval()
     reached.mark("dtype")
+    kind = TorchaxStage if isinstance(network.family, Stage) else TorchaxBackend
     backend = kind(model, network, case, inputs, reached, devices)
     adapt(backend, network, case, inputs, backend.params)
     mark_text_settings(reached, inputs)
