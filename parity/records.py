@@ -319,8 +319,8 @@ class Facts:
     Attributes:
         weights: parameter name -> (shape, content fingerprint of its values widened to float32 or wider).
         dtypes: parameter name -> dtype the path computes with.
-        inputs: `cond.encoder_hidden_states` -> values, float32. tables: rotary tables by name. provenance: of its
-            records.
+        inputs: `cond.encoder_hidden_states` -> values, float32, and its own dtype. tables: rotary tables by name.
+            provenance: of its records.
         noise: initial latents, float32. schedule: timesteps, sigmas, the scheduler's step counter; neither for a stage
             outside the loop.
         own: whether it is a port, which may name its parameters as it likes.
@@ -328,14 +328,14 @@ class Facts:
         placement: how the weights lie on the devices, in one line; empty where there is nothing to say.
         grid: frames, height and width of the image tokens; None where they have no order.
         checks: (name, verdict, detail) of what is to be known of its inputs or its port.
-        input_dtypes: of `inputs` and `tensors`. tensors: a reference port's own inputs by argument, widened.
+        tensors: a reference port's own inputs by argument.
         lacks: setting -> why it has no meaning for this model.
         compiled: whether a compiler makes one program of its calls, which is another where they are observed.
         trunk: the child of its module that holds the blocks; empty where the module itself does.
         narrow: share of its weights that lie in parameters which hold numbers of 16 bits alone, whatever their dtype.
     """
 
-    inputs: Mapping[str, np.ndarray]
+    inputs: Mapping[str, Array]
     provenance: Provenance
     weights: Mapping[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
     dtypes: Mapping[str, str] = field(default_factory=dict)
@@ -347,8 +347,7 @@ class Facts:
     placement: str = ""
     grid: tuple[int, int, int] | None = None
     checks: tuple[tuple[str, str, str], ...] = ()
-    input_dtypes: Mapping[str, str] = field(default_factory=dict)
-    tensors: Mapping[str, np.ndarray] = field(default_factory=dict)
+    tensors: Mapping[str, Array] = field(default_factory=dict)
     lacks: Mapping[str, str] = field(default_factory=dict)
     compiled: bool = False
     trunk: str = ""

@@ -355,7 +355,7 @@ def compare_inputs(a: Mapping[str, Known], b: Mapping[str, Known], declared: Col
 
 
 def _inputs(a: Facts, b: Facts, declared: frozenset[str]) -> Iterator[Check]:
-    ours, theirs = ({**side.inputs, "noise": side.noise} for side in (a, b))
+    ours, theirs = ({**{n: x.values for n, x in s.inputs.items()}, "noise": s.noise} for s in (a, b))
     for check in compare_inputs(ours, theirs, declared):
         judged = check.check == EMBEDDINGS and a.encoded and b.encoded and a.inputs.keys() == b.inputs.keys()
         if judged and check.verdict != "pass":

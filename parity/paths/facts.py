@@ -15,15 +15,14 @@ from pathlib import Path
 import numpy as np
 
 from parity.golden.fingerprint import fingerprint, narrow, weight_prints
-from parity.hooks.reduce.on_torch import to_numpy
 from parity.hooks.torchtools import to_torch
 from parity.models.stage_files import write_stage2
-from parity.paths.loaded import Loaded, dtype_name
+from parity.paths.loaded import Loaded, array, dtype_name
 from parity.paths.loop import Loop
 from parity.paths.plan import Role, Spec
 from parity.paths.reference import TorchBackend
 from parity.paths.stage import Stage
-from parity.records import PORT, Facts, Provenance
+from parity.records import PORT, Array, Facts, Provenance
 from parity.transforms import stored_as
 from parity.versions import versions
 
@@ -54,10 +53,9 @@ def facts_of(loop: Loop, spec: Spec) -> Facts:
         sample = network.rotary_tables(backend.model, loop.latents)
         tables = {name: backend.host(x).astype(np.float32) for name, x in sample.items()}
         noise = backend.host(loop.latents)
-    tensors = side.family.tensors() if spec.source.alone else {}
     common = _facts(side, spec, prints)
     tokens = {name: x.numpy() for name, x in given.tokens.items()}
-    started = {name: fingerprint(x) for name, x in {**(tokens or common.inputs), "noise": noise}.items()}
+    started = {**(tokens or {name: x.values for name, x in common.inputs.items()}), "noise": noise}
     return replace(
         common,
         weights={name: (shapes[name], print_) for name, print_ in prints.items()},
@@ -67,11 +65,10 @@ def facts_of(loop: Loop, spec: Spec) -> Facts:
         schedule=loop.schedule,
         encoded=bool(given.tokens),
         placement=backend.placement,
-        provenance=replace(common.provenance, inputs=started),
+        provenance=replace(common.provenance, inputs={name: fingerprint(x) for name, x in started.items()}),
         grid=side.family.token_grid(side.case),
         checks=(*network.checks(side.case, spec.role), *_own_checks(side, spec.role)),
-        input_dtypes={**common.input_dtypes, **{name: dtype_name(x.dtype) for name, x in tensors.items()}},
-        tensors={name: to_numpy(x) for name, x in tensors.items()},
+        tensors={name: array(x) for name, x in side.family.tensors().items()} if spec.source.alone else {},
         lacks=dict(network.without(side.case.config)),
         compiled=not isinstance(backend, TorchBackend) and bool(settings["jit"]),
         narrow=sum(narrow_ones.values()) / max(sum(map(math.prod, shapes.values())), 1),
@@ -104,9 +101,8 @@ def _facts(side: Loaded, spec: Spec, prints: Mapping[str, str]) -> Facts:
         devices=side.backend.describe(),
         modules=side.modules,
     )
-    values = {name: np.asarray(x.float().numpy()) for name, x in inputs.items()}
-    dtypes = {name: dtype_name(x.dtype) for name, x in inputs.items()}
-    return Facts(values, origin, own=side.network.is_own, input_dtypes=dtypes)
+    given = {name: Array(np.asarray(x.float().numpy()), dtype_name(x.dtype)) for name, x in inputs.items()}
+    return Facts(given, origin, own=side.network.is_own)
 
 
 def _own_checks(side: Loaded, role: Role) -> tuple[tuple[str, str, str], ...]:

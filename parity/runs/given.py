@@ -57,8 +57,7 @@ def carry(where: str, facts: Facts, provenance: Provenance, *, resumed: bool = F
     store = open_store(where)
     if resumed and FILE in store.files():
         return
-    inputs = {name: Array(x, facts.input_dtypes[name]) for name, x in facts.inputs.items()}
-    put_inputs(store, provenance, {**inputs, NOISE: Array(facts.noise, "float32")})
+    put_inputs(store, provenance, {**facts.inputs, NOISE: Array(facts.noise, "float32")})
 
 
 LATENTS = "latents"

@@ -29,7 +29,7 @@ from parity.paths.plan import VAE_INPUT, Ends, Openers, Plan, Role, Side, Spec, 
 from parity.records import AFTER, LOOP, LOOP_STAGE, OUTSIDE, Facts, Floor, Key, Record, StepRecords
 from parity.runs.given import carry
 from parity.runs.request import Choice, Request
-from parity.runs.sides import arrays, counted, modules_of, source_of, spec_of, workers
+from parity.runs.sides import counted, modules_of, source_of, spec_of, workers
 from parity.settings import DeepCache, Settings
 from parity.settings.chips import NO_CHIP
 
@@ -100,7 +100,7 @@ def _spec(request: RecordRequest, openers: Openers, own: Start | None) -> Spec:
     spec = replace(spec_of(run, request.side, own), named=True)
     if request.side == "candidate" and run.ports.alone and run.ports.candidate is not None:
         facts = openers.of("reference").open(spec_of(run, "reference")).facts()
-        spec = replace(spec, tensors=arrays(facts.tensors, facts.input_dtypes))
+        spec = replace(spec, tensors=facts.tensors)
     return spec
 
 

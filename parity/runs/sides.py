@@ -8,7 +8,7 @@ sink may take while they are made. Imports neither torch nor jax.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from parity.compare.preflight import Factors, laid_out, preflight
 from parity.compare.result import Check
 from parity.errors import Say, UsageError
 from parity.hooks.sites import SitePlan, plan_sites
-from parity.paths.plan import Array, Ends, Given, Openers, Pair, Role, Side, Source, Spec, Start
+from parity.paths.plan import Ends, Openers, Pair, Role, Side, Source, Spec, Start
 from parity.paths.worker.process import Workers
 from parity.records import LOOP_STAGE, Facts, StepRecords
 from parity.runs.request import Request
@@ -50,7 +50,7 @@ class Ready:
         embeddings; `run`: its name among those that measure floors."""
         spec = self.sides.reference.spec
         start = spec.start
-        inputs = start.beside.get(run, start.inputs) if start.tokens else given_of(given)
+        inputs = start.beside.get(run, start.inputs) if start.tokens else given.inputs
         spec = replace(spec, settings=settings.as_text(), start=replace(start, inputs=inputs), run=run)
         return self.openers.of("reference").open(spec)
 
@@ -164,7 +164,7 @@ def candidate_spec(request: Request, reference: Facts, own: Start | None = None)
     """What the candidate is, from what the reference is about to run with."""
     spec, name = spec_of(request, "candidate", own), "text.byt5_dtype"
     if request.ports.alone:
-        spec = replace(spec, tensors=arrays(reference.tensors, reference.input_dtypes))
+        spec = replace(spec, tensors=reference.tensors)
     if own is not None:
         return spec
     encodes = request.reference[name] != request.candidate[name]
@@ -175,17 +175,7 @@ def candidate_spec(request: Request, reference: Facts, own: Start | None = None)
     if request.stage == LOOP_STAGE and encodes:
         # The encoders' working dtype stays the reference's: a candidate's dtype must not change what it is given.
         return replace(spec, encode={"dtype": request.reference.text("dtype"), name: request.candidate.text(name)})
-    return replace(spec, start=Start(given_of(reference)))
-
-
-def given_of(facts: Facts) -> Given:
-    """A side's explicit inputs, to be handed to another."""
-    return arrays(facts.inputs, facts.input_dtypes)
-
-
-def arrays(values: Mapping[str, object], dtypes: Mapping[str, str]) -> Given:
-    """Values with the dtypes that their tensors have."""
-    return {name: Array(x, dtypes[name]) for name, x in values.items()}  # type: ignore[arg-type]
+    return replace(spec, start=Start(reference.inputs))
 
 
 def counted(steps: Iterable[StepRecords], text: str, total: int, say: Say) -> Iterator[StepRecords]:

@@ -24,7 +24,7 @@ from parity.compare.preflight import (
 from parity.compare.result import Check, Origin
 from parity.golden import fingerprint
 from parity.golden.fingerprint import weight_print
-from parity.records import Facts, Provenance, Schedule
+from parity.records import Array, Facts, Provenance, Schedule
 from parity.settings import Difference
 from parity.transforms import bfloat16
 from tests.support.results import RESULT, site
@@ -54,6 +54,10 @@ def weight(seed: int, shape: tuple[int, ...] = (4, 4)) -> tuple[tuple[int, ...],
     return shape, fingerprint(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
 
 
+def given(x: np.ndarray) -> Array:
+    return Array(x.astype(np.float32), "float32")
+
+
 def facts(**changes: Any) -> Facts:
     draw = np.random.default_rng(0).standard_normal
     mask = np.zeros((1, 8), np.float32)
@@ -62,10 +66,10 @@ def facts(**changes: Any) -> Facts:
         weights={"a.weight": weight(1), "a.bias": weight(2, (4,)), "b.weight": weight(3)},
         dtypes={"a.weight": "float32", "a.bias": "float32", "b.weight": "float32"},
         inputs={
-            "cond.encoder_hidden_states": draw((1, 8, 4)).astype(np.float32),
-            "cond.encoder_attention_mask": mask,
-            "uncond.encoder_hidden_states": draw((1, 8, 4)).astype(np.float32),
-            "uncond.encoder_attention_mask": mask * 0,
+            "cond.encoder_hidden_states": given(draw((1, 8, 4))),
+            "cond.encoder_attention_mask": given(mask),
+            "uncond.encoder_hidden_states": given(draw((1, 8, 4))),
+            "uncond.encoder_attention_mask": given(mask * 0),
         },
         noise=draw((1, 4, 2, 3, 3)).astype(np.float32),
         tables={"cos": draw((18, 8)), "sin": draw((18, 8))},
@@ -86,7 +90,7 @@ def changed(field: str, **items: Any) -> Facts:
 
 
 def with_input(name: str, x: np.ndarray | None) -> Facts:
-    return changed("inputs", **{name: x})
+    return changed("inputs", **{name: None if x is None else given(x)})
 
 
 def checked(candidate: Facts, *differing: str, reference: Facts = BASE) -> dict[str, Check]:
@@ -115,7 +119,7 @@ def test_equal_sides_pass_every_check() -> None:
 
 
 def other_mask() -> np.ndarray:
-    mask = BASE.inputs[MASK].copy()
+    mask = BASE.inputs[MASK].values.copy()
     mask[:, 5] = 1
     return mask
 
@@ -123,7 +127,7 @@ def other_mask() -> np.ndarray:
 FLIPPED = BASE.noise[..., ::-1].copy()
 ROUNDED_NOISE = facts(noise=bf16(BASE.noise).astype(np.float32))
 OTHER_NOISE = facts(noise=np.random.default_rng(5).standard_normal(BASE.noise.shape).astype(np.float32))
-SCALED = with_input(STATES, BASE.inputs[STATES] * np.float32(1.001))
+SCALED = with_input(STATES, BASE.inputs[STATES].values * np.float32(1.001))
 REPEATING = facts(schedule=Schedule(bf16(schedule().timesteps), bf16(schedule().sigmas), None))
 TWICE = np.repeat(np.arange(1000.0, 980.0, -1.0), 2)
 NEAR = {n: x * (1 + 1e-6) for n, x in BASE.tables.items()}
@@ -139,11 +143,11 @@ ROWS: list[tuple[str, Facts, str, str, str]] = [
     ("prompt embeddings", SCALED, STATES, "text.byt5_dtype", "rope"),
     ("prompt embeddings", SCALED, "1.00e-03", "text.byt5_dtype", "rope"),
     ("prompt embeddings", with_input(STATES, None), "", "", ""),
-    ("prompt embeddings", with_input(STATES, BASE.inputs[STATES][:, :-1]), "", "", ""),
-    ("prompt embeddings", with_input(STATES, np.full_like(BASE.inputs[STATES], NAN)), "", "", ""),
+    ("prompt embeddings", with_input(STATES, BASE.inputs[STATES].values[:, :-1]), "", "", ""),
+    ("prompt embeddings", with_input(STATES, np.full_like(BASE.inputs[STATES].values, NAN)), "", "", ""),
     # Ones and zeros are exact in every dtype: a mask that differs is another mask.
     ("prompt masks", with_input(MASK, other_mask()), "5 of 8 valid tokens against 6 of 8", "", "dtype text.byt5_dtype"),
-    ("prompt masks", with_input(MASK, BASE.inputs[MASK][..., ::-1]), "by 1.10e+00 relative L2", "", "dtype"),
+    ("prompt masks", with_input(MASK, BASE.inputs[MASK].values[..., ::-1]), "by 1.10e+00 relative L2", "", "dtype"),
     ("prompt masks", with_input(MASK, None), "", "", "dtype"),
     ("initial noise", facts(noise=FLIPPED), "", "", "dtype latents_dtype"),
     ("initial noise", ROUNDED_NOISE, "", "dtype", "rope"),
