@@ -148,18 +148,18 @@ def _by_themselves(own: _Run) -> Iterator[tuple[Apart, list[str]]]:
     agrees. The same site of several blocks is one difference, unless one block makes that value for the next.
     """
     right = defaultdict[str, int](int)
-    for at, one in own.sites.items():
+    for one in own.sites.values():
         if not one.far(L2_LIMIT):
-            right[one.key.branch] |= own.made_of[at]
+            right[one.key.branch] |= one.made_of
     doubtful: dict[str, set[_Operation]] = {}
     listed = set[str]()
-    for at, one in own.sites.items():
+    for one in own.sites.values():
         if one.far(L2_LIMIT):
             branch, kind = one.key.branch, any_block(one.key.site)
-            made_by = own.operations_of(own.made_of[at] & ~right[branch])
+            made_by = own.operations_of(one.made_of & ~right[branch])
             alike = {replace(operation, module=any_block(operation.module)) for operation in made_by}
             before = doubtful.setdefault(branch, set())
-            again = own.of_another_block(one.key, at) if kind in listed else before & alike
+            again = own.of_another_block(one) if kind in listed else before & alike
             if before and again and not one.key.is_input:  # of one value that several are handed, all say so
                 yield one, sorted({operation.module for operation in before & alike} or {one.key.module})
                 continue
@@ -249,7 +249,8 @@ def _constants(own: _Run) -> Iterator[tuple[_Constant, str]]:
         for value in values:
             if others := sorted(map(str, there - {value})):
                 yield (name, value), " and ".join(others)
-    inside = (operation.module for at, one in own.sites.items() if one.far() for operation in own.made_by(at))
+    differ = (one for one in own.sites.values() if one.far())
+    inside = (operation.module for one in differ for operation in own.operations_of(one.made_of))
     for module in itertools.islice(dict.fromkeys(any_block(path) for path in inside if path in own.alike), LEFT_OUT):
         yield (_WITHOUT, module), ""
 
@@ -286,9 +287,8 @@ class _Run:
         constant: another that modules have in it. take: what becomes of rows that stand beside the reference's own.
         constants: of each module, by attribute. alike: norms, activations and the like, whose outputs are shaped as
             their inputs are.
-        sites: what is judged, each part of a value's rows (`_of_part`). made_of: the operations that made it of the
-            candidate's values, as bits. operations: what each bit is, `_LEFT` the first. fates: of each value.
-            counts: calls of each module.
+        sites: what is judged, each part of a value's rows (`_of_part`). operations: what each bit of `Apart.made_of`
+            is, `_LEFT` the first. fates: of each value. counts: calls of each module.
         unread: sites of values that are left out, as the candidate goes on without them.
         turned: values that are the reference's in another order. attends: modules that make a call of
             attention, whose queries and keys may lie otherwise together. straight: those of them where that is a fault.
@@ -304,7 +304,6 @@ class _Run:
     constants: dict[str, Mapping[str, float | str]] = field(default_factory=dict)
     alike: set[str] = field(default_factory=set)
     sites: dict[Key, Apart] = field(default_factory=dict)
-    made_of: dict[Key, int] = field(default_factory=dict)
     operations: list[_Operation] = field(default_factory=lambda: [_Operation("", 0, 0)])
     fates: dict[Key, Fate] = field(default_factory=dict)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -329,14 +328,10 @@ class _Run:
         """What some bits are."""
         return [operation for i, operation in enumerate(self.operations) if bits >> i & 1]
 
-    def made_by(self, at: Key) -> list[_Operation]:
-        """The operations that made a value of the candidate's."""
-        return self.operations_of(self.made_of[at])
-
-    def of_another_block(self, key: Key, at: Key) -> bool:
+    def of_another_block(self, one: Apart) -> bool:
         """Whether a value of a block is made of what another block computes and does not hand out."""
-        kind, module = f"{any_block(key.module)}.", f"{key.module}."
-        made_in = {f"{operation.module}." for operation in self.made_by(at)}
+        kind, module = f"{any_block(one.key.module)}.", f"{one.key.module}."
+        made_in = {f"{operation.module}." for operation in self.operations_of(one.made_of)}
         return any(any_block(path).startswith(kind) and not path.startswith(module) for path in made_in)
 
     @property
@@ -389,8 +384,8 @@ class _Run:
     def read_wrongly(self) -> set[str]:
         """Modules in which values in another order were left out, and an input that comes of them is far off."""
         left = {key.module for key in self.turned if key not in self.held}
-        inputs = (at for at, one in self.sites.items() if one.key.is_input and not one.near(torch.float32))
-        made_by = (operation.module for at in inputs for operation in self.made_by(at))
+        inputs = (one for one in self.sites.values() if one.key.is_input and not one.near(torch.float32))
+        made_by = (operation.module for one in inputs for operation in self.operations_of(one.made_of))
         return {caller_of(module) for module in made_by if module in left} - set(self.straight)
 
     @contextlib.contextmanager
@@ -532,8 +527,7 @@ class _Run:
             if not self.plan.far and not all(one.near(other.dtype) for one in found.values()):
                 return "left"
         if judged:
-            self.sites |= found
-            self.made_of |= dict.fromkeys(found, _made_of(x))
+            self.sites |= {at: replace(one, made_of=_made_of(x)) for at, one in found.items()}
         elif found and self.plan.far and key.module:
             self.unknown[key.module] = None
         return "followed" if placed is not None and all(one.finite for one in found.values()) else "left"

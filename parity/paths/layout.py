@@ -215,6 +215,7 @@ class Apart:
         sizes, bins: norms of the reference's rows and of the difference, by row bin. most: the largest of a run that
             rounds otherwise, by row bin; whole: its norm. said: what was done, where `words` need not look for it.
         dtype: the candidate's, where that has 16 bits and none of the reference's runs have.
+        made_of: the operations that made it of the candidate's values, as bits.
     """
 
     key: Key
@@ -226,6 +227,7 @@ class Apart:
     whole: float = 0.0
     said: str = ""
     dtype: str = ""
+    made_of: int = 0
 
     @classmethod
     def of(cls, key: Key, ours: torch.Tensor, theirs: torch.Tensor, dtype: torch.dtype = torch.float32) -> Apart:
