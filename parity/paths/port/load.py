@@ -151,14 +151,11 @@ _ENGINES = ("torch", "torchax", "jax", "jaxlib", "parity")
 
 def _library_line(error: BaseException) -> str:
     """The innermost line outside of torch, JAX and parity, where that lies in a library that the port calls."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "site-packages" in Path(f.filename).parts]
-    inside = [(f, Path(f.filename).parts) for f in frames]
-    named = [(f, parts[parts.index("site-packages") + 1 :]) for f, parts in inside]
-    called = [(f, parts) for f, parts in named if parts[0] not in _ENGINES]
-    if not called:
-        return ""
-    frame, parts = called[-1]
-    return f", in {'/'.join(parts)}:{frame.lineno} `{frame.line}`"
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        _, installed, file = frame.filename.partition("site-packages/")
+        if installed and file.partition("/")[0] not in _ENGINES:
+            return f", in {file}:{frame.lineno} `{frame.line}`"
+    return ""
 
 
 def _traced(error: BaseException) -> str:
