@@ -262,15 +262,12 @@ def _a(value: Any) -> str:
 
 Switch = tuple[Callable[[], Any], Callable[[Any], Any]]
 """What reads a setting of the process, and what sets it."""
-Pile = tuple[Callable[[], int], Callable[[], object]]
-"""What counts things that are added one after the other, and what takes the last one away."""
 
 
 @contextlib.contextmanager
 def kept(said: list[str]) -> Iterator[None]:
     """Within it, code of a port runs; on leaving, what it changed is put back and named in `said`."""
-    before = {name: read() for name, (read, _) in _switches().items()}
-    counts, torchax = {name: count() for name, (count, _) in _piles().items()}, _torchax_on()
+    before, torchax = {name: read() for name, (read, _) in _switches().items()}, _torchax_on()
     try:
         yield
     finally:
@@ -282,29 +279,27 @@ def kept(said: list[str]) -> Iterator[None]:
             if now != old:
                 said.append(f"changed {name} from {old} to {now}")
                 write(old)
-        for name, (count, drop) in _piles().items():
-            if more := max(count() - counts[name], 0):
-                said.append(f"left {more} of {name}")
-                for _ in range(more):
-                    drop()
 
 
 def _switches() -> dict[str, Switch]:
-    """By name: torch's, and JAX's where it is imported."""
+    """By name: torch's, its hooks on all modules, and JAX's where it is imported."""
+    own = ((name, x) for name, x in vars(torch.nn.modules.module).items() if name.startswith("_global_"))
+    hooks = {f"torch's {name}": _pile(x.__len__, x.popitem) for name, x in own if isinstance(x, dict)}
     if "jax" not in sys.modules:
-        return _SWITCHES
+        return _SWITCHES | hooks
     config = sys.modules["jax"].config
-    return _SWITCHES | {name: (partial(getattr, config, name), partial(config.update, name)) for name in _JAX}
+    jax = {name: (partial(getattr, config, name), partial(config.update, name)) for name in _JAX}
+    return _SWITCHES | hooks | jax
 
 
-def _piles() -> dict[str, Pile]:
-    """By name: torch's modes, and its hooks on all modules."""
-    hooks = {
-        name: x
-        for name, x in vars(torch.nn.modules.module).items()
-        if name.startswith("_global_") and isinstance(x, dict)
-    }
-    return _MODES | {f"torch's {name}": (x.__len__, x.popitem) for name, x in hooks.items()}
+def _pile(count: Callable[[], int], drop: Callable[[], object]) -> Switch:
+    """What is added one after the other, as a switch of how many there are; `drop` takes the last one away."""
+
+    def cut(number: int) -> None:
+        while count() > number:
+            drop()
+
+    return count, cut
 
 
 def _torchax_on() -> bool:
@@ -335,12 +330,7 @@ _SWITCHES: dict[str, Switch] = {
         for device in ("cpu", "cuda")
     },
     "the working folder": (os.getcwd, os.chdir),
-}
-
-_MODES: dict[str, Pile] = {
-    "torch's function modes": (
-        lambda: len(overrides._get_current_function_mode_stack()),
-        overrides._pop_mode,
-    ),
-    "torch's dispatch modes": (lambda: len(dispatch._get_current_dispatch_mode_stack()), dispatch._pop_mode),
+    # After the default device, which is one of them.
+    "torch's function modes": _pile(lambda: len(overrides._get_current_function_mode_stack()), overrides._pop_mode),
+    "torch's dispatch modes": _pile(lambda: len(dispatch._get_current_dispatch_mode_stack()), dispatch._pop_mode),
 }
