@@ -391,17 +391,9 @@ class _Run:
     @contextlib.contextmanager
     def listen(self, side: TorchBackend, branches: tuple[str, ...]) -> Iterator[None]:
         """See `Walk`."""
-        calls: Counter[str] = Counter()
         self._branches, self._open = branches, []
         self.attends |= {name.rpartition(".")[0] for name in side.ran}
         self._layouts = {branch: Layout(side, branch, self.plan.own_order) for branch in branches}
-
-        def before(path: str, module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-            number = calls[path]
-            calls[path] += 1
-            self.counts.update((branch, path) for branch in branches)
-            return self._given(path, number, args, kwargs, named_arguments(module, args, kwargs))
-
         with contextlib.ExitStack() as hooks:
             for path, module in callable_modules(side.model).items():
                 own = ((name, x) for name, x in vars(module).items() if name in _CONSTANTS)
@@ -410,15 +402,15 @@ class _Run:
                     hooks.enter_context(replaced(module, *self.constant))
                 if self.constant == (_WITHOUT, any_block(path)):
                     hooks.enter_context(module.register_forward_hook(lambda module, args, out: args[0]))
-                begin, end = functools.partial(before, path), functools.partial(self._made, path)
+                begin, end = functools.partial(self._given, path), functools.partial(self._made, path)
                 hooks.enter_context(module.register_forward_pre_hook(begin, with_kwargs=True))
                 hooks.enter_context(module.register_forward_hook(end, always_call=True))
             yield
 
-    def _given(
-        self, path: str, number: int, args: Any, kwargs: Any, named: Mapping[str, Any]
-    ) -> tuple[Any, Any] | None:
-        """A call begins: its arguments, as far as they give way."""
+    def _given(self, path: str, module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        """Hook of a module whose call begins: its arguments, as far as they give way; None to keep them."""
+        number, named = self.counts[self._branches[0], path], named_arguments(module, args, kwargs)
+        self.counts.update((branch, path) for branch in self._branches)
         seen: dict[str, dict[str, tuple[torch.Tensor, torch.Tensor | None]]] = {branch: {} for branch in self._branches}
         for name, x in named.items():
             for branch, piece in by_branch(self._branches, x) if isinstance(x, torch.Tensor) else ():
