@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from parity.hooks.faults import Video, wrong_from_here_on
+from parity.hooks.faults import FAULTS, wrong_from_here_on
 from parity.hooks.rows import WHOLE, NoRows, Part
 from parity.models.folder import DIVIDES, Case, load_part, vae_config
 from parity.models.patches import DTYPES
@@ -50,7 +50,7 @@ class LatentDecoder(torch.nn.Module):
                 return decode(*args, **kwargs)
 
             vae.tiled_decode = tiled
-        faults = Video().faults().keys() & {f"{name}={value}" for name, value in settings.as_text().items()}
+        faults = FAULTS.keys() & {f"{name}={value}" for name, value in settings.as_text().items()}
         if faults:
             wrong_from_here_on(self.decoder, faults, lambda fault: reached.mark(fault.partition("=")[0]))
         if traced:

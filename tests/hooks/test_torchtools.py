@@ -9,7 +9,7 @@ import pytest
 import torch
 from diffusers.utils import BaseOutput
 
-from parity.hooks.faults import Faulty, Video, wrong_from_here_on
+from parity.hooks.faults import wrong_from_here_on
 from parity.hooks.torchtools import SDPA, leaves, mapped, named_arguments
 
 
@@ -50,11 +50,15 @@ def test_an_argument_that_is_a_list_of_one_class_stays_one() -> None:
 @pytest.mark.parametrize("keywords", [False, True])
 def test_a_fault_of_a_decoders_attention_takes_arguments_by_name_too(keywords: bool) -> None:
     q, k, v = torch.randn(3, 1, 2, 8, 4, generator=torch.Generator().manual_seed(0))
-    marks: list[str] = []
-    video = Video((2, 2))
-    with Faulty([video.faults()["vae.attention=by_frame"]], marks.append):
-        attend = torch.nn.functional.scaled_dot_product_attention
-        out = attend(query=q, key=k, value=v) if keywords else attend(q, k, v)
+
+    class Decoder(torch.nn.Module):
+        def forward(self, z: torch.Tensor) -> torch.Tensor:
+            attend = torch.nn.functional.scaled_dot_product_attention
+            return attend(query=q, key=k, value=v) if keywords else attend(q, k, v)
+
+    decoder, marks = Decoder(), list[str]()
+    wrong_from_here_on(decoder, ["vae.attention=by_frame"], marks.append)
+    out = decoder(torch.zeros(2, 1, 2, 1, 1))
     assert marks == ["vae.attention=by_frame"]
     frames = [SDPA(*(x[:, :, i : i + 4] for x in (q, k, v))) for i in (0, 4)]
     assert torch.allclose(out, torch.cat(frames, dim=2), atol=1e-6)

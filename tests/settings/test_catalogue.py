@@ -11,7 +11,7 @@ import pytest
 import parity
 from parity.commands.record import Floors
 from parity.errors import UsageError
-from parity.hooks.faults import Video
+from parity.hooks.faults import FAULTS
 from parity.settings import (
     BITS,
     BY_NAME,
@@ -147,10 +147,9 @@ BACKENDS: tuple[Backend, ...] = ("torch", "torchax")
 def test_every_setting_is_applied_reported_and_told() -> None:
     code = (path.read_text(encoding="utf-8") for path in ROOT.rglob("*.py") if path.parent != ROOT / "settings")
     applied = {name for text in code for name in re.findall(r'\bmark\(\s*"([^"]+)"\s*\)', text)}
-    faults = Video().faults()  # each marks its own
-    applied |= {name.partition("=")[0] for name in faults}
+    applied |= {name.partition("=")[0] for name in FAULTS}  # each marks its own
     assert applied == {setting.name for setting in SETTINGS}
-    assert all(BY_NAME[name].read(value) for name, _, value in (fault.partition("=") for fault in faults))
+    assert all(BY_NAME[name].read(value) for name, _, value in (fault.partition("=") for fault in FAULTS))
     for setting in SETTINGS:
         for backend in BACKENDS:
             values = tries(setting, backend)
