@@ -28,6 +28,7 @@ import torch
 from parity.errors import UsageError
 from parity.hooks.methods import replaced
 from parity.hooks.rows import WHOLE, Part, RowRule
+from parity.hooks.torchtools import SDPA, Intercept, of_attention
 from parity.models import feature_cache
 from parity.models.attention import AttentionSettings, attend
 from parity.models.family import Condition, Constrain, Family, Place, Sampler
@@ -348,10 +349,8 @@ def give_rotary(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
 
 
 class JointAttention:
-    """Attention processor of the blocks with a choice of kernel and the rest; nothing is masked.
-
-    Projections, norms and rotary embedding in the order of diffusers' CogVideoXAttnProcessor2_0.
-    """
+    """Attention processor of the blocks: diffusers' own, but for the attention itself, of which kernel and the rest are
+    a choice; nothing is masked."""
 
     def __init__(self, how: AttentionSettings, reached: Reached) -> None:
         self.how, self.reached = how, reached
@@ -364,25 +363,18 @@ class JointAttention:
         attention_mask: torch.Tensor | None = None,
         image_rotary_emb: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        from diffusers.models.embeddings import apply_rotary_emb
+        from diffusers.models.attention_processor import CogVideoXAttnProcessor2_0
 
-        assert attention_mask is None, "CogVideoX's transformer gives its attention no mask"
-        text = encoder_hidden_states.shape[1]
-        joint = torch.cat([encoder_hidden_states, hidden_states], dim=1)
+        def attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+            given = of_attention(args, kwargs)
+            query, key, value = (given[name].transpose(1, 2) for name in ("query", "key", "value"))
+            valid = torch.ones_like(
+                query[:, :, 0, 0], dtype=torch.bool
+            )  # padding of the prompt attends and is attended
+            return attend(query, key, value, valid, self.how, self.reached.mark).transpose(1, 2)
 
-        def heads(x: torch.Tensor) -> torch.Tensor:
-            return x.unflatten(2, (attn.heads, -1)).transpose(1, 2)
-
-        def turned(x: torch.Tensor) -> torch.Tensor:
-            if image_rotary_emb is None:
-                return x
-            return torch.cat([x[:, :, :text], apply_rotary_emb(x[:, :, text:], image_rotary_emb)], dim=2)
-
-        query, key, value = heads(attn.to_q(joint)), heads(attn.to_k(joint)), heads(attn.to_v(joint))
-        query = query if attn.norm_q is None else attn.norm_q(query)
-        key = key if attn.norm_k is None else attn.norm_k(key)
-        query, key, value = (x.transpose(1, 2) for x in (turned(query), turned(key), value))
-        valid = torch.ones_like(joint[:, :, 0], dtype=torch.bool)  # padding of the prompt attends and is attended to
-        out = attend(query, key, value, valid, self.how, self.reached.mark)
-        out = attn.to_out[1](attn.to_out[0](out.flatten(2, 3).to(query.dtype)))
-        return out[:, text:], out[:, :text]
+        with Intercept(attention, only={SDPA}):
+            image, text = CogVideoXAttnProcessor2_0()(
+                attn, hidden_states, encoder_hidden_states, attention_mask, image_rotary_emb
+            )
+        return image, text

@@ -25,8 +25,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from diffusers.models.attention_dispatch import AttentionBackendName
+from diffusers.models.transformers import transformer_hunyuan_video15 as diffusers_model
 from diffusers.pipelines.hunyuan_video1_5.image_processor import HunyuanVideo15ImageProcessor
 
+from parity.hooks.methods import replaced
 from parity.hooks.rows import WHOLE, Part, RowFrame
 from parity.models import feature_cache
 from parity.models.attention import AttentionSettings, attend
@@ -313,9 +315,8 @@ def _mask(x: torch.Tensor) -> np.ndarray:
 
 
 class JointAttention:
-    """Attention processor of the transformer blocks with a choice of kernel, mask and the rest.
-
-    Projections, norms and rotary embedding in the order of diffusers' HunyuanVideo15AttnProcessor2_0.
+    """Attention processor of the transformer blocks: diffusers' own, but for the attention itself, of which kernel,
+    mask and the rest are a choice.
 
     Args:
         first: the text mask that takes the place of every call's own (`segment_ids_first_row`), None for none.
@@ -332,32 +333,21 @@ class JointAttention:
         attention_mask: torch.Tensor,
         image_rotary_emb: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        from diffusers.models.embeddings import apply_rotary_emb
-
-        def heads(x: torch.Tensor) -> torch.Tensor:
-            return x.unflatten(2, (attn.heads, -1))
-
-        query, key = attn.norm_q(heads(attn.to_q(hidden_states))), attn.norm_k(heads(attn.to_k(hidden_states)))
-        value = heads(attn.to_v(hidden_states))
-        if image_rotary_emb is not None:
-            query = apply_rotary_emb(query, image_rotary_emb, sequence_dim=1)
-            key = apply_rotary_emb(key, image_rotary_emb, sequence_dim=1)
-        text_query = attn.norm_added_q(heads(attn.add_q_proj(encoder_hidden_states)))
-        text_key = attn.norm_added_k(heads(attn.add_k_proj(encoder_hidden_states)))
-        text_value = heads(attn.add_v_proj(encoder_hidden_states))
-        query = torch.cat([query, text_query], dim=1)
-        key = torch.cat([key, text_key], dim=1)
-        value = torch.cat([value, text_value], dim=1)
-        length = query.shape[1]
         if self.first is not None:
             given = torch.tensor(self.first, device=attention_mask.device)
             attention_mask = given.expand(attention_mask.shape[0], -1)
-        valid = F.pad(attention_mask, (length - attention_mask.shape[1], 0), value=True).bool()
-        out = attend(query, key, value, valid, self.how, self.reached.mark)
-        out = out.flatten(2, 3).to(query.dtype)
-        text = encoder_hidden_states.shape[1]
-        image_out, text_out = out[:, :-text], out[:, -text:]
-        return attn.to_out[1](attn.to_out[0](image_out)), attn.to_add_out(text_out)
+        valid = F.pad(attention_mask, (hidden_states.shape[1], 0), value=True).bool()
+
+        def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **_: Any) -> torch.Tensor:
+            return attend(query, key, value, valid, self.how, self.reached.mark)
+
+        # Diffusers makes a mask of all queries and keys of it, 13 GB at full size, which nobody reads; XLA drops it.
+        unread = attention_mask.to("meta") if type(attention_mask) is torch.Tensor else attention_mask
+        with replaced(diffusers_model, "dispatch_attention_fn", attention):
+            given_back: tuple[torch.Tensor, torch.Tensor] = diffusers_model.HunyuanVideo15AttnProcessor2_0()(
+                attn, hidden_states, encoder_hidden_states, unread, image_rotary_emb
+            )
+        return given_back
 
 
 def traceable_forward(settings: Settings, reached: Reached) -> Callable[..., tuple[torch.Tensor] | Any]:
