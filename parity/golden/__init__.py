@@ -3,8 +3,7 @@
 numpy, safetensors and msgspec only (fsspec for URLs): a CI machine reads goldens without torch or jax.
 """
 
-from parity.golden.disk.read import Golden
-from parity.golden.disk.verify import Problem, verify
+from parity.golden.disk.read import Golden, Problem, verify
 from parity.golden.disk.write import GoldenWriter
 from parity.golden.fingerprint import fingerprint, fingerprint_bytes
 

@@ -14,8 +14,9 @@ import safetensors
 
 from parity.errors import UsageError
 from parity.golden import Golden
-from parity.golden.disk.inputs import FILE, NOISE, put_inputs, read_inputs
+from parity.golden.disk.read import INPUTS, NOISE, read_inputs
 from parity.golden.disk.store import open_store
+from parity.golden.disk.write import put_inputs
 from parity.records import Array, Facts, Provenance
 from parity.redact import without_secrets
 
@@ -55,7 +56,7 @@ def carry(where: str, facts: Facts, provenance: Provenance, *, resumed: bool = F
         resumed: whether it may carry them already, and is then left as it is.
     """
     store = open_store(where)
-    if resumed and FILE in store.files():
+    if resumed and INPUTS in store.files():
         return
     put_inputs(store, provenance, {**facts.inputs, NOISE: Array(facts.noise, "float32")})
 

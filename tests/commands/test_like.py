@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torchax")
 
 from parity.golden import Golden
-from parity.golden.disk.inputs import read_inputs
+from parity.golden.disk.read import read_inputs
 from tests.support.cli import Ran, cli
 
 pytestmark = pytest.mark.slow

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from parity.errors import UsageError
-from parity.golden import Golden, GoldenWriter, fingerprint
-from parity.golden.disk.inputs import FILE, put_inputs, read_inputs
+from parity.golden import Golden, GoldenWriter, fingerprint, verify
+from parity.golden.disk.read import INPUTS as FILE, read_inputs
 from parity.golden.disk.store import open_store
-from parity.golden.disk.verify import verify
+from parity.golden.disk.write import put_inputs
 from parity.records import Array, Provenance, StepRecords
 from parity.runs.given import read_given
 

@@ -152,14 +152,7 @@ def named(records: Sequence[Record]) -> Sequence[Record]:
 
 def recorded_modules(records: Sequence[Record], stage: str) -> frozenset[str]:
     """The modules of a stage of which there is a record."""
-    if isinstance(records, Table):
-        return _modules(records.layout, stage)
-    return frozenset(r.key.module for r in records if r.key.stage == stage)
-
-
-@functools.lru_cache(maxsize=8)
-def _modules(layout: Layout, stage: str) -> frozenset[str]:
-    return recorded_modules(layout.records, stage)
+    return frozenset(r.key.module for r in named(records) if r.key.stage == stage)
 
 
 @functools.lru_cache(maxsize=8)

@@ -1,8 +1,14 @@
-"""Reading a golden, local or remote, one step at a time.
+"""Reading a golden, local or remote, step by step; the explicit inputs that it carries; all that is wrong with it.
 
 `golden.json` is read and checked when the golden is opened. A step's part is checked against its listed size and
 checksum each time it is read, from the same map that is then handed out as arrays: what was checked is what is used.
 Memory is that of one part's names; sketches and values are paged in as they are used.
+
+Text encoders round otherwise on every machine, and one ulp of an embedding makes two goldens incomparable. So prompt
+embeddings, masks and initial noise lie beside the parts, one tensor an input, for another machine to start from the
+very same. What each of them must be stands in golden.json, which has a checksum of itself: the fingerprints of
+`provenance.inputs`. A tensor that is missing, too many or of other bits is damage, so nothing is started from a wrong
+input. Cost: some megabytes (40 MB for HunyuanVideo-1.5's embeddings), in memory while they are read.
 """
 
 from __future__ import annotations
@@ -15,12 +21,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
 from parity.errors import MalformedError, UsageError
 from parity.golden.disk.format import MANIFEST, MAX_MANIFEST, Manifest, Part, damaged, decode_manifest
 from parity.golden.disk.part import read_part, recorded_modules
 from parity.golden.disk.shards import folder_of, merge_step, whole_manifest
-from parity.golden.disk.store import Store, open_store
-from parity.records import LOOP_STAGE, SCHEDULE, Provenance, StepRecords
+from parity.golden.disk.store import MissingError, Store, open_store
+from parity.golden.disk.tensors import read_tensors
+from parity.golden.fingerprint import fingerprint
+from parity.records import LOOP_STAGE, SCHEDULE, Array, Provenance, StepRecords
+
+INPUTS = "inputs.safetensors"
+MOST = 1 << 32
+"""Bytes of inputs that are read at most."""
+NOISE = "noise"
 
 
 def read_manifest(store: Store) -> Manifest | None:
@@ -151,3 +166,69 @@ class Golden:
                 return part
         held = ", ".join(map(str, self.steps)) or "none"
         raise UsageError(f"{self.name}: there is no step {step} in this golden; it holds: {held}")
+
+
+def read_inputs(golden: Golden) -> dict[str, Array] | None:
+    """The inputs that a golden carries; None where it has no such file.
+
+    Raises:
+        UsageError: the file is damaged, or is not what golden.json says.
+    """
+    where = f"{golden.name}/{INPUTS}"
+    try:
+        with golden.store.mapped(INPUTS, None, MOST) as (path, buffer):
+            metadata, arrays = read_tensors(path, buffer)
+        dtypes = msgspec.json.decode(metadata.get("dtypes", "{}"), type=dict[str, str])
+        found = {name: Array(held.values, dtypes[name]) for name, held in arrays.items()}
+    except MissingError:
+        return None
+    except (MalformedError, KeyError, msgspec.MsgspecError) as error:
+        raise damaged(where, str(error)) from None
+    expected = golden.provenance.inputs
+    for name in sorted(found.keys() | expected.keys()):
+        if name not in found or name not in expected:
+            raise damaged(where, f"'{name}' is in {'it' if name in found else 'golden.json'} alone")
+        if fingerprint(found[name].values) != expected[name]:
+            raise damaged(where, f"'{name}' does not match its fingerprint in golden.json")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with a golden.
+
+    Attributes:
+        file: the file it was found in.
+        message: what is wrong and what to do, a sentence for people.
+    """
+
+    file: str
+    message: str
+
+
+def verify(where: str | os.PathLike[str]) -> list[Problem]:
+    """All that is wrong with the golden at a path or URL; empty where it can be trusted.
+
+    Bad data is reported, not raised.
+    """
+    try:
+        golden = Golden.open(where)
+    except UsageError as error:
+        return [Problem(MANIFEST, str(error))]
+    where, found = f"{golden.name}/{MANIFEST}", []
+    if not golden.complete:
+        held = ", ".join(map(str, golden.steps)) or "none"
+        message = f"{where}: the recording was not finished (steps held: {held}); go on with --resume"
+        found.append(Problem(MANIFEST, message))
+    elif not golden.steps:
+        found.append(Problem(MANIFEST, f"{where}: it holds no steps at all; record it again"))
+    for part in golden.manifest.parts:
+        try:
+            golden.read_step(part.step)
+        except UsageError as error:
+            found.append(Problem(part.file, str(error)))
+    try:
+        read_inputs(golden)
+    except UsageError as error:
+        found.append(Problem(INPUTS, str(error)))
+    return found

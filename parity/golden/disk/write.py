@@ -7,8 +7,10 @@ same way, to list it with size and checksum. So `golden.json` lists whole parts 
 
 from __future__ import annotations
 
+import json
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -16,9 +18,11 @@ from msgspec.structs import replace
 from parity.errors import MalformedError, UsageError
 from parity.golden.disk.format import MANIFEST, Manifest, Part, encode_manifest, first_difference, part_name
 from parity.golden.disk.part import write_part
-from parity.golden.disk.read import mapped_part, read_manifest
+from parity.golden.disk.read import INPUTS, mapped_part, read_manifest
 from parity.golden.disk.store import Store, open_store
-from parity.records import Provenance, StepRecords
+from parity.golden.disk.tensors import Stored, write_tensors
+from parity.golden.fingerprint import fingerprint
+from parity.records import Array, Provenance, StepRecords
 
 _OURS = re.compile(r"\.?(golden\.json|(inputs|before|step-\d{4,7})\.safetensors)(\.[0-9a-f]{16})?|\.tmp[0-9A-Za-z]{6}")
 """What a golden's folder may lose when it is overwritten or resumed: never a file that neither parity nor the
@@ -183,3 +187,14 @@ class GoldenWriter:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.finish()
+
+
+def put_inputs(store: Store, provenance: Provenance, inputs: Mapping[str, Array]) -> None:
+    """Write the inputs of a golden; nothing where they are not those of its provenance (a recording that encodes its
+    prompt has tokens there)."""
+    named = {name: fingerprint(item.values) for name, item in inputs.items()}
+    if named != dict(provenance.inputs) or not named:
+        return
+    arrays = {name: Stored.of(item.values, item.dtype) for name, item in sorted(inputs.items())}
+    dtypes = json.dumps({name: item.dtype for name, item in sorted(inputs.items())})
+    store.put(INPUTS, lambda path: write_tensors(path, arrays, ("dtypes", dtypes)))
