@@ -25,6 +25,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import MethodType
 from typing import Any, Protocol
 
 import jax
@@ -32,6 +33,7 @@ import numpy as np
 
 from parity.hooks.methods import all_of, replaced
 from parity.hooks.tap import carried
+from parity.hooks.torchtools import bound
 
 CALL = "__call__"
 
@@ -133,7 +135,7 @@ class _Linen:
             return call(*args, **kwargs)
         if not self.within((args, kwargs)):
             return call(*args, **kwargs)
-        named = _arguments(getattr(type(context.module), CALL), context.module, args, kwargs)
+        named = bound(MethodType(getattr(type(context.module), CALL), context.module), args, kwargs)
         return _observed(self.see, self._path(context.module.path), named, lambda: call(*args, **kwargs))
 
     def _path(self, path: tuple[str, ...]) -> str:
@@ -188,7 +190,7 @@ class _State:
         own = bool(self.open) and self.open[-1] is module  # `super().__call__`
         if path is None or own or not self.within((args, kwargs)):
             return call(module, *args, **kwargs)
-        named = _arguments(call, module, args, kwargs)
+        named = bound(MethodType(call, module), args, kwargs)
         with replaced(self, "open", [*self.open, module]):
             return _observed(self.see, path, named, lambda: call(module, *args, **kwargs))
 
@@ -232,21 +234,8 @@ def _is_stack(arrays: Sequence[Any], shape: tuple[int, ...]) -> bool:
     return bool(arrays) and all(x.shape[: len(shape)] == shape for x in arrays)
 
 
-_LAID: Mapping[str, Callable[[np.ndarray, Mapping[str, Any]], np.ndarray]] = {
-    "slice": lambda x, given: x[_slices(given)],
-    "squeeze": lambda x, given: x.squeeze(given["dimensions"]),
-    "transpose": lambda x, given: x.transpose(given["permutation"]),
-    "reshape": lambda x, given: x.reshape(given["new_sizes"]),
-    "rev": lambda x, given: np.flip(x, given["dimensions"]),
-    "convert_element_type": lambda x, given: x,
-    "copy": lambda x, given: x,
-}  # fmt: skip
-"""Operations of JAX's that compute nothing: what each does to an array."""
-
-
-def _slices(given: Mapping[str, Any]) -> tuple[slice, ...]:
-    first, last = given["start_indices"], given["limit_indices"]
-    return tuple(map(slice, first, last, given["strides"] or [1] * len(first)))
+_MOVES, _KEEPS = ("slice", "squeeze", "transpose", "reshape", "rev"), ("convert_element_type", "copy")
+"""Operations of JAX's that compute nothing: those that move elements, and those that leave each where it is."""
 
 
 def _made_of(x: Any, roots: Collection[int]) -> tuple[Any, int | None]:
@@ -256,15 +245,18 @@ def _made_of(x: Any, roots: Collection[int]) -> tuple[Any, int | None]:
     while id(whole) not in roots:
         made = getattr(whole, "parent", None)
         given: Sequence[Any] = getattr(made, "in_tracers", ())  # another JAX may not say it
-        if made is None or len(given) != 1 or made.primitive.name not in _LAID:
+        if made is None or len(given) != 1 or made.primitive.name not in (*_MOVES, *_KEEPS):
             return None, None
         steps.insert(0, made)
         (whole,) = given
     stacked = whole.shape[: max(whole.ndim - x.ndim, 0)]
-    layers = np.arange(math.prod(stacked)).reshape(*stacked, *[1] * (whole.ndim - len(stacked)))
+    layers = np.arange(math.prod(stacked), dtype=np.int32)
+    layers = layers.reshape(*stacked, *[1] * (whole.ndim - len(stacked)))
     layers = np.broadcast_to(layers, whole.shape)
-    for made in steps:
-        layers = _LAID[made.primitive.name](layers, made.params)
+    with jax.ensure_compile_time_eval():
+        for made in steps:
+            layers = made.primitive.bind(layers, **made.params) if made.primitive.name in _MOVES else layers
+    layers = np.asarray(layers)
     return whole, int(layers.flat[0]) if layers.size and (layers == layers.flat[0]).all() else None
 
 
@@ -276,11 +268,3 @@ def _observed(see: See, path: str, named: Mapping[str, Any], call: Callable[[], 
     out = call()
     see.see(path, "out", carried(out))
     return out
-
-
-def _arguments(call: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    try:
-        bound = inspect.signature(call).bind(module, *args, **kwargs).arguments
-    except (TypeError, ValueError):
-        return {**{str(i): a for i, a in enumerate(args)}, **kwargs}
-    return dict(list(bound.items())[1:])

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import inspect
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from types import CellType, MethodType, NoneType
+from types import CellType, NoneType
 from typing import Any
 
 import numpy as np
@@ -208,41 +207,30 @@ def eagerly(model: torch.nn.Module) -> Iterator[None]:
 
 
 def named_arguments(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of a module's forward by parameter name, so that positional and keyword calls compare.
+    """Arguments of a module's forward; of the class's where a wrapper hides that behind `*args`."""
+    signature = inspect.signature(module.forward)
+    hidden = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in signature.parameters.values())
+    return bound(type(module).forward.__get__(module) if hidden else module.forward, args, kwargs)
+
+
+def bound(call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of a call by parameter name, so that positional and keyword calls compare.
 
     Extra positional arguments are named `args.<i>`; a call that does not fit the signature falls back to `<i>`.
     """
     try:
-        signature = _signature(module)
-        bound = signature.bind(*args, **kwargs)
+        signature = inspect.signature(call)
+        given = signature.bind(*args, **kwargs).arguments
     except (TypeError, ValueError):
         return {**{str(i): a for i, a in enumerate(args)}, **kwargs}
     named: dict[str, Any] = {}
-    for name, value in bound.arguments.items():
+    for name, value in given.items():
         kind = signature.parameters[name].kind
         if kind is inspect.Parameter.VAR_KEYWORD:
             named.update(value)
         elif kind is not inspect.Parameter.VAR_POSITIONAL or value:
             named[name] = value
     return named
-
-
-def _signature(module: torch.nn.Module) -> inspect.Signature:
-    """The signature of the forward in use, or of the class's where a wrapper hides it behind `*args`."""
-    signature = _signature_of(module.forward)
-    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in signature.parameters.values()):
-        return _signature_of(type(module).forward.__get__(module))
-    return signature
-
-
-def _signature_of(call: Callable[..., Any]) -> inspect.Signature:
-    return _of_method(call.__func__) if isinstance(call, MethodType) else inspect.signature(call)
-
-
-@functools.lru_cache(maxsize=1024)
-def _of_method(function: Callable[..., Any]) -> inspect.Signature:
-    """A method's signature, without what it is bound to: one for all modules of a class."""
-    return inspect.signature(MethodType(function, object()))
 
 
 # --- nests
