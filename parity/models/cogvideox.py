@@ -21,6 +21,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -311,7 +312,7 @@ class CogVideoXRows:
 
 
 class Rotary(torch.nn.Module):
-    """The rotary tables that CogVideoXPipeline computes before its loop.
+    """The rotary tables that CogVideoXPipeline computes before its loop, by its own method.
 
     Args:
         config: the transformer's.
@@ -319,27 +320,17 @@ class Rotary(torch.nn.Module):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
-        self.head_dim = int(config["attention_head_dim"])
-        self.patch, self.patch_t = int(config["patch_size"]), config.get("patch_size_t")
-        self.base = (int(config["sample_height"]) // self.patch, int(config["sample_width"]) // self.patch)
+        transformer = SimpleNamespace(config=SimpleNamespace(**{"patch_size_t": None, **config}))
+        self.pipeline = SimpleNamespace(vae_scale_factor_spatial=1, transformer=transformer)  # sizes are the latents'
 
     def forward(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(cos, sin), float32 [tokens, head dim], for latents [B, T, C, H, W], of which only the shape counts."""
-        from diffusers.models.embeddings import get_3d_rotary_pos_embed
-        from diffusers.pipelines.cogvideo.pipeline_cogvideox import get_resize_crop_region_for_grid
+        from diffusers import CogVideoXPipeline
 
         _, frames, _, height, width = hidden_states.shape
-        grid = (height // self.patch, width // self.patch)
         # Under torchax the default device is JAX's; a tensor that is being traced lies on none.
-        device = hidden_states.device if type(hidden_states) is torch.Tensor else None
-        if self.patch_t is None:
-            crops = get_resize_crop_region_for_grid(grid, self.base[1], self.base[0])
-            cos, sin = get_3d_rotary_pos_embed(self.head_dim, crops, grid, frames, device=device)
-        else:
-            count = (frames + self.patch_t - 1) // self.patch_t
-            cos, sin = get_3d_rotary_pos_embed(
-                self.head_dim, None, grid, count, grid_type="slice", max_size=self.base, device=device
-            )
+        device: Any = hidden_states.device if type(hidden_states) is torch.Tensor else None
+        cos, sin = CogVideoXPipeline._prepare_rotary_positional_embeddings(self.pipeline, height, width, frames, device)
         return cos, sin
 
 
