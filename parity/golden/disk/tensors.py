@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, TensorSpec, safe_open, serialize_file
+from safetensors import SafetensorError, TensorSpec, safe_open, serialize
 
 from parity.errors import MalformedError, shown
 
@@ -20,7 +19,6 @@ _STORED = {
     "U32": "<u4", "I32": "<i4", "F32": "<f4", "U64": "<u8", "I64": "<i8", "F64": "<f8",
 }  # fmt: skip
 _NAMES = {np.dtype(x).name for name, x in _STORED.items() if name != "BF16"}
-_SYSTEM = re.compile(r"os error (\d+)|code: (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +70,8 @@ class Stored:
 def write_tensors(path: Path, arrays: Mapping[str, Stored], metadata: tuple[str, str]) -> None:
     """Write a safetensors file; equal arguments give equal bytes.
 
+    Cost: its content in memory once more.
+
     Args:
         metadata: one name and its text: several would come in any order.
 
@@ -83,16 +83,11 @@ def write_tensors(path: Path, arrays: Mapping[str, Stored], metadata: tuple[str,
         name: TensorSpec(dtype=x.dtype, shape=list(x.bits.shape), data_ptr=x.bits.ctypes.data, data_len=x.bits.nbytes)
         for name, x in arrays.items()
     }
-    path.touch()
-    mode = path.stat().st_mode
     try:
-        serialize_file(specs, path, metadata=dict([metadata]))
-        path.chmod(mode)  # the library's file is its owner's alone
+        content = serialize(specs, metadata=dict([metadata]))
     except SafetensorError as error:
-        number = _SYSTEM.search(str(error))
-        if number is None:
-            raise MalformedError(str(error)) from None
-        raise OSError(int(number[1] or number[2]), str(error)) from None
+        raise MalformedError(str(error)) from None
+    path.write_bytes(content)
 
 
 def read_tensors(path: Path, buffer: memoryview) -> tuple[dict[str, str], dict[str, Stored]]:

@@ -24,9 +24,8 @@ from parity.golden.disk.tensors import Stored, write_tensors
 from parity.golden.fingerprint import fingerprint
 from parity.records import Array, Provenance, StepRecords
 
-_OURS = re.compile(r"\.?(golden\.json|(inputs|before|step-\d{4,7})\.safetensors)(\.[0-9a-f]{16})?|\.tmp[0-9A-Za-z]{6}")
-"""What a golden's folder may lose when it is overwritten or resumed: never a file that neither parity nor the
-safetensors library named."""
+_OURS = re.compile(r"\.?(golden\.json|(inputs|before|step-\d{4,7})\.safetensors)(\.[0-9a-f]{16})?")
+"""What a golden's folder may lose when it is overwritten or resumed: never a file that parity did not name."""
 
 
 def refuse_others(store: Store) -> None:
