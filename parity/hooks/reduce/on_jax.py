@@ -25,7 +25,6 @@ copy of each small tensor, at most `SMALL` elements.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -48,8 +47,6 @@ from parity.sketch import BINS, PER_BIN, TILE, TOTAL, Geometry, geometry
 FEW_ROWS = 8
 """Rows of a slot up to which they are added one by one."""
 
-FEW, SMALL_MEMBER = 4, 1 << 14
-"""Members of a stack, and elements of each, below which all are sketched at once."""
 _TINY = 1e-30
 """A sum of squares below this has lost some of them to underflow."""
 
@@ -96,7 +93,7 @@ def _traced(x: jax.Array) -> dict[str, jax.Array]:
         sketch, moments, found = jnp.zeros(0, jnp.float32), jnp.zeros(5, jnp.float32), jnp.zeros(2, jnp.int32)
     else:
         moments, found = _moments(x)
-        sketch = x.astype(jnp.float32).reshape(-1) if g.exact else _sketcher(g)(x if x.ndim > 1 else x[None])
+        sketch = x.astype(jnp.float32).reshape(-1) if g.exact else _sketch(x if x.ndim > 1 else x[None], g)
     size = jnp.asarray([count >> 31, count & 0x7FFFFFFF], jnp.int32)
     return {"sketch": sketch, "moments": moments, "counts": jnp.concatenate([size, found])}
 
@@ -151,24 +148,6 @@ def _careful_moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
         ]
     )
     return moments, jnp.stack([jnp.sum(jnp.isnan(y), dtype=jnp.int32), jnp.sum(jnp.isinf(y), dtype=jnp.int32)])
-
-
-@functools.lru_cache(maxsize=1024)
-def _sketcher(g: Geometry) -> Callable[[jax.Array], jax.Array]:
-    """`_sketch` for this geometry. Of a stack, on one CPU, it is taken member after member, unless these are small:
-    each then stays in the processor's cache, where a stack is written and read several times."""
-    sketch = functools.partial(_sketch, g=g)
-    one = jax.custom_batching.custom_vmap(sketch)
-
-    @one.def_vmap
-    def many(axis_size: int, in_batched: list[bool], x: jax.Array) -> tuple[jax.Array, bool]:
-        del axis_size, in_batched
-        together = jax.vmap(sketch)
-        if jax.device_count() > 1 or x.shape[0] < FEW or x[0].size < SMALL_MEMBER:
-            return together(x), True
-        return lax.platform_dependent(x, cpu=functools.partial(lax.map, sketch), default=together), True
-
-    return one
 
 
 def _sketch(x: jax.Array, g: Geometry) -> jax.Array:
