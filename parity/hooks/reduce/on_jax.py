@@ -51,6 +51,7 @@ _TINY = 1e-30
 """A sum of squares below this has lost some of them to underflow."""
 
 
+@jax.jit
 def reduce(x: jax.Array) -> dict[str, jax.Array]:
     """Reduce an array to its sketch and moments; pure, to be called in traced functions or on concrete arrays.
 
@@ -64,7 +65,18 @@ def reduce(x: jax.Array) -> dict[str, jax.Array]:
             and sum of squares in units of the fifth number, a power of two: 1 unless a sum leaves float32's range.
         counts: int32 [4]: elements // 2^31, elements % 2^31, NaNs, infinities.
     """
-    return _traced(x) if isinstance(x, jax.core.Tracer) else _compiled(x)
+    if jnp.iscomplexobj(x):
+        pairs = jnp.stack([x.real, x.imag], axis=-1)
+        x = pairs.reshape(*x.shape[:-1], 2 * x.shape[-1]) if x.ndim else pairs
+    g = geometry(x.shape)
+    count = g.rows * g.channels
+    if count == 0:
+        sketch, moments, found = jnp.zeros(0, jnp.float32), jnp.zeros(5, jnp.float32), jnp.zeros(2, jnp.int32)
+    else:
+        moments, found = _moments(x)
+        sketch = x.astype(jnp.float32).reshape(-1) if g.exact else _sketch(x if x.ndim > 1 else x[None], g)
+    size = jnp.asarray([count >> 31, count & 0x7FFFFFFF], jnp.int32)
+    return {"sketch": sketch, "moments": moments, "counts": jnp.concatenate([size, found])}
 
 
 def to_host(reduced: Mapping[str, jax.Array]) -> tuple[Moments, np.ndarray]:
@@ -80,25 +92,6 @@ def to_host(reduced: Mapping[str, jax.Array]) -> tuple[Moments, np.ndarray]:
         return Moments(count, nan, inf, 0.0, 0.0, 0.0, 0.0), sketch
     least, most, total, squares, unit = (float(v) for v in np.asarray(reduced["moments"]))
     return Moments(count, nan, inf, least, most, total * unit / finite, math.sqrt(squares) * unit), sketch
-
-
-def _traced(x: jax.Array) -> dict[str, jax.Array]:
-    x = jnp.asarray(x)
-    if jnp.iscomplexobj(x):
-        pairs = jnp.stack([x.real, x.imag], axis=-1)
-        x = pairs.reshape(*x.shape[:-1], 2 * x.shape[-1]) if x.ndim else pairs
-    g = geometry(x.shape)
-    count = g.rows * g.channels
-    if count == 0:
-        sketch, moments, found = jnp.zeros(0, jnp.float32), jnp.zeros(5, jnp.float32), jnp.zeros(2, jnp.int32)
-    else:
-        moments, found = _moments(x)
-        sketch = x.astype(jnp.float32).reshape(-1) if g.exact else _sketch(x if x.ndim > 1 else x[None], g)
-    size = jnp.asarray([count >> 31, count & 0x7FFFFFFF], jnp.int32)
-    return {"sketch": sketch, "moments": moments, "counts": jnp.concatenate([size, found])}
-
-
-_compiled = jax.jit(_traced)
 
 
 @jax.custom_batching.custom_vmap
@@ -312,13 +305,8 @@ def _in_auto(function: Callable[..., Reductions], *arrays: jax.Array) -> Reducti
     return found
 
 
-def _together(x: jax.Array) -> dict[str, jax.Array]:
-    """Reduces the members of a stack; outside a trace by a program of its own, which is compiled once for its shape."""
-    return (_every if isinstance(x, jax.core.Tracer) else _every_compiled)(x)
-
-
-_every = jax.vmap(reduce)
-_every_compiled = jax.jit(_every)
+_together = jax.jit(jax.vmap(reduce))
+"""Reduces the members of a stack."""
 
 
 def gather(groups: list[Any], slot: Slot) -> dict[str, Any]:
