@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from parity.hooks.methods import replaced
+from parity.records import above
 
 SDPA: Callable[..., torch.Tensor] = torch._C._nn.scaled_dot_product_attention
 """torch's own attention, whatever stands in `torch.nn.functional` by now."""
@@ -111,10 +112,7 @@ def module_tree(model: torch.nn.Module) -> dict[str, str]:
 
 def nearest(path: str, paths: Container[str]) -> str:
     """The nearest path above one among others; empty for none."""
-    above = path.rpartition(".")[0]
-    while above and above not in paths:
-        above = above.rpartition(".")[0]
-    return above
+    return next((around for around in above(path) if around in paths), "")
 
 
 @contextlib.contextmanager
