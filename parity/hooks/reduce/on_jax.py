@@ -145,7 +145,7 @@ def _careful_moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def _sketch(x: jax.Array, g: Geometry) -> jax.Array:
     """The sketch of an array [..., rows, channels] that is too large to be its own: float32 [EXACT]."""
-    slots = _laid_signs(g) * _slots(x, g)
+    slots = laid_signs(jnp.arange(g.slots), g.channels) * _slots(x, g)
     stride = g.slots_per_bin * g.width
     slots = jnp.pad(slots, ((0, g.bins * g.slots_per_bin - g.slots), (0, g.width - g.channels)))
     # XLA on a CPU makes fast loops of the product with its layout and of the sums, and a slow one of all that together.
@@ -184,11 +184,11 @@ def _slots(x: jax.Array, g: Geometry) -> jax.Array:
     return summed.reshape(g.slots, g.channels)
 
 
-def _laid_signs(g: Geometry) -> jax.Array:
-    """The sign tile's entry for each slot and channel, float32 [slots, channels]; XLA computes it where it is used."""
-    slot = lax.broadcasted_iota(jnp.uint32, (g.slots, g.channels), 0)
-    channel = lax.broadcasted_iota(jnp.uint32, (g.slots, g.channels), 1)
-    return signs(slot % TILE * jnp.uint32(g.channels) + channel, 0x7F4A7C15)
+def laid_signs(slot: jax.Array, channels: int) -> jax.Array:
+    """The sign tile's entry for each of these slots, int32 [slots], and each channel: float32 [slots, channels]; XLA
+    computes it where it is used."""
+    channel = lax.broadcasted_iota(jnp.uint32, (slot.size, channels), 1)
+    return signs((slot % TILE).astype(jnp.uint32)[:, None] * jnp.uint32(channels) + channel, 0x7F4A7C15)
 
 
 def signs(index: jax.Array, salt: int) -> jax.Array:

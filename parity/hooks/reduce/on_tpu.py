@@ -29,7 +29,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import Mesh, PartitionSpec
 
-from parity.hooks.reduce.on_jax import signs
+from parity.hooks.reduce.on_jax import laid_signs, signs
 from parity.sketch import BINS, PER_BIN, TOTAL, Geometry, geometry
 
 MOST_SLOTS = 128
@@ -144,10 +144,8 @@ def _folded(slots: jax.Array, first: jax.Array, runs: Runs) -> jax.Array:
     tail = jnp.pad(slots[:, k : k + 1], ((0, 0), (0, k - 1), (0, 0)))
     rows = jnp.pad(slots[:, :k], ((0, 1), (0, 0), (0, 0))) + jnp.pad(tail, ((1, 0), (0, 0), (0, 0)))
     rows = rows.reshape((number + 1) * k, channels)
-    local = jnp.arange(rows.shape[0], dtype=jnp.int32)
-    slot = local + first
-    index = (slot % 32).astype(jnp.uint32)[:, None] * jnp.uint32(channels)
-    signed = rows * signs(index + lax.broadcasted_iota(jnp.uint32, (1, channels), 1), 0x7F4A7C15)
+    slot = first + jnp.arange(rows.shape[0], dtype=jnp.int32)
+    signed = rows * laid_signs(slot, channels)
     laid = jnp.pad(signed, ((0, 0), (0, g.width - channels))).reshape(-1)
     total = jnp.pad(laid, (0, -laid.size % TOTAL)).reshape(-1, TOTAL).sum(0)
     total = jnp.roll(total, first * g.width % TOTAL)
@@ -157,24 +155,13 @@ def _folded(slots: jax.Array, first: jax.Array, runs: Runs) -> jax.Array:
 def _bins(signed: jax.Array, slot: jax.Array, g: Geometry) -> jax.Array:
     """The counters of the bins, float32 [BINS * PER_BIN], of signed sums [rows, channels] of these slots.
 
-    A slot's channels are folded into PER_BIN, then turned by its place in its bin and added up: three products with
-    zeros and ones.
+    A slot's channels are folded into PER_BIN, by a product with zeros and ones, which stand by its place in its bin.
     """
-    each = _product(signed, _equal(jnp.arange(g.channels) % PER_BIN, jnp.arange(PER_BIN)))
-    turn = slot % g.slots_per_bin * g.width % PER_BIN
-    places = slot // g.slots_per_bin * PER_BIN + turn
-    by_turn = _product(_equal(jnp.arange(BINS * PER_BIN), places), each).reshape(BINS, PER_BIN * PER_BIN)
-    turned = np.add.outer(np.arange(PER_BIN), np.arange(PER_BIN)).reshape(-1) % PER_BIN
-    return _product(by_turn, _equal(jnp.asarray(turned), jnp.arange(PER_BIN))).reshape(-1)
-
-
-def _equal(rows: jax.Array, columns: jax.Array) -> jax.Array:
-    """float32 [rows, columns]: 1 where they are equal."""
-    return (rows[:, None] == columns).astype(jnp.float32)
-
-
-def _product(x: jax.Array, y: jax.Array) -> jax.Array:
-    return jnp.dot(x, y, precision=lax.Precision.HIGHEST)
+    columns = jax.nn.one_hot(jnp.arange(g.channels) % PER_BIN, PER_BIN)
+    each = jnp.dot(signed, columns, precision=lax.Precision.HIGHEST)
+    turned = (slot % g.slots_per_bin * g.width)[:, None] + jnp.arange(PER_BIN)
+    places = (slot // g.slots_per_bin)[:, None] * PER_BIN + turned % PER_BIN
+    return jnp.where(places[..., None] == jnp.arange(BINS * PER_BIN), each[..., None], 0.0).sum((0, 1))
 
 
 def _moments(sums: jax.Array) -> tuple[jax.Array, jax.Array]:
