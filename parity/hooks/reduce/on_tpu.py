@@ -291,8 +291,7 @@ def _kernel(
     Args:
         held: tokens of the device. rows: of the slots' sums, filled up to tiles.
     """
-    _, t, h = (pl.program_id(i) for i in range(3))
-    run = place[2] + t
+    t, h = pl.program_id(1), pl.program_id(2)
 
     @pl.when((t == 0) & (h == 0))
     def first() -> None:
@@ -306,22 +305,14 @@ def _kernel(
 
     for at in range(0, runs.tokens, AT_ONCE):
         tokens = slice(at, min(at + AT_ONCE, runs.tokens))
-        _some(place, x, sums, slots, runs=runs, held=held, run=run, head=h, tokens=tokens)
+        _some(place, x, sums, slots, runs, held, tokens)
 
 
 def _some(
-    place: jax.Array,
-    x: jax.Array,
-    sums: jax.Array,
-    slots: jax.Array,
-    *,
-    runs: Runs,
-    held: int,
-    run: jax.Array,
-    head: jax.Array,
-    tokens: slice,
+    place: jax.Array, x: jax.Array, sums: jax.Array, slots: jax.Array, runs: Runs, held: int, tokens: slice
 ) -> None:
     """Add what some tokens of a run give: see `_kernel`."""
+    run, head = place[2] + pl.program_id(1), pl.program_id(2)
     rows, count = slots.shape[1], tokens.stop - tokens.start
     local = lax.broadcasted_iota(jnp.int32, (count, 1), 0) + run * runs.tokens + tokens.start
     token = local + place[0]
