@@ -93,43 +93,33 @@ def _over(x: jax.Array, runs: Runs, mesh: Mesh, interpret: bool) -> tuple[jax.Ar
     sp = "sp" if sizes["sp"] > 1 and tokens % sizes["sp"] == 0 else None
     tp = "tp" if sizes["tp"] > 1 and heads % sizes["tp"] == 0 and heads > 1 else None
     shared = tuple(axis for axis in mesh.axis_names if axis not in (dp, sp, tp) and sizes[axis] > 1)
-    local = functools.partial(_local, runs=runs, split=(sp, tp), shared=shared, sizes=sizes, interpret=interpret)
-    if mesh.size > 1:
-        spec, own = PartitionSpec(dp, tp, sp), PartitionSpec(dp)
-        local = jax.shard_map(local, mesh=mesh, in_specs=(spec,), out_specs=own, check_vma=False)
-    found: tuple[jax.Array, jax.Array] = local(x)
-    return found
-
-
-def _local(
-    x: jax.Array,
-    *,
-    runs: Runs,
-    split: tuple[str | None, str | None],
-    shared: tuple[str, ...],
-    sizes: dict[str, int],
-    interpret: bool,
-) -> tuple[jax.Array, jax.Array]:
-    """What one device adds: moments [items, 16] and its part of the sketches; summed over the mesh but for dp."""
-    sp, tp = split
-    items, heads, tokens, channels = x.shape
-    turns, turn = 1, jnp.int32(0)
-    for axis in shared:
-        turns, turn = turns * sizes[axis], turn * sizes[axis] + lax.axis_index(axis)
-    number = -(-tokens // (runs.tokens * turns))
-    first_token = jnp.int32(0) if sp is None else lax.axis_index(sp) * tokens
-    first_head = jnp.int32(0) if tp is None else lax.axis_index(tp) * heads
-    slot = (row_of(first_token, turn * number, runs) - runs.ahead) // runs.whole.rows_per_slot
-    merged = x.reshape(items * heads, tokens, channels)  # the whole of it for each item: a slice would be a copy
-    places = [jnp.array([first_token, first_head, turn * number, i * heads], jnp.int32) for i in range(items)]
-    each = [walked(merged, heads, place, runs, number, interpret) for place in places]
-    sums, sketches = jnp.stack([s for s, _ in each]), jnp.stack([_folded(slots, slot, runs) for _, slots in each])
     axes = tuple(axis for axis in (sp, tp, *shared) if axis is not None)
-    if not axes:
-        return sums, sketches
-    extremes = lax.pmax(jnp.stack([-sums[:, 0], sums[:, 1]], 1), axes) * jnp.array([-1.0, 1.0])
-    added = lax.psum(jnp.concatenate([sums[:, 2:], sketches], 1), axes)
-    return jnp.concatenate([extremes, added[:, : SUMS - 2]], 1), added[:, SUMS - 2 :]
+
+    def local(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """What one device adds: moments and its part of the sketches; summed over the mesh but for dp."""
+        items, heads, tokens, channels = x.shape
+        turn = lax.axis_index(shared) if shared else jnp.int32(0)
+        number = -(-tokens // (runs.tokens * math.prod(sizes[axis] for axis in shared)))
+        first_token = jnp.int32(0) if sp is None else lax.axis_index(sp) * tokens
+        first_head = jnp.int32(0) if tp is None else lax.axis_index(tp) * heads
+        slot = (row_of(first_token, turn * number, runs) - runs.ahead) // runs.whole.rows_per_slot
+        merged = x.reshape(items * heads, tokens, channels)  # the whole of it for each item: a slice would be a copy
+        places = [jnp.array([first_token, first_head, turn * number, i * heads], jnp.int32) for i in range(items)]
+        each = [walked(merged, heads, place, runs, number, interpret) for place in places]
+        sums, sketches = jnp.stack([s for s, _ in each]), jnp.stack([_folded(slots, slot, runs) for _, slots in each])
+        if not axes:
+            return sums, sketches
+        extremes = lax.pmax(jnp.stack([-sums[:, 0], sums[:, 1]], 1), axes) * jnp.array([-1.0, 1.0])
+        added = lax.psum(jnp.concatenate([sums[:, 2:], sketches], 1), axes)
+        return jnp.concatenate([extremes, added[:, : SUMS - 2]], 1), added[:, SUMS - 2 :]
+
+    if mesh.size == 1:
+        return local(x)
+    spec, own = PartitionSpec(dp, tp, sp), PartitionSpec(dp)
+    found: tuple[jax.Array, jax.Array] = jax.shard_map(
+        local, mesh=mesh, in_specs=(spec,), out_specs=own, check_vma=False
+    )(x)
+    return found
 
 
 def _folded(slots: jax.Array, first: jax.Array, runs: Runs) -> jax.Array:
