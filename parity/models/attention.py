@@ -120,8 +120,21 @@ def _attend(
         k = k - mean
         logit = -_scaled_product(q, mean)  # of a key that was 0 before
     k, v, visible = _fill(k, v, _visible(valid, how.mask), how, mark)
-    out, lse = _run(q, k, v, visible, how, rescaled, mark)
-    if lse is not None:
+    mark("attention.kernel")
+    lse: torch.Tensor | None
+    if how.softmax_dtype == "bfloat16":
+        mark("attention.softmax_dtype")
+        out, lse = narrow_softmax(q, k, v, visible)
+    elif how.kernel == "splash":
+        from parity.models import splash  # jax, only from here on
+
+        mark("attention.block_q")
+        mark("attention.block_kv")
+        out, lse = splash.splash(q, k, v, visible, block_q=how.block_q, block_kv=how.block_kv, lse=rescaled)
+    else:
+        out = (flex if how.kernel == "flex" else sdpa)(q, k, v, visible)
+        lse = _lse(q, k) if rescaled else None
+    if rescaled and lse is not None:
         zeroed = (~valid).sum(dim=1)[:, None, None].to(lse.dtype)
         share = 1.0 - zeroed * torch.exp(-lse if logit is None else logit - lse)
         # Without any valid key there is nothing to share, and every value is 0.
@@ -161,30 +174,6 @@ def _fill(
     if visible is not None:
         visible = Visible(visible.queries, F.pad(visible.keys, (0, added), value=True), visible.segments)
     return F.pad(k, (0, 0, 0, added)), F.pad(v, (0, 0, 0, added)), visible
-
-
-def _run(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    visible: Visible | None,
-    how: AttentionSettings,
-    lse: bool,
-    mark: Mark,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Attention [B, heads, L, head dim] by the chosen kernel and, where asked, its log-sum-exp [B, heads, L]."""
-    mark("attention.kernel")
-    if how.softmax_dtype == "bfloat16":
-        mark("attention.softmax_dtype")
-        out, sums = narrow_softmax(q, k, v, visible)
-        return out, sums if lse else None
-    if how.kernel == "splash":
-        from parity.models import splash  # jax, only from here on
-
-        mark("attention.block_q")
-        mark("attention.block_kv")
-        return splash.splash(q, k, v, visible, block_q=how.block_q, block_kv=how.block_kv, lse=lse)
-    return (flex if how.kernel == "flex" else sdpa)(q, k, v, visible), _lse(q, k) if lse else None
 
 
 # --- the kernels
