@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +47,7 @@ EXACT = TOTAL + BINS * PER_BIN
 """A tensor of at most this many elements is kept whole; also the length of a sketch at most."""
 AT_ONCE = 1 << 22
 """Elements that the definition looks at together: some 60 bytes of each are held, and a film's frames are billions."""
-_ROW_SALT, _TILE_SALT = 0x9E3779B9, 0x7F4A7C15
+ROW_SALT, TILE_SALT = 0x9E3779B9, 0x7F4A7C15
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,33 +106,17 @@ def geometry(shape: tuple[int, ...]) -> Geometry:
     return Geometry(math.prod(shape[:-1]), shape[-1])
 
 
-def _hash(index: np.ndarray, salt: int) -> np.ndarray:
-    """The 32-bit finaliser of MurmurHash3 over index + salt, as uint32 (wrapping arithmetic)."""
-    x = (index.astype(np.uint64) + np.uint64(salt)).astype(np.uint32)
-    x ^= x >> np.uint32(16)
-    x = x * np.uint32(0x85EBCA6B)
-    x ^= x >> np.uint32(13)
-    x = x * np.uint32(0xC2B2AE35)
-    return x ^ (x >> np.uint32(16))
-
-
-def _signs(index: np.ndarray, salt: int) -> np.ndarray:
-    return 1.0 - 2.0 * (_hash(index, salt) >> np.uint32(31)).astype(np.float32)
-
-
-def row_signs(start: int, stop: int) -> np.ndarray:
-    """The sign of each global row index in [start, stop): float32 [stop - start] of -1 and 1."""
-    return _signs(np.arange(start, stop), _ROW_SALT)
-
-
-def tile_signs(channels: int, slots: int = TILE) -> np.ndarray:
-    """The sign tile, float32 [32, channels] of -1 and 1; row `slot % 32` applies to a slot.
+def signs(index: Any, salt: int) -> Any:
+    """The sign of each index, float32 of -1 and 1, by the 32-bit finaliser of MurmurHash3 over index + salt.
 
     Args:
-        slots: that there are; of fewer than 32 the tile has as many rows: a long vector is one.
+        index: integers of numpy's or JAX's. salt: `ROW_SALT` for the index of a row, `TILE_SALT` for one in the tile.
     """
-    rows = min(slots, TILE)
-    return _signs(np.arange(rows * channels).reshape(rows, channels), _TILE_SALT)
+    h = index.astype(np.uint32) + np.uint32(salt)
+    h = (h ^ (h >> 16)) * np.uint32(0x85EBCA6B)
+    h = (h ^ (h >> 13)) * np.uint32(0xC2B2AE35)
+    # The last step of the hash, h ^ (h >> 16), leaves the top bit, the only one used, as it is.
+    return 1.0 - 2.0 * (h >> 31).astype(np.float32)
 
 
 def sketch(x: np.ndarray, *, shape: tuple[int, ...] | None = None, start: tuple[int, ...] | None = None) -> np.ndarray:
@@ -174,8 +159,8 @@ def _counters(x: np.ndarray, row: np.ndarray, channel: np.ndarray, g: Geometry) 
         return np.bincount(at.reshape(-1), weights=x.reshape(-1), minlength=g.size)
     slot = row // g.rows_per_slot
     used, tile_row = np.unique(slot % TILE, return_inverse=True)
-    tile = _signs(used[:, None] * g.channels + channel, _TILE_SALT)
-    signed = (x * (_signs(row, _ROW_SALT)[:, None] * tile[tile_row])).reshape(-1)
+    tile = signs(used[:, None] * g.channels + channel, TILE_SALT)
+    signed = (x * (signs(row, ROW_SALT)[:, None] * tile[tile_row])).reshape(-1)
     position = (slot * g.width)[:, None] + channel
     total = np.bincount((position % TOTAL).reshape(-1), weights=signed, minlength=TOTAL)
     bin_, slot_in_bin = np.divmod(slot, g.slots_per_bin)

@@ -42,7 +42,7 @@ from parity.hooks.reduce.on_torch import to_records, widen16
 from parity.hooks.sites import WHOLE
 from parity.hooks.tap import EVERY, Entry, Item, Tap
 from parity.records import Moments, Record
-from parity.sketch import BINS, PER_BIN, TILE, TOTAL, Geometry, geometry
+from parity.sketch import BINS, PER_BIN, ROW_SALT, TILE, TILE_SALT, TOTAL, Geometry, geometry, signs
 
 FEW_ROWS = 8
 """Rows of a slot up to which they are added one by one."""
@@ -172,7 +172,7 @@ def _slots(x: jax.Array, g: Geometry) -> jax.Array:
     # Behind the barrier the product is fused into the sum; without it XLA on CPUs stores it, as large as the tensor.
     runs = lax.optimization_barrier(x.reshape(*x.shape[:-2], x.shape[-2] // run, run, g.channels))
     rows = lax.iota(jnp.uint32, g.slots * run).reshape(*runs.shape[:-1], 1)
-    signed = runs.astype(jnp.float32) * signs(rows, 0x9E3779B9)
+    signed = runs.astype(jnp.float32) * signs(rows, ROW_SALT)
     if run <= FEW_ROWS:
         # Not a reduction: XLA on CPUs (jax 0.10.2) sums batched axes of two rows wrongly, [2, 16, 9, 8, 2, 32] for one,
         # and reads what nobody wrote (`tests/hooks/test_reduce.py`).
@@ -188,16 +188,7 @@ def laid_signs(slot: jax.Array, channels: int) -> jax.Array:
     """The sign tile's entry for each of these slots, int32 [slots], and each channel: float32 [slots, channels]; XLA
     computes it where it is used."""
     channel = lax.broadcasted_iota(jnp.uint32, (slot.size, channels), 1)
-    return signs((slot % TILE).astype(jnp.uint32)[:, None] * jnp.uint32(channels) + channel, 0x7F4A7C15)
-
-
-def signs(index: jax.Array, salt: int) -> jax.Array:
-    """`parity.sketch`'s sign of each uint32 index: float32 of -1 and 1."""
-    h = index + jnp.uint32(salt)
-    h = (h ^ (h >> 16)) * jnp.uint32(0x85EBCA6B)
-    h = (h ^ (h >> 13)) * jnp.uint32(0xC2B2AE35)
-    # The last step of the hash, h ^ (h >> 16), leaves the top bit, the only one used, as it is.
-    return 1.0 - 2.0 * (h >> 31).astype(jnp.float32)
+    return signs((slot % TILE).astype(jnp.uint32)[:, None] * jnp.uint32(channels) + channel, TILE_SALT)
 
 
 # --- many in one program, and from entries to records

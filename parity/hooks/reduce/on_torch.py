@@ -35,7 +35,7 @@ from torch.nn.functional import pad
 from parity.hooks.tap import EVERY, Entry, Item
 from parity.hooks.torchtools import real
 from parity.records import Key, Moments, Record
-from parity.sketch import BINS, PER_BIN, TILE, TOTAL, Geometry, geometry, row_signs, sketch, tile_signs
+from parity.sketch import BINS, PER_BIN, ROW_SALT, TILE, TILE_SALT, TOTAL, Geometry, geometry, signs, sketch
 
 _CPU_RUN = 1 << 19
 """Elements of a run for each CPU thread: smaller ones are no faster, and each costs some ten parallel regions."""
@@ -58,7 +58,7 @@ class Reduced:
         sketch: float32 [geometry(shape).size].
         moments: float64 [runs, 6] of each run's NaNs, infinities, and its finite elements' minimum, maximum (inf and
             -inf where it has none), sum and sum of squares, which `to_host_many` combines; float32 [runs, 8] on a
-            device without float64 (`_scaled_moments`).
+            device without float64 (`_unscaled`).
     """
 
     shape: tuple[int, ...]
@@ -230,25 +230,19 @@ def _device_moments(flat: torch.Tensor) -> torch.Tensor:
     high = flat.where(finite, -math.inf).amax()
     inf = flat.numel() - finite.sum() - nan
     if not has_float64(flat.device):
-        return _scaled_moments(zeroed, nan, inf, low, high)
+        # Counts in two halves, which float32 holds exactly, and sums of elements over the largest one.
+        largest = zeroed.abs().amax()
+        parts = zeroed / largest.where(largest > 0, 1.0)
+        counts = [part.float() for count in (nan, inf) for part in (count >> _HALF, count & ((1 << _HALF) - 1))]
+        return torch.stack([*counts, low, high, parts.sum(), parts.square().sum()])
     # In float64: attention masks hold float32's least value, whose square and even whose sum float32 cannot.
     squares = torch.linalg.vector_norm(zeroed, dtype=torch.float64).square()
     total = zeroed.sum(dtype=torch.float64)
     return torch.stack([v.double() for v in (nan, inf, low, high, total, squares)])
 
 
-def _scaled_moments(
-    zeroed: torch.Tensor, nan: torch.Tensor, inf: torch.Tensor, low: torch.Tensor, high: torch.Tensor
-) -> torch.Tensor:
-    """float32 [8]: counts in two halves, which it holds exactly, and sums of elements over the largest one."""
-    largest = zeroed.abs().amax()
-    parts = zeroed / largest.where(largest > 0, 1.0)
-    counts = [part.float() for count in (nan, inf) for part in (count >> _HALF, count & ((1 << _HALF) - 1))]
-    return torch.stack([*counts, low, high, parts.sum(), parts.square().sum()])
-
-
 def _unscaled(parts: np.ndarray) -> np.ndarray:
-    """The moments of runs, float64 [runs, 6], from those of `_scaled_moments`."""
+    """The moments of runs, float64 [runs, 6], from those of a device without float64, float32 [runs, 8]."""
     rows = parts.astype(np.float64).reshape(-1, 8)
     counts = rows[:, :4:2] * (1 << _HALF) + rows[:, 1:4:2]
     low, high = rows[:, 4], rows[:, 5]
@@ -273,12 +267,14 @@ def _combine(count: int, parts: np.ndarray) -> Moments:
 @functools.lru_cache(maxsize=64)
 def _row_signs(start: int, stop: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     """Signs of rows [start, stop): [rows]."""
-    return torch.from_numpy(row_signs(start, stop)).to(device, dtype)
+    return torch.from_numpy(signs(np.arange(start, stop), ROW_SALT)).to(device, dtype)
 
 
 @functools.lru_cache(maxsize=64)
 def _tile(channels: int, rows: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    return torch.from_numpy(tile_signs(channels, rows)).to(device, dtype)
+    """The sign tile [rows, channels]; of fewer slots than it has rows it has as many: a long vector is one."""
+    index = np.arange(rows * channels).reshape(rows, channels)
+    return torch.from_numpy(signs(index, TILE_SALT)).to(device, dtype)
 
 
 # --- from entries to records

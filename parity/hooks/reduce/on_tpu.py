@@ -29,8 +29,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import Mesh, PartitionSpec
 
-from parity.hooks.reduce.on_jax import laid_signs, signs
-from parity.sketch import BINS, PER_BIN, TOTAL, Geometry, geometry
+from parity.hooks.reduce.on_jax import laid_signs
+from parity.sketch import BINS, PER_BIN, ROW_SALT, TOTAL, Geometry, geometry, signs
 
 MOST_SLOTS = 128
 """Of a run."""
@@ -325,7 +325,7 @@ def _some(
     phase = lax.rem(begin, runs.whole.rows_per_slot)
     column = lax.broadcasted_iota(jnp.int32, (rows, count), 1) + tokens.start
     offset = column * runs.heads + place[1] + head
-    sign = signs((begin + offset - runs.ahead).astype(jnp.uint32), 0x9E3779B9)
+    sign = signs(begin + offset - runs.ahead, ROW_SALT)
     slot = lax.broadcasted_iota(jnp.int32, (rows, count), 0) * runs.whole.rows_per_slot
     inside = (offset + phase >= slot) & (offset + phase < slot + runs.whole.rows_per_slot)
     matrix = jnp.where(inside, sign, 0.0)
