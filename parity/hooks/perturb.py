@@ -38,7 +38,6 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -120,19 +119,22 @@ def _is_mask(x: torch.Tensor) -> bool:
         return first in (0.0, 1.0) and bool(((x == 0) | (x == 1)).all())
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """A tensor that a module holds beside its parameters.
+def _written(own: torch.Tensor, moved: torch.Tensor, version: int) -> None:
+    """Write into a tensor what was written into the one that stood for it, such as a cache.
 
-    Attributes:
-        holder, name: where. own: what it has there. moved: what stands there during a call. version: that this had.
+    Args:
+        version: that this had before.
     """
+    if _version(moved) > version:
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            own.copy_(moved)
 
-    holder: dict[str, Any]
-    name: str
-    own: torch.Tensor
-    moved: torch.Tensor
-    version: int
+
+def _put_back(holder: dict[str, Any], name: str, own: torch.Tensor, moved: torch.Tensor, version: int) -> None:
+    """What a module held stands again where it did; what the module has put there itself stays."""
+    if holder.get(name) is moved:
+        holder[name] = own
+        _written(own, moved, version)
 
 
 def _is_table(x: Any) -> bool:
@@ -157,8 +159,7 @@ class _Run:
         self.narrow: torch.dtype | None = None  # of the call that is going on, where it is in 16 bits
         self.generators: dict[torch.device, torch.Generator] = {}
         self.given: dict[int, torch.Tensor] = {}  # by the storage that a view of it has too
-        self.aside: list[tuple[torch.nn.Module, dict[str, Any], list[_Table]]] = []
-        self.lent: list[list[tuple[torch.Tensor, torch.Tensor, int]]] = []
+        self.aside: list[tuple[torch.nn.Module, contextlib.ExitStack]] = []  # what is put back as each call ends
         self.around = contextlib.ExitStack()  # a call of the model
         self.owns: list[bool] = []  # of the calls that are going on, the innermost last
 
@@ -175,7 +176,7 @@ class _Run:
         Args:
             own: whether all of its elementary functions move, not those of vectors alone.
         """
-        self.lent.append([])
+        self.aside.append((module, contextlib.ExitStack()))
         args, kwargs = self.each(args, self.widened), self.each(kwargs, self.widened)
         if not self.owns:
             self.narrow = _narrow(module) if self.wide else None
@@ -203,7 +204,7 @@ class _Run:
             return x
         changed = change(x)
         if isinstance(x, torch.Tensor) and changed is not x:
-            self.lent[-1].append((x, changed, _version(changed)))
+            self.aside[-1][1].callback(_written, x, changed, _version(changed))
         return changed
 
     def of(self, module: torch.nn.Module) -> Move:
@@ -213,12 +214,7 @@ class _Run:
 
     def end(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         """Hook of a module that was called: its output, moved; that of the model itself in its own dtype again."""
-        self.leave()
         self.restore(module)
-        for x, changed, version in reversed(self.lent.pop() if self.lent else []):
-            if _version(changed) > version:
-                with torch.no_grad(), torch._C.DisableTorchFunction():
-                    x.copy_(changed)
         moved = self.move(self.summed(module, output), self.of(module))
         if self.narrow is None or self.owns:
             return moved
@@ -313,18 +309,19 @@ class _Run:
             return (out + SUM * math.sqrt(terms) * size * draw).to(out.dtype)
 
     def swap(self, module: torch.nn.Module) -> None:
-        before, tables = dict(module._parameters), [*self.tables(module)]
-        self.aside.append((module, before, tables))
-        for table in tables:
-            table.holder[table.name] = table.moved
+        before, tables, undo = dict(module._parameters), [*self.tables(module)], self.aside[-1][1]
+        undo.callback(module._parameters.update, before)
+        for holder, name, own, moved in tables:
+            holder[name] = moved
+            undo.callback(_put_back, holder, name, own, moved, _version(moved))
         for name, parameter in before.items():
             there = parameter is not None and not parameter.is_meta  # or its own hook brings it, and takes it away
             if parameter is not None and there and _is(parameter, *HALF, torch.float32, torch.float64):
                 moved = self.ulp(self.widened(parameter.data))
                 module._parameters[name] = torch.nn.Parameter(moved, requires_grad=False)
 
-    def tables(self, module: torch.nn.Module) -> Iterator[_Table]:
-        """What a module holds beside its parameters, and what stands there instead.
+    def tables(self, module: torch.nn.Module) -> Iterator[tuple[dict[str, Any], str, torch.Tensor, torch.Tensor]]:
+        """What a module holds beside its parameters: where, its name, itself, and what stands there instead.
 
         Tables that no checkpoint gives are made by each implementation, as rotary ones in `__init__`: they move, but
         for whole numbers, which are exact.
@@ -342,7 +339,7 @@ class _Run:
                 moved = wide if exact or _is_whole(real) else self.ulp(wide)
                 moved = x if moved is real else torch.view_as_complex(moved) if x.is_complex() else moved
             if moved is not x:
-                yield _Table(holder, name, x, moved, _version(moved))
+                yield holder, name, x, moved
 
     def enter(self, own: bool) -> None:
         """The begin of a module's call, within which elementary functions move."""
@@ -355,11 +352,10 @@ class _Run:
         if not self.owns:
             self.around.enter_context(Intercept(self.elementary))
         self.owns.append(own)
+        self.aside[-1][1].callback(self.leave)
 
     def leave(self) -> None:
         """The end of a call that `enter` began."""
-        if not self.owns:  # another hook failed before this call began
-            return
         self.owns.pop()
         if not self.owns:
             self.given = {}
@@ -381,14 +377,7 @@ class _Run:
 
     def restore(self, module: torch.nn.Module) -> None:
         if self.aside and self.aside[-1][0] is module:
-            _, parameters, tables = self.aside.pop()
-            module._parameters.update(parameters)
-            for table in tables:
-                if table.holder.get(table.name) is table.moved:  # what the module has put there itself stays
-                    table.holder[table.name] = table.own
-                    if _version(table.moved) > table.version:  # a cache that it writes into
-                        with torch.no_grad(), torch._C.DisableTorchFunction():
-                            table.own.copy_(table.moved)
+            self.aside.pop()[1].close()
 
     def restore_all(self) -> None:
         while self.aside:
