@@ -25,6 +25,7 @@ copy of each small tensor, at most `SMALL` elements.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -218,47 +219,38 @@ class BatchingReducer:
     Attributes:
         large: for a TPU. With it, what XLA reduces stands behind a barrier: otherwise its reductions would be fused
             into the product that makes the tensor, which is then compiled otherwise.
+        groups: members to be reduced together, or the reductions of a tensor that is large. pending: of those, the ones
+            that nothing has waited for yet.
         batches: what `large` gave, by the array and its rows: the items of a batch are asked for one after the other.
     """
 
     large: Large | None = None
     keys: dict[tuple[tuple[int, ...], str], int] = field(default_factory=dict)
-    members: list[list[jax.Array]] = field(default_factory=list)
-    alone: dict[int, Any] = field(default_factory=dict)
+    groups: list[Any] = field(default_factory=list)
     pending: list[int] = field(default_factory=list)
     batches: dict[tuple[int, int, int], tuple[jax.Array, list[Reductions] | None]] = field(default_factory=dict)
 
     def reduce(self, x: Any, rows: slice = EVERY, item: Item | None = None) -> Slot:
         a = array_of(x if rows == EVERY else x[:, rows])
         if a.size > SMALL or a.size == 0:
-            self.members.append([])
-            self.alone[len(self.members) - 1] = self._alone(x, a, rows, item)
-            self.pending.append(len(self.members) - 1)
-            return Slot(len(self.members) - 1, -1)
-        a = self._apart(a)
-        key = (a.shape, str(a.dtype))
-        if key not in self.keys:
-            self.keys[key] = len(self.members)
-            self.members.append([])
-        group = self.members[self.keys[key]]
-        group.append(a)
-        return Slot(self.keys[key], len(group) - 1)
+            self.pending.append(len(self.groups))
+            self.groups.append(self._in_place(a, item or Item(x, 0, 1), rows) or _in_auto(reduce, self._apart(a)))
+            return Slot(self.pending[-1], -1)
+        at = self.keys.setdefault((a.shape, str(a.dtype)), len(self.groups))
+        if at == len(self.groups):
+            self.groups.append([])
+        self.groups[at].append(self._apart(a))
+        return Slot(at, len(self.groups[at]) - 1)
 
-    def _alone(self, x: Any, a: jax.Array, rows: slice, item: Item | None) -> Reductions:
-        """Reductions of `a`, these rows of `x`."""
-        if self.large is not None and isinstance(a, jax.core.Tracer):
-            found = self._in_place(self.large, Item(x, 0, 1) if item is None else item, rows)
-            if found is not None:
-                return found
-        return _in_auto(reduce, self._apart(a))
-
-    def _in_place(self, large: Large, item: Item, rows: slice) -> Reductions | None:
-        """The item's reductions; those of the other items are kept for the branches that come next."""
+    def _in_place(self, a: jax.Array, item: Item, rows: slice) -> Reductions | None:
+        """What `large` gives of `a`, these rows of an item; the others' is kept for the branches that come next."""
+        if self.large is None or not isinstance(a, jax.core.Tracer):
+            return None
         whole = array_of(item.whole)
         start, stop, _ = rows.indices(whole.shape[1] if whole.ndim > 1 else 0)
         key = (id(whole), start, stop)
         if key not in self.batches:  # with the array itself, so that no other gets its number
-            self.batches[key] = (whole, large(whole, start, stop, item.count))
+            self.batches[key] = (whole, self.large(whole, start, stop, item.count))
         found = self.batches[key][1]
         return None if found is None else found[item.index]
 
@@ -273,18 +265,16 @@ class BatchingReducer:
         """These arrays, which are there once the large tensors seen so far are reduced: a barrier in a trace."""
         if not self.pending:
             return arrays
-        waiting = {i: self.alone[i] for i in self.pending}
-        arrays, waiting = jax.lax.optimization_barrier((arrays, waiting))
-        self.alone.update(waiting)
+        arrays, waiting = jax.lax.optimization_barrier((arrays, [self.groups[i] for i in self.pending]))
+        for i, reduced in zip(self.pending, waiting, strict=True):
+            self.groups[i] = reduced
         self.pending.clear()
         return arrays
 
     def finish(self) -> list[Any]:
         """The reductions of each group, a leading axis over its members; of a tensor reduced alone without it."""
-        return [
-            self.alone[i] if i in self.alone else _in_auto(lambda *each: _together(jnp.stack(each)), *members)
-            for i, members in enumerate(self.members)
-        ]
+        together = functools.partial(_in_auto, lambda *each: _together(jnp.stack(each)))
+        return [together(*group) if isinstance(group, list) else group for group in self.groups]
 
 
 def _in_auto(function: Callable[..., Reductions], *arrays: jax.Array) -> Reductions:
