@@ -17,8 +17,9 @@ generator in float32, in the order in which the pipeline's own call draws it, an
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -199,7 +200,8 @@ class CogVideoXSampler(Sampler):
         self._exact = (scheduler.alphas_cumprod, scheduler.final_alpha_cumprod)
         self._keeps_history = "old_pred_original_sample" in inspect.signature(scheduler.step).parameters
         self._place: Place = lambda x: x
-        self._noise = _StepNoise(seed)
+        self._noise: Iterator[torch.Tensor] = iter(())
+        self._drawn = -1
 
     @property
     def end(self) -> float:
@@ -254,10 +256,14 @@ class CogVideoXSampler(Sampler):
             return stepped
         from diffusers.schedulers import scheduling_dpm_cogvideox
 
-        self._noise.stand_before(step, tuple(latents.shape))
+        first = 2 * step if step else 1
+        if self._drawn != first:  # another step than the next
+            self._noise = itertools.islice(_draws(self.seed, tuple(latents.shape)), first, None)
+            self._drawn = first
 
         def noise(shape: Any, generator: Any = None, device: Any = None, dtype: Any = None) -> torch.Tensor:
-            return self._place(self._noise.draw(tuple(shape))).to(dtype)
+            self._drawn += 1
+            return self._place(next(self._noise)).to(dtype)
 
         before = self.state.get(_HISTORY), t, self.timesteps[step - 1] if step > 0 else None
         # It ignores its `variance_noise`, and a generator draws other numbers in each dtype.
@@ -267,28 +273,13 @@ class CogVideoXSampler(Sampler):
         return stepped
 
 
-class _StepNoise:
-    """The float32 noise of DPM's steps: the initial noise is draw 0 of the seed's stream, step 0 takes one, every later
-    step two, of which it uses the second."""
-
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.drawn = -1
-        self.generator = torch.Generator("cpu")
-
-    def stand_before(self, step: int, shape: tuple[int, ...]) -> None:
-        """Go to the first draw of a step, from wherever the stream stands."""
-        first = 2 * step if step else 1
-        if self.drawn < 0 or self.drawn > first:
-            self.generator.manual_seed(self.seed)
-            self.drawn = 0
-        while self.drawn < first:
-            self.draw(shape)
-
-    def draw(self, shape: tuple[int, ...]) -> torch.Tensor:
-        self.drawn += 1
+def _draws(seed: int, shape: tuple[int, ...]) -> Iterator[torch.Tensor]:
+    """The float32 noise of a seed's stream: the initial noise first, then one for step 0 and two for every later step,
+    which uses the second."""
+    generator = torch.Generator("cpu").manual_seed(seed)
+    while True:
         # The device is named because torchax would draw on its own where none is.
-        return torch.randn(shape, generator=self.generator, device="cpu", dtype=torch.float32)
+        yield torch.randn(shape, generator=generator, device="cpu", dtype=torch.float32)
 
 
 # --- the transformer, beyond diffusers' own class
