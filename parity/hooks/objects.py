@@ -164,8 +164,7 @@ class _State:
         self, see: See, within: Within, tops: Mapping[type, str], shapes: Mapping[str, list[tuple[int, ...]]]
     ) -> None:
         self.see, self.within, self.tops, self.shapes = see, within, tops, shapes
-        self.held: dict[str, Any] = {}  # by name
-        self.names: dict[int, str] = {}  # by the ids of those
+        self.names: dict[int, tuple[str, Any]] = {}  # of objects, and these, by their ids
         self.open: list[Any] = []  # objects that are being called, the innermost last
 
     def wrapped(self, call: Any) -> Any:
@@ -177,16 +176,15 @@ class _State:
             path = self.rebuilt(module) if self.names and self.within((args, kwargs)) else outermost
             if path is None:
                 return call(module, *args, **kwargs)
-            own = {_below(path, name): value for name, value in objects_of(module).items()}
-            names = {**self.names, **{id(x): name for name, x in own.items()}}
-            with replaced(self, "held", {**self.held, **own}), replaced(self, "names", names):
+            own = {id(x): (_below(path, name), x) for name, x in objects_of(module).items()}
+            with replaced(self, "names", {**self.names, **own}):
                 return self.asked(call, module, args, kwargs)
 
         return observed
 
     def asked(self, call: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call an object, and see it if it has a name."""
-        path = self.names.get(id(module))
+        path, _ = self.names.get(id(module), (None, None))
         own = bool(self.open) and self.open[-1] is module  # `super().__call__`
         if path is None or own or not self.within((args, kwargs)):
             return call(module, *args, **kwargs)
@@ -198,11 +196,12 @@ class _State:
         """The name of an object that was made of a named one's arrays, or of a layer of them; None for any other."""
         own = _arrays(module)
         at = min(range(len(own)), key=lambda i: own[i].size, default=0)
-        known = {path: _arrays(x) for path, x in self.held.items()} if own else {}
+        held_by = dict(self.names.values())
+        known = {path: _arrays(x) for path, x in held_by.items()} if own else {}
         roots = {id(x) for held in known.values() for x in held}
         root, layer = _made_of(own[at], roots) if own else (None, None)
         for path, held in known.items():
-            if type(self.held[path]) is type(module) and len(held) == len(own) and held[at] is root:
+            if type(held_by[path]) is type(module) and len(held) == len(own) and held[at] is root:
                 if root.ndim == own[at].ndim:
                     return path
                 stacked = root.shape[: root.ndim - own[at].ndim]

@@ -140,13 +140,9 @@ def merge_records(records: Sequence[Record], names: Sequence[str]) -> Record:
     if moments.count != (whole := _elements(first)):
         what = "overlap: is it recorded twice?" if moments.count > whole else "leave a gap: is a shard missing?"
         raise _unlike(first.key, names, f"the shards' {moments.count} of {whole} elements {what}")
-    return replace(first, moments=moments, sketch=add_sketches(sketches) if sketches else None)
-
-
-def add_sketches(sketches: Sequence[np.ndarray]) -> np.ndarray:
-    """The sketch of the whole from those of its shards: float32, added in float64. NaN and Inf propagate."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        return np.add.reduce(sketches, axis=0, dtype=np.float64).astype(np.float32)
+    with np.errstate(invalid="ignore", over="ignore"):  # NaN and Inf propagate
+        sketch = np.add.reduce(sketches, axis=0, dtype=np.float64).astype(np.float32) if sketches else None
+    return replace(first, moments=moments, sketch=sketch)
 
 
 def add_moments(parts: Sequence[Moments]) -> Moments:

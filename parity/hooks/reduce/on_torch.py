@@ -81,28 +81,26 @@ def reduce(x: torch.Tensor) -> Reduced:
     """
     # Function modes (the tap's own among them) would look at each of some forty small operations.
     with torch._C.DisableTorchFunction():
-        return _reduce(x)
-
-
-def _reduce(x: torch.Tensor) -> Reduced:
-    if x.layout is not torch.strided or x.is_quantized or x.is_meta or x.is_nested:
-        raise TypeError(f"cannot reduce a tensor of layout {x.layout}, dtype {x.dtype} on {x.device}: pass a dense one")
-    x = real(x.detach())
-    x = x.float() if x.is_floating_point() and x.itemsize == 1 else x  # nothing can be computed in 8 bits
-    shape = tuple(x.shape)
-    g = geometry(shape)
-    wide = x.dtype is torch.float64 or not x.dtype.is_floating_point
-    if wide and not has_float64(x.device):
-        x = x.cpu()
-    dtype = torch.float64 if wide else torch.float32
-    if x.numel() == 0:
-        return Reduced(shape, torch.zeros(0), torch.zeros((0, _PARTS), dtype=torch.float64))
-    if g.exact:
-        values = x.to(dtype).reshape(-1)
-        sketch = values.to(torch.float32, copy=True)
-        return Reduced(shape, sketch, _moments(values)[None])
-    sketch, moments = _walk(x, g, dtype)
-    return Reduced(shape, sketch, torch.stack(moments))
+        if x.layout is not torch.strided or x.is_quantized or x.is_meta or x.is_nested:
+            raise TypeError(
+                f"cannot reduce a tensor of layout {x.layout}, dtype {x.dtype} on {x.device}: pass a dense one"
+            )
+        x = real(x.detach())
+        x = x.float() if x.is_floating_point() and x.itemsize == 1 else x  # nothing can be computed in 8 bits
+        shape = tuple(x.shape)
+        g = geometry(shape)
+        wide = x.dtype is torch.float64 or not x.dtype.is_floating_point
+        if wide and not has_float64(x.device):
+            x = x.cpu()
+        dtype = torch.float64 if wide else torch.float32
+        if x.numel() == 0:
+            return Reduced(shape, torch.zeros(0), torch.zeros((0, _PARTS), dtype=torch.float64))
+        if g.exact:
+            values = x.to(dtype).reshape(-1)
+            sketch = values.to(torch.float32, copy=True)
+            return Reduced(shape, sketch, _moments(values)[None])
+        sketch, moments = _walk(x, g, dtype)
+        return Reduced(shape, sketch, torch.stack(moments))
 
 
 def to_host_many(reduced: Sequence[Reduced]) -> list[tuple[Moments, np.ndarray]]:
