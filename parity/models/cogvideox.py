@@ -350,9 +350,8 @@ class JointAttention:
         def attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
             given = of_attention(args, kwargs)
             query, key, value = (given[name].transpose(1, 2) for name in ("query", "key", "value"))
-            valid = torch.ones_like(
-                query[:, :, 0, 0], dtype=torch.bool
-            )  # padding of the prompt attends and is attended
+            # Padding of the prompt attends and is attended to.
+            valid = torch.ones_like(query[:, :, 0, 0], dtype=torch.bool)
             return attend(query, key, value, valid, self.how, self.reached.mark).transpose(1, 2)
 
         with Intercept(attention, only={SDPA}):
