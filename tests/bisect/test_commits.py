@@ -54,10 +54,8 @@ def bisect(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -
         monkeypatch.chdir(repo)
         monkeypatch.setattr("sys.argv", ["parity", "bisect", *arguments])
         capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capfd.readouterr()
-        return ended.value.code if isinstance(ended.value.code, int) else 0, out, err
+        code = cli.main()
+        return code, *capfd.readouterr()
 
     return call
 
