@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from parity.compare.births import LATENTS, call_of, is_unlike
@@ -156,10 +156,11 @@ def _by_weights(result: Result, checks: Sequence[Check]) -> Callable[[Key], bool
     arguments = {d.key.port for d in result.sites if d.key.module == "" and d.key.is_input}
     given = {call_of(d.key) for d in result.sites if d.key.is_input and d.verdict != "not compared"}
     beyond = {d.key for d in result.sites if rounded and d.local.rel_l2 > ANOTHER}  # what rounded weights make of it
+    behind = _behind(result, modules)
 
     def explain(key: Key) -> bool:
-        if key in beyond:
-            return False
+        if key in behind or key in beyond:
+            return key in behind
         if key.module == "" and not key.is_input and unseen:
             return True
         if key.module in _AROUND:
@@ -172,6 +173,18 @@ def _by_weights(result: Result, checks: Sequence[Check]) -> Callable[[Key], bool
         return own or (call_of(key) not in given and caller != "" and caller in modules)
 
     return explain
+
+
+def _behind(result: Result, modules: Collection[str]) -> set[Key]:
+    """The sites that hand on what modules with other weights gave within their floors: they are not off by far more."""
+    found, off = set[Key](), dict[tuple[int, str], float]()
+    for d in result.sites:
+        at, outside = (d.key.step, d.key.branch), d.key.is_input or d.key.module in _AROUND
+        if d.introduced and math.isnan(d.local.ratio) and _size(d) <= FAR_MORE * off.get(at, 0.0):
+            found.add(d.key)
+        elif d.verdict == "pass" and not outside and any(within(module, d.key.module) for module in modules):
+            off[at] = max(off.get(at, 0.0), d.distance.ratio)
+    return found
 
 
 def _handing_on(

@@ -303,6 +303,27 @@ def test_a_module_beside_one_with_other_weights_is_listed(site: str, listed: lis
 
 
 @pytest.mark.parametrize(
+    ("within", "beyond", "local", "listed"),
+    [
+        (2.0, 4.0, math.nan, []),
+        (2.0, 4000.0, math.nan, ["norm_out's input"]),  # far more than that
+        (2.0, 4.0, 4.0, ["norm_out's input"]),  # off by itself
+        (0.0, 4.0, math.nan, ["norm_out's input"]),
+    ],
+)
+def test_what_other_weights_make_within_its_floor_is_handed_on(
+    within: float, beyond: float, local: float, listed: list[str]
+) -> None:
+    held = SiteDiff(Key("transformer", 0, "", "blocks.1:out"), Distance(1e-3 * within, 1e-3, within))
+    far = Distance(1e-3 * beyond, 1e-3, beyond)
+    behind = SiteDiff(Key("transformer", 0, "", "norm_out:in.input"), far, verdict="fail", birth="input")
+    behind = replace(behind, local=Distance(1e-3, 1e-3, local))
+    weights = Check("weights", "fail", "1 of 9", computed=True, at=("blocks.1.ff.weight",))
+    result = Result("fail", "preflight", Reason(kind="first_divergence"), sites=(held, behind), preflight=(weights,))
+    assert [d.place for d in differences(result)] == ["the weights", *listed]
+
+
+@pytest.mark.parametrize(
     ("setting", "local", "listed"),
     [
         ("seed", 0.002, ["the weights"]),
