@@ -284,7 +284,7 @@ def _times(latents: torch.Tensor | None, batch: int) -> tuple[int, ...]:
 
 def _times_of(own: torch.Tensor) -> tuple[int, ...]:
     """The same of rows: behind those that are all there equally often others fill the batch up, or zeros."""
-    many = len(own)
+    many, own = len(own), own.nan_to_num(nan=1.0)
     first = [next(j for j in range(i + 1) if j == i or bool((own[j] == own[i]).all())) for i in range(many)]
     empty = [not bool(own[i].any()) for i in range(many)]
     used = max((i + 1 for i in range(many) if not empty[i]), default=many)

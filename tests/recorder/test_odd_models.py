@@ -3,6 +3,7 @@ made again."""
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -340,8 +341,10 @@ def test_a_loop_that_computes_its_own_updates_has_steps(
     assert any(note.text == LAST_STEP for note in found.notes) == (found.verdict == "pass")
 
 
-def test_a_loop_that_hardly_moves_its_latents_keeps_both_branches(tmp_path: Path) -> None:
-    model, scheduler, x = Timed(), Scheduler(), X
+@pytest.mark.parametrize("first", [0.0, math.nan])
+def test_a_loop_that_hardly_moves_its_latents_keeps_both_branches(first: float, tmp_path: Path) -> None:
+    model, scheduler, x = Timed(), Scheduler(), X.clone()
+    x[0, 0, 0] += first
     with torch.no_grad(), parity.record(tmp_path / "gpu", transformer=model, scheduler=scheduler, runs=0):
         for timestep in (900.0, 899.0, 898.0):
             uncond, cond = model(torch.cat([x, x]), timestep).chunk(2)
