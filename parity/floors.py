@@ -29,8 +29,8 @@ MEAN = 0.42
 SCHEDULE_ROUNDING = 2.0**-23
 """Rounding of a schedule's numbers, relative to the largest of them, of which the others are differences; three times
 it is above what preflight lets through. `jnp.linspace` of 50 steps is within 1.2 of it, 17 relative to the last."""
-TIMES = 1000.0
-"""Where timesteps begin that are above 1; the others begin there."""
+UNIT, TIMES = 2.0, 1000.0
+"""Timesteps above the first begin at the second, the others at 1 or near it (a logarithm of sigma does)."""
 
 
 def least(record: Record) -> Floor:
@@ -42,11 +42,11 @@ def least(record: Record) -> Floor:
     other way: of two elements no few runs would sample that (a time embedding of the tiny CogVideoX).
     """
     l2 = record.moments.l2 if record.moments is not None else 0.0
-    timed = SCHEDULE_ROUNDING * (TIMES if l2 > 1.0 else 1.0) * math.sqrt(math.prod(record.shape))
+    largest = 0.0 if record.moments is None else max(abs(record.moments.min), abs(record.moments.max))
+    timed = SCHEDULE_ROUNDING * (TIMES if largest > UNIT else 1.0) * math.sqrt(math.prod(record.shape))
     if record.key.module == LOOP and record.shape == ():
         return Floor(timed if record.key.port == "timestep" else SCHEDULE_ROUNDING * max(l2, 1.0))
     g = Geometry(*record.frame)
-    largest = 0.0 if record.moments is None else max(abs(record.moments.min), abs(record.moments.max))
     if _adds_exactly(record.dtype, largest, g):
         return Floor(0.0, None if record.sketch is None else np.zeros(g.bins, np.float32), linf=0.0)
     relative = HALF_ULP * (4.0 + math.sqrt(g.rows * g.channels / 2**18))

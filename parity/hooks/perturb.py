@@ -43,7 +43,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from parity.floors import HALF_ULP, TIMES, is_timestep
+from parity.floors import HALF_ULP, TIMES, UNIT, is_timestep
 from parity.hooks.torchtools import Intercept, callable_modules, device_of, mapped, named_arguments, widest
 from parity.settings.chips import CHIPS, EPS, NO_CHIP, Bounds
 
@@ -226,7 +226,7 @@ class _Run:
         if not any(x is time for time in times):
             return x
         with torch._C.DisableTorchFunction():
-            return x + torch.where(x > 1.0, TIMES, 1.0) * HALF_ULP
+            return x + torch.where(x > UNIT, TIMES, 1.0) * HALF_ULP
 
     def widened(self, x: Any) -> Any:
         """A tensor in 16 bits, and a 16-bit dtype among the arguments, as float32; in a wide run alone."""

@@ -52,6 +52,16 @@ def floors_of(
     return dict(next(iter(steps)).floors)
 
 
+@pytest.mark.parametrize(("times", "top"), [([1000.0], 1000), ([20.0] * 4, 1000), ([0.02] * 8, 1), ([1.09], 1)])
+@pytest.mark.parametrize("site", ["loop:timestep", ":in.timestep", ":in.t"])
+def test_a_timestep_is_rounded_as_the_largest_of_its_schedule(times: list[float], top: int, site: str) -> None:
+    held = np.array(times) if site != "loop:timestep" else np.array(times[0])
+    floor, other = (least(record(held, Key("transformer", 0, "", name))) for name in (site, ":in.scale"))
+    assert other.l2 == pytest.approx(4 * HALF_ULP * np.linalg.norm(held), rel=0.05)  # of any other tensor
+    rounded = 2 * HALF_ULP * top * np.sqrt(held.size)
+    assert floor.l2 == pytest.approx(rounded if site == "loop:timestep" else max(rounded, other.l2))
+
+
 def test_the_floor_is_the_largest_of_the_variants_as_a_whole_and_in_each_bin(monkeypatch: pytest.MonkeyPatch) -> None:
     x = noise(0)
     a, b = x.copy(), x.copy()
