@@ -61,19 +61,27 @@ def align(reference: Sequence[Record], candidate: Sequence[Record], lone: Callab
         lone: of which modules inputs and outputs are paired too that each side names by itself.
     """
     names = lone_ports(reference, candidate, lone)
-    theirs = {names.get(r.key, r.key): r for r in candidate}
-    ours = {r.key for r in reference}
+    ours, theirs = {r.key: r for r in reference}, {names.get(r.key, r.key): r for r in candidate}
+    theirs |= _in_items(theirs, ours)
+    absent = _in_items(ours, theirs)
     behind: defaultdict[Key | None, list[Pair]] = defaultdict(list)
     at = None
     for key, record in theirs.items():
         if key in ours:
             at = key
         else:
-            behind[at].append(Pair(key, None, record))
+            behind[at].append(Pair(key, absent.get(key), record))
     merged = behind[None]
     for r in reference:
         merged += [Pair(r.key, r, theirs.get(r.key)), *behind[r.key]]
     return tuple(p for p in merged if not _absent(p))
+
+
+def _in_items(records: Mapping[Key, Record], others: Iterable[Key]) -> dict[Key, Record]:
+    """Of a side's None, the same for each item that the other side gives in its place: None for two rotary tables."""
+    alone = (key for key in others if key not in records)
+    wholes = ((key, records.get(replace(key, site=key.site.rpartition(".")[0]))) for key in alone)
+    return {key: whole for key, whole in wholes if whole is not None and whole.kind == "none"}
 
 
 def _absent(pair: Pair) -> bool:

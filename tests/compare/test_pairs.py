@@ -64,6 +64,17 @@ def test_pairs_keep_the_order_of_the_reference(ours: str, theirs: str, expected:
     assert paired(records(*ours), records(*theirs)) == expected
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_none_stands_for_each_item_that_the_other_side_gives(turned: bool) -> None:
+    tables = records(":in.tables.0", ":in.tables.1")
+    sides = ([none(":in.tables"), *records("a:out")], [*tables, *records("a:out")])
+    found = [
+        (p.key.site, p.reference, p.candidate) for p in align(*sides[:: -1 if turned else 1], lambda module: False)
+    ]
+    lacking = [(site, *(pair[::-1] if turned else pair)) for site, *pair in found if site != "a:out"]
+    assert lacking == [(table.key.site, sides[0][0], table) for table in tables]
+
+
 def test_calls_steps_and_branches_are_different_places() -> None:
     ours = [tensor("a", X), tensor("a", X, call=1), tensor("a", X, branch="uncond")]
     theirs = [tensor("a", X), tensor("a", X, step=1), tensor("a", X, branch="uncond")]
