@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from parity.records import LOOP, Floor, Key, Record
+from parity.records import LOOP, SCHEDULE, Floor, Key, Record
 from parity.sketch import PER_BIN, Geometry, bin_norms, norm
 
 L2_LIMIT = 3.0
@@ -54,6 +54,8 @@ def least(record: Record) -> Floor:
     one = stored * (largest if math.isfinite(largest) else 0.0)
     if record.key.is_input and record.key.module == "" and is_timestep(record.key.port.removeprefix("in.")):
         one = max(one, timed)
+    if record.key.module == SCHEDULE:
+        one = max(one, SCHEDULE_ROUNDING * largest)
     # All of a tensor that nobody computes, as noise, is rounded so where the other side has it in float32.
     bins = None
     if record.sketch is not None:

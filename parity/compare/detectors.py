@@ -51,6 +51,7 @@ class Detectors:
     notes: list[str] = field(default_factory=list)
     scale_read: bool | None = None
     _before: Both | None = None
+    _affine: bool = True
     _guided: guidance.Combined | None = None
     _spans: dict[bool, list[float]] = field(default_factory=dict)
     _named: set[tuple[str, str]] = field(default_factory=set)
@@ -60,12 +61,19 @@ class Detectors:
         ours, theirs = held(reference), held(candidate)
         guided = guidance.combined(ours)
         self._guided = self._guided or guided
+        self._affine = self._affine and relations.is_affine(ours)
         kept: Kept = guidance.kept(self._guided, guided) if self._guided and guided else ""
         if ("uncond", PREDICTED) in ours:
             read = kept != "" or (guided is not None and guided.is_read)
             self.scale_read = bool(self.scale_read) or read
         return Seen(
-            ours=ours, theirs=theirs, settings=self.settings, step=reference.step, before=self._before, kept=kept
+            ours=ours,
+            theirs=theirs,
+            settings=self.settings,
+            step=reference.step,
+            before=self._before,
+            kept=kept,
+            affine=self._affine,
         )
 
     def add(
@@ -98,7 +106,8 @@ class Detectors:
         seen = replace(seen, given=_given_alike(reference, candidate))
         other = self._is_another(*called)
         another = tuple(self._another_called(reference.step, *called)) if other else ()
-        detectors = [d for d in _DETECTORS if not (other and d is guidance.guidance)]  # each model has its own scale
+        of_one = (guidance.guidance, values.order)  # each model has its own scale, and its own predictions
+        detectors = [d for d in _DETECTORS if not (other and d in of_one)]
         told = (cause for detector in detectors for cause in detector(seen))
         with np.errstate(all="ignore"):  # what is not finite explains nothing
             for cause in itertools.chain(another, told, truncated(reference, candidate)):

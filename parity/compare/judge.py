@@ -14,7 +14,17 @@ from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from parity.compare import left_out
-from parity.compare.births import UNITS, Argument, Arguments, Births, Excuse, call_of, is_input, is_prediction
+from parity.compare.births import (
+    LATENTS_AS,
+    UNITS,
+    Argument,
+    Arguments,
+    Births,
+    Excuse,
+    call_of,
+    is_input,
+    is_prediction,
+)
 from parity.compare.branches import Branches
 from parity.compare.left_out import folded
 from parity.compare.pairs import Meeting, meet
@@ -108,7 +118,7 @@ class Judge:
         """What the reference's model is given, beside what it was given in the steps before."""
         given = _given(step)
         before, self._given = self._given, given | self._given
-        moving = {at for at, value in given.items() if self._given[at] != value}
+        moving = {at for at, value in given.items() if self._given[at] != value or _is_latents(at)}
         whole = {sites[i].key for at in folded(step, sites) for i in at}
         handed = _handed_on(step, sites, given) | _timed_otherwise(step, sites)
         return Arguments(moving, before.keys() - moving, handed, _made_alone(step, sites, given), whole)
@@ -136,6 +146,11 @@ def _given(step: Measured) -> dict[Argument, bytes]:
     """What the reference's model is given, by branch and site."""
     inputs = ((i, step.meeting.places[i].key) for i in step.meeting.inputs)
     return {(key.branch, key.site): step.held_bytes(i)[0] for i, key in inputs if key.module == ""}
+
+
+def _is_latents(at: Argument) -> bool:
+    """Whether an argument's name says that it is the latents, which a step may leave as they are."""
+    return at[1].removeprefix(":in.") in LATENTS_AS
 
 
 def _handed_on(step: Measured, sites: Sites, given: Mapping[Argument, bytes]) -> Set[Key]:

@@ -17,9 +17,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from parity.compare.metrics import compare_values
+from parity.compare.metrics import LINF_LIMIT, compare_values
 from parity.compare.result import Cause, Check, Result, measured
 from parity.errors import shown
+from parity.floors import SCHEDULE_ROUNDING
 from parity.golden.fingerprint import WeightPrint
 from parity.records import BLOCK, Facts, Key, Schedule, above, any_block
 from parity.settings import Difference, Input, changed_by, remedy, sentence
@@ -35,8 +36,8 @@ ROUNDING_LIMIT = 1e-2
 EMBEDDING_LIMIT = 0.1
 """The same for prompt embeddings: an encoder of many layers, run in bfloat16, adds its roundings up."""
 
-SCHEDULE_LIMIT = 2.0**-22
-"""By which timesteps and sigmas may differ, relative to the largest: two roundings of float32."""
+SCHEDULE_LIMIT = LINF_LIMIT * SCHEDULE_ROUNDING
+"""By which timesteps and sigmas may differ, relative to the largest, as the largest element of recorded ones may."""
 
 
 Known = np.ndarray | str

@@ -98,6 +98,8 @@ def _own_step(seen: Seen) -> Made | None:
     """What the candidate's own dt makes of its prediction, where the reference steps by its dt and by nothing else, as
     far as its rounding shows."""
     ours, theirs = _moved(seen.ours), _moved(seen.theirs)
+    if not seen.affine:
+        return None
     if ours is None or theirs is None:
         return _own_affine(seen)
     made, most = _stepped(ours)
@@ -114,15 +116,30 @@ def _own_affine(seen: Seen) -> Made | None:
         return None
     if any(seen.numbers(name) for name in ("timestep", "sigma", "dt")):
         return None
-    (before, flow, after), (weights, left) = ours
-    parts = [weight * x for weight, x in zip(weights, (before, flow), strict=True)]
-    if left > by_rounding(parts[0], before, after) + by_rounding(parts[1], flow):
+    (before, flow, _), (weights, left) = ours
+    if not _is_sum(ours):
         return None
     own = [weight * x for weight, x in zip(weights, theirs[0][:2], strict=True)]
     return own[0] + own[1], by_rounding(own[0], *theirs[0][::2]) + by_rounding(own[1], theirs[0][1]) + 2 * left
 
 
-def _affine(values: Values) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], Fit] | None:
+_Affine = tuple[tuple[np.ndarray, np.ndarray, np.ndarray], Fit]
+
+
+def _is_sum(found: _Affine) -> bool:
+    """Whether rounding is all that a fit leaves."""
+    (before, flow, after), (weights, left) = found
+    parts = [weight * x for weight, x in zip(weights, (before, flow), strict=True)]
+    return left <= by_rounding(parts[0], before, after) + by_rounding(parts[1], flow)
+
+
+def is_affine(values: Values) -> bool:
+    """Whether a side's step is a sum of its latents and prediction, as far as anything says."""
+    found = _affine(values)
+    return found is None or _is_sum(found)
+
+
+def _affine(values: Values) -> _Affine | None:
     """The latents before, the prediction and the latents after, with the weights of the first two in the last."""
     before, flow, after = (values.get(("", at)) for at in (START, PREDICTED, LATENTS))
     if before is None or flow is None or after is None or not before.shape == flow.shape == after.shape:

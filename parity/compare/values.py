@@ -49,7 +49,8 @@ class Seen:
         ours, theirs: values of the reference and the candidate. settings: of both sides, configs among them.
         step: of the values. before: what each side's latents had come to in the step before; None where nobody knows.
         kept: in what the reference's guidance keeps its scale; known where an earlier step has other weights.
-        given: whether the model is given the same latents.
+        given: whether the model is given the same latents. affine: whether each of the reference's steps so far was
+            a sum of its latents and prediction: one of a scheduler with a memory may be so by chance.
     """
 
     ours: Values
@@ -59,6 +60,7 @@ class Seen:
     before: Both | None = None
     kept: Kept = ""
     given: bool = False
+    affine: bool = True
 
     def pair(self, site: str, branch: str = "") -> Both | None:
         """Both sides' value, where both hold it in one shape."""

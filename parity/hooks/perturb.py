@@ -43,7 +43,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from parity.floors import HALF_ULP, TIMES, UNIT, is_timestep
+from parity.floors import SCHEDULE_ROUNDING, TIMES, UNIT, is_timestep
 from parity.hooks.torchtools import Intercept, callable_modules, device_of, mapped, named_arguments, widest
 from parity.settings.chips import CHIPS, EPS, NO_CHIP, Bounds
 
@@ -221,12 +221,13 @@ class _Run:
         return mapped(lambda x: x.to(self.narrow) if _is(x, torch.float32) else x, moved)
 
     def timed(self, times: Sequence[torch.Tensor], x: Any) -> Any:
-        """A timestep moved by what its schedule is rounded by: up, so that a model that cuts it to a whole number has
-        the same."""
+        """A timestep moved by what its schedule is rounded by; whole ones up, as a model may cut them to these."""
         if not any(x is time for time in times):
             return x
         with torch._C.DisableTorchFunction():
-            return x + torch.where(x > UNIT, TIMES, 1.0) * HALF_ULP
+            up = torch.randint(0, 2, x.shape, generator=self.generator(x.device), device=x.device) > 0
+            far = torch.where(x > UNIT, TIMES, 1.0) * SCHEDULE_ROUNDING
+            return x + torch.where(up | (x == x.round()), far, -far)
 
     def widened(self, x: Any) -> Any:
         """A tensor in 16 bits, and a 16-bit dtype among the arguments, as float32; in a wide run alone."""
