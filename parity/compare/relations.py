@@ -116,7 +116,7 @@ def _own_affine(seen: Seen) -> Made | None:
         return None
     if any(seen.numbers(name) for name in ("timestep", "sigma", "dt")):
         return None
-    (before, flow, _), (weights, left) = ours
+    weights, left = ours[1]
     if not _is_sum(ours):
         return None
     own = [weight * x for weight, x in zip(weights, theirs[0][:2], strict=True)]

@@ -263,6 +263,7 @@ class Loop:
                 held = [glob for glob in self.recording.asked.values if matches(glob, key.module, key.port)]
                 self.recording.met.update(held)
                 self.steps.part.append(record if held else replace(record, value=None))
+                self.steps.named |= set() if self.steps.calling else {key.site}
 
         with listening(named):
             yield

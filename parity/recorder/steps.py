@@ -94,7 +94,8 @@ class Steps:
             unlike: calls whose rows were taken for branches and are videos of one noise, which are left out.
         calling: cuts a value that is named within a call of a transformer into its branches; None outside one.
         repeated: steps in which a branch was called more than once: the last call of each is kept. called: whether a
-            call of a transformer was seen. traced: whether the script traced one.
+            call of a transformer was seen. named: sites that the script named outside a call. sites: of the steps so
+            far. traced: whether the script traced one.
     """
 
     where: str
@@ -109,6 +110,8 @@ class Steps:
     unlike: int = 0
     calling: Callable[[str, np.ndarray], list[tuple[str, np.ndarray]]] | None = None
     repeated: list[int] = field(default_factory=list)
+    named: set[str] = field(default_factory=set)
+    sites: set[str] = field(default_factory=set)
     called: bool = False
     traced: bool = False
     part: list[Record] = field(default_factory=list)
@@ -207,6 +210,7 @@ class Steps:
             if len(last) < len(self.part):
                 self.repeated.append(self.number)
                 self.part = list(last.values())
+            self.sites |= {r.key.site for r in self.part}
             self._writer.write_step(StepRecords(self.number, tuple(self.part)))
         self.number, self.part = self.number + 1, []
 
@@ -216,7 +220,9 @@ class Steps:
             return
         groups = self._groups()
         if complete and not self.stepped and (self.number or len(groups) > 1):
+            last = self._named_last(groups)
             self._split(groups)
+            self.part = last
         self.partial = not complete and bool(self.part)
         if self.partial or any(r.key.module == LOOP for r in self.part):
             self.end_step()
@@ -231,6 +237,16 @@ class Steps:
         if complete:  # a scheduler that made no step says nothing of how many there are
             told = self._provenance if self.stepped is False and self.number else None
             self._writer.finish(None if told is None else replace(told, steps=0))
+
+
+    def _named_last(self, groups: Sequence[Sequence[Called]]) -> list[Record]:
+        """Take what was named behind the last call, by a name that no step before has: it is of no step."""
+        begin = groups[-1][0].start if groups else 0
+        before = self.sites | {r.key.site for r in self.part[:begin]}
+        own = [r.key.site in self.named and r.key.site not in before for r in self.part]
+        end = len(own) - next((i for i, is_last in enumerate(reversed(own)) if not is_last), len(own))
+        last, self.part = self.part[end:], self.part[:end]
+        return last
 
 
 # --- branches

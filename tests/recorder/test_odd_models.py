@@ -353,6 +353,30 @@ def test_a_loop_that_hardly_moves_its_latents_keeps_both_branches(first: float, 
     assert [{r.key.branch for r in golden.read_step(i).records} for i in golden.steps] == [{"cond", "uncond"}] * 3
 
 
+@pytest.mark.parametrize(("last", "origin"), [(1.0, None), (1.01, "final:out")])
+def test_what_a_loop_without_a_scheduler_ends_in_is_compared_where_it_is_named(
+    last: float, origin: str | None, tmp_path: Path
+) -> None:
+    """The last update is in no later call."""
+
+    def run(scheduler: Any = None) -> None:
+        x = X
+        for timestep in (900.0, 600.0, 300.0):
+            out = model(x, timestep)
+            parity.tap("each", out)
+            by = -0.1 * (last if timestep == 300.0 else 1.0)
+            x = x + by * out if scheduler is None else scheduler.step(out, timestep, x)
+        parity.tap("final", x)
+
+    model = Timed()
+    golden(tmp_path / "gpu", run, model, once=False)
+    recorded(tmp_path / "tpu", run, transformer=model)
+    found = diff(tmp_path / "gpu", tmp_path / "tpu")
+    assert (found.verdict, found.origin and found.origin.key.site) == ("fail" if origin else "pass", origin), (
+        found.reason
+    )
+
+
 PICTURE = drawn(1, 16, 2, 4)
 LAYOUTS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]] = {
     "first": (lambda x: x, lambda x: x),
