@@ -87,7 +87,8 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
         variant(_Run(plan, own.held, own).listen)
     for constant, others in _constants(own):
         explain = functools.partial(_explained, own, constant, others)
-        truth(_Run(plan, own.held, own, constant, explain).listen)
+        with contextlib.suppress(Exception):  # without it, nothing fits: no hypothesis
+            truth(_Run(plan, own.held, own, constant, explain).listen)
     records, floors, named = [], {}, set[str]()
     for one, shared in _by_themselves(own):
         record = replace(one.record, key=replace(one.key, stage=stage, step=step))
@@ -400,7 +401,7 @@ class _Run:
                 self.constants[path] = {name: x for name, x in own if isinstance(x, float | str)}
                 if self.constant is not None and self.constant[0] in self.constants[path]:
                     hooks.enter_context(replaced(module, *self.constant))
-                if self.constant == (_WITHOUT, any_block(path)):
+                if self.like and path in self.like.alike and self.constant == (_WITHOUT, any_block(path)):
                     hooks.enter_context(module.register_forward_hook(lambda module, args, out: args[0]))
                 begin, end = functools.partial(self._given, path), functools.partial(self._made, path)
                 hooks.enter_context(module.register_forward_pre_hook(begin, with_kwargs=True))
