@@ -139,6 +139,9 @@ def _followed(truth: Walk, plan: Plan) -> _Run:
     return own
 
 
+AS_STORED = 1e-4
+"""Relative difference that tells nothing of whether a value behind was made of one that is stored in 16 bits, which
+moves it by 1.7e-3 where it is."""
 SUSPECTS = 8
 """Values, whatever their block, of which it is asked whether anything is made of them: a run of the step for each."""
 
@@ -352,23 +355,30 @@ class _Run:
 
     @property
     def suspects(self) -> list[str]:
-        """Outputs that are another thing than the reference's, or faulty, while what is judged next is far off too: the
-        candidate may give a name to more than the reference does, as to a norm with its modulation."""
-        if not self.plan.far:
-            return []
+        """Outputs that are another thing than the reference's, or faulty: while what is judged next is far off too, as
+        the candidate may give a name to more than the reference does, to a norm with its modulation; or merely stored
+        in 16 bits, as what the reference's caller casts may be named behind the cast."""
 
         def far(places: Iterable[Key]) -> bool:
-            return any(self.sites[at].apart > ANOTHER * self.sites[at].norm for at in places)
+            return self.plan.far and any(self.sites[at].apart > ANOTHER * self.sites[at].norm for at in places)
 
-        sites = (site for site, own, after in self._with_next() if far(own) and far(after))
+        sites = (site for site, own, after in self._with_next() if (far(own) and far(after)) or self._is_stored(own))
         return [*dict.fromkeys(site for site in sites if site.partition(":")[0] and ":in." not in site)]
+
+    def _is_stored(self, places: Iterable[Key]) -> bool:
+        return all(self.sites[at].is_stored for at in places)
 
     def explains(self, own: _Run, site: str) -> bool:
         """Whether next to nothing is left of what differs behind a site in this run, whose reference goes on from its
-        own value there, and not from the candidate's."""
-        after = {at for place, _, behind in own._with_next() if place == site for at in behind}
-        there = after <= self.sites.keys()
-        return there and sum(self.sites[at].apart for at in after) <= LEFT * sum(own.sites[at].apart for at in after)
+        own value there, and not from the candidate's; or where that was stored alone, nothing new."""
+        behind = [(places, after) for place, places, after in own._with_next() if place == site]
+        after = {at for _, places in behind for at in places}
+        if not after or not after <= self.sites.keys():
+            return False
+        if all(own._is_stored(places) for places, _ in behind):
+            most = {at: 2 * own.sites[at].apart + AS_STORED * own.sites[at].norm for at in after}
+            return all(self.sites[at].apart <= most[at] for at in after)
+        return sum(self.sites[at].apart for at in after) <= LEFT * sum(own.sites[at].apart for at in after)
 
     def _with_next(self) -> Iterator[tuple[str, list[Key], list[Key]]]:
         """The site of what is judged, its parts, and those of what is judged next of another module."""

@@ -298,6 +298,14 @@ class Apart:
             return f"the candidate's is the reference's computed in {self.dtype}"
         return "" if found is None else str(found)
 
+    @property
+    def is_stored(self) -> bool:
+        """Whether the candidate's is the reference's rounded to the 16 bits that it is in, and nothing else."""
+        if not self.dtype or self.own.is_complex():
+            return False
+        stored = self.own.to(getattr(torch, self.dtype))
+        return self.apart > 0.0 and _whole(norms(_between(stored, self.other))) <= LEFT * self.apart
+
     def _is_rounded(self) -> bool:
         """Whether the difference is as small as roundings to 16 bits, and no factor."""
         own, other = self.own.double(), self.other.double()

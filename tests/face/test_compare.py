@@ -1102,3 +1102,50 @@ def test_a_port_that_computes_in_the_16_bits_of_its_weights_is_no_fault(held: st
     result = parity.compare(lambda x: torch.tanh(torch.nn.functional.linear(x, HALVED)), candidate, given)
     assert result.verdict == verdict, result.reason
     assert any("judged in its own dtype alone" in note.text for note in result.notes) == (held == "closed over")
+
+
+class Timed(torch.nn.Module):
+    """A time embedding in float32, whose caller goes on with it in bfloat16, or as it is."""
+
+    def __init__(self, goes_on: torch.dtype) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.project, self.out = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
+        self.project.to(goes_on)
+        self.out.bfloat16()
+
+    def forward(self, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        made = self.project(self.embed(t.float()).to(self.project.weight.dtype))
+        return self.out(x + torch.tanh(made).to(x.dtype)[:, None])
+
+
+@pytest.mark.parametrize(
+    ("goes_on", "computed", "origin"),
+    [
+        (torch.bfloat16, "float32", None),  # the reference casts it too, but behind its module
+        (torch.bfloat16, "", "embed:out"),
+        (torch.float32, "float32", "embed:out"),
+    ],
+)
+def test_a_value_may_be_named_behind_a_cast_that_the_reference_makes(
+    goes_on: torch.dtype, computed: str, origin: str | None
+) -> None:
+    net = Timed(goes_on)
+    weights = {name: x.float().numpy() for name, x in net.state_dict().items()}
+    weights = {n: jnp.asarray(x, str(net.state_dict()[n].dtype).removeprefix("torch.")) for n, x in weights.items()}
+
+    def call(weights: Any, given: Any) -> Any:
+        def linear(name: str, x: Any, dtype: str = "") -> Any:
+            weight, bias = (weights[f"{name}.{kind}"].astype(dtype or x.dtype) for kind in ("weight", "bias"))
+            return x @ weight.T + bias
+
+        own = given["x"].dtype
+        made = linear("embed", given["t"].astype(computed or own)).astype(own)
+        made = linear("project", parity.tap("embed", made).astype(weights["project.weight"].dtype))
+        made = parity.tap("project", made)
+        return parity.tap("out", linear("out", given["x"] + jnp.tanh(made).astype(own)[:, None]))
+
+    given = {"x": torch.randn(1, 12, 16).bfloat16(), "t": torch.randn(1, 16).bfloat16()}
+    both = {"reference_settings": {"dtype": "bfloat16"}, "candidate_settings": {"dtype": "bfloat16"}}
+    found = parity.compare(net, Port(call=call, weights=weights), given, **both)
+    assert (found.origin and found.origin.key.site) == origin, str(found)
