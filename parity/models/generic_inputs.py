@@ -21,6 +21,7 @@ import ast
 import hashlib
 import inspect
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -56,6 +57,9 @@ _FRAMES_FIRST = re.compile(
 )
 """How a forward that takes videos as [B, T, C, H, W] reads their shape."""
 
+_TEXT_FIXED = re.compile(r"encoder_hidden_states\.shape\[1\] - (\d+)")
+"""How an attention to an image and a text behind it, as Wan's, reads where the text begins: it has so many tokens."""
+
 _LISTS = re.compile(r"(typing\.)?(list|tuple)\b(?!.*Tensor)", re.IGNORECASE)
 """The annotation of a parameter that takes numbers in lists: `typing.List[int]`, `tuple[int, int, int] | None`."""
 
@@ -73,7 +77,7 @@ class Signature:
         required, optional: names of forward's parameters.
         timestep_scale: 1000, or 1 where the model multiplies by 1000 itself.
         frames_first: whether videos are [B, T, C, H, W] and not [B, C, T, H, W].
-        listed: parameters that take lists or tuples of numbers, and no tensors.
+        listed: parameters that take lists or tuples of numbers, and no tensors. text: tokens of the text.
     """
 
     name: str
@@ -83,6 +87,7 @@ class Signature:
     timestep_scale: float
     frames_first: bool = False
     listed: frozenset[str] = frozenset()
+    text: int = TEXT
 
     @property
     def packed(self) -> bool:
@@ -171,7 +176,10 @@ def signature_of(kind: Any, config: Config, model: torch.nn.Module) -> Signature
     own = inside or _SCALED_TIMESTEP.search(source)
     frames_first = bool(_FRAMES_FIRST.search(source))
     listed = frozenset(n for n, p in named.items() if _LISTS.match(str(p.annotation)))
-    return Signature(kind.__name__, config, required, optional, 1.0 if own else 1000.0, frames_first, listed)
+    joined = config.get("image_dim") is not None
+    fixed = _TEXT_FIXED.search(inspect.getsource(sys.modules[kind.__module__])) if joined else None
+    text, scale = int(fixed[1]) if fixed else TEXT, 1.0 if own else 1000.0
+    return Signature(kind.__name__, config, required, optional, scale, frames_first, listed, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +233,7 @@ def drawn(name: str, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def _text(s: Signature) -> torch.Tensor:
-    return drawn("encoder_hidden_states", (1, TEXT, s.number("encoder_hidden_states", *TEXT_WIDTHS)))
+    return drawn("encoder_hidden_states", (1, s.text, s.number("encoder_hidden_states", *TEXT_WIDTHS)))
 
 
 def _pooled(s: Signature) -> torch.Tensor:

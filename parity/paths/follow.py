@@ -102,7 +102,7 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
         if kind not in named and (words := one.words):
             named.add(kind)
             records.append(Record(record.key, "scalar", dtype="str", value=words))
-    turned = dict.fromkeys(key.site for key in own.turned if key not in own.held)
+    turned = dict.fromkeys(k.site for k in own.turned if k not in own.held and k.module not in own.miscounted)
     left = (f"{module}:out@{LEFT_ALONE}" for module in own.unknown)
     for site in (*(f"{site}@{TURNED}" for site in turned), *(f"{site}@{UNREAD}" for site in own.unread), *left):
         records.append(Record(Key(stage, step, "", site), "scalar", dtype="str", value=""))
@@ -343,15 +343,19 @@ class _Run:
         """Values that the reference's code cannot go on from: their module is called another number of times, so that
         nobody knows which call is which, or beside those of another module they are the reference's in another order,
         as queries and keys may both lie: whether that is a fault shows where they are read."""
-        theirs: dict[tuple[str, str], int] = {}
-        for key in self.held:
-            at = key.branch, key.module
-            theirs[at] = max(theirs.get(at, 0), key.call + 1)
-        miscounted = {at[1] for at, count in theirs.items() if at in self.counts and self.counts[at] != count}
         around = Counter(map(caller_of, {key.module for key in self.turned}))
         may_turn = {module for module, many in around.items() if many > 1} & self.attends - set(self.straight)
         turned = {key for key in self.turned if caller_of(key.module) in may_turn}
-        return {key for key in self.held if key in turned or key.module in miscounted}
+        return {key for key in self.held if key in turned or key.module in self.miscounted}
+
+    @property
+    def miscounted(self) -> set[str]:
+        """Modules that the candidate names another number of calls of than the reference makes."""
+        theirs: dict[tuple[str, str], int] = {}
+        for key in self.plan.follow:
+            at = key.branch, key.module
+            theirs[at] = max(theirs.get(at, 0), key.call + 1)
+        return {at[1] for at, count in theirs.items() if at in self.counts and self.counts[at] != count}
 
     @property
     def suspects(self) -> list[str]:

@@ -86,6 +86,15 @@ def test_an_optional_argument_with_which_the_class_cannot_be_called_is_left_out(
     assert fitting(signature, model, make_arguments(signature, own), own).left_out == ()
 
 
+@pytest.mark.parametrize(("image", "tokens"), [(None, TEXT), (8, 512)])
+def test_a_class_that_counts_its_text_is_given_so_many_tokens(image: int | None, tokens: int, tmp_path: Path) -> None:
+    """Wan takes all before the last 512 for the image: of fewer nothing would read the image."""
+    signature, _ = _signature(tmp_path, "wan", image_dim=image)
+    made = make_arguments(signature, {}).tensors
+    assert made["encoder_hidden_states"].shape[1] == tokens
+    assert ("encoder_hidden_states_image" in made) == (image is not None)
+
+
 def test_a_tensor_without_axes_is_a_number(tmp_path: Path) -> None:
     """A class takes numbers too, which no tensor can stand for: a length that a shape is made of."""
     signature, _ = _signature(tmp_path, "ltx")
