@@ -7,7 +7,7 @@ widened where records are judged.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -66,6 +66,17 @@ def least(record: Record) -> Floor:
         bins,
         linf=max(largest * HALF_ULP, one) if held else math.nan,
     )
+
+
+_NUMBERS = {"timesteps": ("timestep",), "sigmas": ("sigma", "dt")}
+
+
+def of_schedule(records: Iterable[Record]) -> dict[str, Floor]:
+    """Floors of the loop's numbers by their names, where a step holds the schedule that they are taken of."""
+    held = {r.key.port: r.moments for r in records if r.key.module == SCHEDULE and r.moments is not None}
+    largest = {name: max(abs(m.min), abs(m.max)) for name, m in held.items()}
+    most = 5.0 / L2_LIMIT * SCHEDULE_ROUNDING  # a schedule's largest element may be five floors off
+    return {of: Floor(most * x) for name, x in largest.items() for of in _NUMBERS.get(name, ())}
 
 
 def is_timestep(name: str) -> bool:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from parity.errors import UsageError
-from parity.floors import STORED, Floors, least
+from parity.floors import STORED, Floors, least, of_schedule
 from parity.golden import Golden, GoldenWriter
 from parity.hooks.methods import all_of
 from parity.hooks.perturb import perturbed
@@ -247,9 +247,12 @@ def write_floors(where: str, runs: Sequence[str], chip: str, say: Callable[[str]
             return
     writer = GoldenWriter(where, own.provenance, resume=True)
     bare: list[str] = []
+    numbers: dict[str, Floor] = {}
     try:
         for step in steps:
-            step_of = floored(own.read_step(step), [other.read_step(step) for other in others])
+            held = own.read_step(step)
+            numbers |= of_schedule(held.records)
+            step_of = floored(held, [other.read_step(step) for other in others], numbers)
             writer.replace_step(step_of)
             bare += [r.key.site for r in step_of.records if r.kind == "tensor" and r.key not in step_of.floors]
     except BaseException:  # a full disk: the steps are there, some with floors
@@ -264,15 +267,20 @@ def write_floors(where: str, runs: Sequence[str], chip: str, say: Callable[[str]
         )
 
 
-def floored(own: StepRecords, others: Sequence[StepRecords]) -> StepRecords:
-    """A step with floors: what other runs of it gave otherwise. What they did not give has none."""
+def floored(own: StepRecords, others: Sequence[StepRecords], numbers: Mapping[str, Floor]) -> StepRecords:
+    """A step with floors: what other runs of it gave otherwise. What they did not give has none.
+
+    Args:
+        numbers: floors of the loop's own, by name.
+    """
     runs = [[r for r in other.records if r.dtype != "uint8"] for other in others]
     given = {r.key for records in runs for r in records}
     measured = Floors(own.records, {r.key: least(r) for r in own.records if r.kind == "tensor" and r.key in given})
     for records in runs:
         measured.add(records)
     floors = measured.done()
-    return replace(own, floors=floors | _of_pictures(own.records, floors))
+    of_loop = {key: numbers[key.port] for key in floors if key.module == LOOP and key.port in numbers}
+    return replace(own, floors=floors | of_loop | _of_pictures(own.records, floors))
 
 
 def _of_pictures(records: Sequence[Record], floors: dict[Key, Floor]) -> dict[Key, Floor]:

@@ -238,7 +238,6 @@ class Steps:
             told = self._provenance if self.stepped is False and self.number else None
             self._writer.finish(None if told is None else replace(told, steps=0))
 
-
     def _named_last(self, groups: Sequence[Sequence[Called]]) -> list[Record]:
         """Take what was named behind the last call, by a name that no step before has: it is of no step."""
         begin = groups[-1][0].start if groups else 0
