@@ -7,11 +7,12 @@ Names of ports. Flax calls what a Dense takes `inputs`, torch calls what a Linea
 hands on `(x, None)`, torch's `x`. By name they never meet, so that where an output differs nothing is known of what
 went in. Of one call of a module, the inputs whose name the other side does not have are looked at. Where each side has
 one tensor of them and the two line up, they are paired, under the reference's name. Outputs are where each side has one
-tensor in all. Several on a side are not paired, nor are masks, which have forms of their own, nor what the model itself
-is given and returns: a port's call may convert both. What is paired so may still be two things: one implementation
-applies an activation before a projection, the other in it. `parity.compare.judge` says when such a pair differs. A
-block of two streams may give them back in another order (text first in diffusers' Flux). Where outputs of one name do
-not line up, and each of one side does with exactly one of the other, they are paired so.
+tensor in all, or the candidate one of several. Several on a side are not paired, nor are masks, which have forms of
+their own, nor what the model itself is given and returns: a port's call may convert both. What is paired so may still
+be two things: one implementation applies an activation before a projection, the other in it. `parity.compare.judge`
+says when such a pair differs. A block of two streams may give them back in another order (text first in diffusers'
+Flux). Where outputs of one name do not line up, and each of one side does with exactly one of the other, they are
+paired so.
 
 Generations. A TPU's script generates once to compile, with few steps or another seed, and what ran out of memory is
 tried again: the candidate's recording then holds generations that the reference has nothing of. The recorder holds the
@@ -116,7 +117,8 @@ def lone_ports(
     moved = {key: own for key, own in placed if key != own}
     mine, other = _alone(ours, theirs), _alone(theirs, ours)
     both = ((a, other[call]) for call, a in mine.items() if call in other)
-    pairs = [*((a, b) for a, b in both if _line_up(ours[a], theirs[b])), *_turned(ours, theirs)]
+    alone = [(a, b) for a, b in both if _line_up(ours[a], theirs[b])]
+    pairs = [*alone, *_turned(ours, theirs), *_of_several(ours, theirs)]
     return moved | {theirs[b][part].key: record.key for a, b in pairs for part, record in ours[a].items()}
 
 
@@ -152,6 +154,17 @@ def _turned(ours: Mapping[Key, _Parts], theirs: Mapping[Key, _Parts]) -> Iterato
         fits = {a: [b for b in ports if _line_up(ours[a], theirs[b])] for a in ports}
         if all(len(found) == 1 for found in fits.values()) and len({b for (b,) in fits.values()}) == len(ports):
             yield from ((a, b) for a, (b,) in fits.items() if a != b)
+
+
+def _of_several(ours: Mapping[Key, _Parts], theirs: Mapping[Key, _Parts]) -> Iterator[tuple[Key, Key]]:
+    """The one output that the candidate names of a call, with that of the reference's several which it is: the only one
+    that lines up, or else the first."""
+    mine = _by_call(ours)
+    for side, ports in _by_call(theirs).items():
+        several = [] if side[1] or len(ports) > 1 or ports[0] in ours else mine.get(side, [])
+        fits = [a for a in several if _line_up(ours[a], theirs[ports[0]])]
+        if len(several) > 1 and fits and (len(fits) == 1 or fits[0] == several[0]):
+            yield fits[0], ports[0]
 
 
 def _exchanged(ours: Mapping[Key, _Parts], theirs: Mapping[Key, _Parts]) -> dict[Key, int]:

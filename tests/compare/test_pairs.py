@@ -143,6 +143,11 @@ def pairs(ours: list[Record], theirs: list[Record]) -> dict[str, str]:
         ("a:out.0 a:out.1!", "a:out.0 a:out.1!", {}),
         ("a:out.0 a:out.1!", "a:out.0! a:out.1!", {}),
         ("a:out.0 a:out.1!", "a:out.0! a:out.1 a:out.2", {}),
+        # One of several outputs, as a tap names it.
+        ("a:out.0 a:out.1", "a:out", {"a:out": "a:out.0"}),
+        ("a:out.0! a:out.1", "a:out", {"a:out": "a:out.1"}),
+        ("a:out.0! a:out.1 a:out.2", "a:out", {}),
+        ("a:out.0! a:out.1!", "a:out", {}),
         # What may be something else.
         ("a:in.x a:in.y", "a:in.z", {}),
         ("a:in.x", "a:in.y a:in.z", {}),
