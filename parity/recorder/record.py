@@ -39,7 +39,7 @@ class _StoppedError(BaseException):
 
 @contextlib.contextmanager
 def unharmed(told: Callable[[str], None]) -> Iterator[None]:
-    """Within it parity works inside somebody's script: what it raises is told in a sentence, and ends nothing."""
+    """Within it parity works inside somebody's script: what it raises is one sentence, and ends nothing."""
     try:
         yield
     except Exception as error:
