@@ -17,6 +17,8 @@ from parity.sketch import PER_BIN, Geometry, bin_norms, norm
 
 L2_LIMIT = 3.0
 """Floors that a difference may be wide."""
+LINF_LIMIT = 5.0
+"""Floors of a largest element, or of a row bin, beyond which a site differs."""
 HALF_ULP = 2.0**-24
 """Relative rounding of storing a float32."""
 
@@ -27,8 +29,8 @@ MEAN = 0.42
 """Root mean square of a rounding, in units of the most: uniform within an ulp, the mantissa's logarithm uniform."""
 
 SCHEDULE_ROUNDING = 2.0**-23
-"""Rounding of a schedule's numbers, relative to the largest of them, of which the others are differences; three times
-it is above what preflight lets through. `jnp.linspace` of 50 steps is within 1.2 of it, 17 relative to the last."""
+"""Rounding of a schedule's numbers, relative to the largest of them, of which the others are differences.
+`jnp.linspace` of 50 steps is within 1.2 of it; relative to the last number it is 17 off."""
 UNIT, TIMES = 2.0, 1000.0
 """Timesteps above the first begin at the second, the others at 1 or near it (a logarithm of sigma does)."""
 
@@ -75,7 +77,7 @@ def of_schedule(records: Iterable[Record]) -> dict[str, Floor]:
     """Floors of the loop's numbers by their names, where a step holds the schedule that they are taken of."""
     held = {r.key.port: r.moments for r in records if r.key.module == SCHEDULE and r.moments is not None}
     largest = {name: max(abs(m.min), abs(m.max)) for name, m in held.items()}
-    most = 5.0 / L2_LIMIT * SCHEDULE_ROUNDING  # a schedule's largest element may be five floors off
+    most = LINF_LIMIT / L2_LIMIT * SCHEDULE_ROUNDING  # as far off as the schedule's largest element may be
     return {of: Floor(most * x) for name, x in largest.items() for of in _NUMBERS.get(name, ())}
 
 

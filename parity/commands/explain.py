@@ -51,8 +51,8 @@ def explained(
     """The causes of a difference.
 
     Args:
-        where: a kept run, or the reference golden with `candidate` beside it. model, prompt: for two goldens alone.
-        ports: for a kept run alone, by role.
+        where: a kept run; or the reference golden, with `candidate`. model, prompt: only of two goldens. ports: only of
+            a kept run, by role.
 
     Raises:
         UsageError: no such run or golden, or a model or a prompt beside a kept run.

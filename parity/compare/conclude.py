@@ -20,12 +20,11 @@ import numpy as np
 from parity.compare.births import KNOWN, LATENTS, call_of, is_argument, is_unlike, unknown
 from parity.compare.findings import findings
 from parity.compare.judge import Common
-from parity.compare.metrics import LINF_LIMIT
 from parity.compare.reason import NAN, UNKNOWN, Distance, Note, Output, Reason, worst_of
 from parity.compare.result import Check, Failed, Origin, Result, SiteDiff, StageDiff, StepDiff, Verdict
 from parity.compare.sites import AllSites, beyond, how_many, picked
 from parity.compare.values import GIVEN, PREDICTED
-from parity.floors import L2_LIMIT
+from parity.floors import L2_LIMIT, LINF_LIMIT
 from parity.golden.disk.part import chosen
 from parity.records import AFTER, LOOP, SCHEDULE, Record, StepRecords
 from parity.settings import BITS, BY_NAME, Difference

@@ -13,10 +13,10 @@ from dataclasses import replace
 import numpy as np
 
 from parity.compare.births import is_prediction
-from parity.compare.metrics import LINF_LIMIT
 from parity.compare.reason import Note
 from parity.compare.result import Origin, SiteDiff
 from parity.compare.sites import picked
+from parity.floors import LINF_LIMIT
 from parity.records import LOOP
 from parity.sketch import Geometry
 from parity.transforms import ANOTHER

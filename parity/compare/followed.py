@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from parity.compare.births import Excuse, call_of, excused, input_severities, is_mask_given
-from parity.compare.metrics import LINF_LIMIT, ONE_SIDED, distance, ratios
+from parity.compare.metrics import ONE_SIDED, distance, ratios
 from parity.compare.result import UNKNOWN, Birth, Distance, SiteDiff, SiteVerdict
 from parity.compare.sites import severity
-from parity.floors import L2_LIMIT
+from parity.floors import L2_LIMIT, LINF_LIMIT
 from parity.records import ATTENTION, LOOP, Key, StepRecords, above
 
 DOUBT = 1.0

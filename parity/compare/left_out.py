@@ -27,7 +27,6 @@ from parity.compare.births import CUT, MOVED, SAME_KEYS, call_of
 from parity.compare.metrics import (
     ALIKE,
     FORMS,
-    LINF_LIMIT,
     REORDERED,
     UNLIKE,
     UNREAD,
@@ -39,7 +38,7 @@ from parity.compare.metrics import (
 )
 from parity.compare.result import SiteDiff
 from parity.compare.sites import Measured, Sites, beyond
-from parity.floors import L2_LIMIT
+from parity.floors import L2_LIMIT, LINF_LIMIT
 from parity.records import ATTENTION, LOOP, Key, Record, above
 from parity.sketch import Geometry
 from parity.transforms import as_factor

@@ -27,8 +27,6 @@ from parity.records import AFTER, FRAMES, LOOP, Floor, Key, Record
 from parity.settings import BITS
 from parity.sketch import TOTAL, Geometry, bin_norms
 
-LINF_LIMIT = 5.0
-"""Floors of a largest element, or of a row bin, beyond which a site differs."""
 BLOCK = 1 << 13
 """Elements: small enough that BLAS does not wake its threads (from 10,000 on), which costs more than it gains."""
 

@@ -17,10 +17,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from parity.compare.metrics import LINF_LIMIT, compare_values
+from parity.compare.metrics import compare_values
 from parity.compare.result import Cause, Check, Result, measured
 from parity.errors import shown
-from parity.floors import SCHEDULE_ROUNDING
+from parity.floors import LINF_LIMIT, SCHEDULE_ROUNDING
 from parity.golden.fingerprint import WeightPrint
 from parity.records import BLOCK, Facts, Key, Schedule, above, any_block
 from parity.settings import Difference, Input, changed_by, remedy, sentence

@@ -24,10 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from parity.compare.metrics import LINF_LIMIT, between, compared, ratios
+from parity.compare.metrics import between, compared, ratios
 from parity.compare.pairs import Meeting
 from parity.compare.result import NAN, Distance, Result, SiteDiff, SiteVerdict
-from parity.floors import L2_LIMIT
+from parity.floors import L2_LIMIT, LINF_LIMIT
 from parity.golden.disk.part import FloorTable, Table
 from parity.records import Key, Record
 from parity.sketch import Geometry
