@@ -1,8 +1,9 @@
 """The steps of a recording: what was seen between two steps of the scheduler becomes one part of the golden.
 
 A step ends with `scheduler.step`. A loop that computes its updates itself has none: there a step ends where the model
-is called with another timestep, once it is called with a third before any step of the scheduler (with a second, where
-no scheduler is recorded); one call more, to compile, is no step. What happens outside the loop (the decoder) is
+is called with another timestep, or at the same on other latents once it was called as often as in the first step, as soon
+as a third begins before any step of the scheduler (a second, where no scheduler is recorded); one call more, to
+compile, is no step. What happens outside the loop (the decoder) is
 collected for the part that is written last.
 
 Which guidance branch a call of the transformer is of, diffusers' pipelines say themselves: each call is made within
@@ -57,6 +58,15 @@ class Called:
         return a.shape == b.shape and bool((a @ b).square() > SAME * (a @ a) * (b @ b))
 
 
+def _warm(calls: Sequence[Called], sample: torch.Tensor | None) -> int:
+    """How many calls of a step there are before those on its latents."""
+    return next((i for i, c in enumerate(calls) if c.on(sample)), 0)
+
+
+def _is_same(x: torch.Tensor, y: torch.Tensor) -> bool:
+    return x.shape == y.shape and bool((x.nan_to_num(nan=1.0) == y.nan_to_num(nan=1.0)).all())
+
+
 SAME = 0.998
 """Square of the cosine from which two latents are the same, scaled or rounded."""
 ORDER = ("cond", "uncond")
@@ -93,6 +103,7 @@ class Steps:
             being seen. before: calls that were made before those of the first step, on other latents.
             unlike: calls whose rows were taken for branches and are videos of one noise, which are left out.
         calling: cuts a value that is named within a call of a transformer into its branches; None outside one.
+        least: calls of the first step; 0 while nobody knows.
         repeated: steps in which a branch was called more than once: the last call of each is kept. called: whether a
             call of a transformer was seen. named: sites that the script named outside a call. sites: of the steps so
             far. traced: whether the script traced one.
@@ -106,6 +117,7 @@ class Steps:
     partial: bool = False
     stepped: bool | None = False
     calls: list[Called] = field(default_factory=list)
+    least: int = 0
     before: int = 0
     unlike: int = 0
     calling: Callable[[str, np.ndarray], list[tuple[str, np.ndarray]]] | None = None
@@ -148,13 +160,24 @@ class Steps:
         self._provenance = self.provenance()
         self._writer = GoldenWriter(self.where, self._provenance, overwrite=self.overwrite)
 
-    def turn(self, timestep: float | None) -> None:
+    def turn(self, timestep: float | None, latents: torch.Tensor | None) -> None:
         """A call with this timestep begins: in a loop that has no scheduler's, it may begin a step."""
         groups = self._groups()
-        if self.stepped or timestep is None or not groups or timestep == self.calls[-1].timestep:
+        if self.stepped or timestep is None or not groups:
+            return
+        if timestep == self.calls[-1].timestep and not self._again(groups, latents):
             return
         if self.number or len(groups) > 1 or self.stepped is None:
             self._split(groups)
+
+    def _again(self, groups: Sequence[Sequence[Called]], latents: torch.Tensor | None) -> bool:
+        """Whether a call at the timestep of the last begins a step nevertheless, as a predictor's behind a corrector's:
+        as many were made as the first step has, and none on these latents."""
+        made, begin = groups[-1], groups[0]
+        least = self.least or (len(begin) - _warm(begin, begin[-1].latents) if len(groups) > 1 else 0)
+        if latents is None or not 0 < least <= len(made):
+            return False
+        return not any(c.latents is None or _is_same(c.latents, latents) for c in made)
 
     def _groups(self) -> list[list[Called]]:
         """The calls that followed each other with the same timestep."""
@@ -174,7 +197,8 @@ class Steps:
     def _settle(self, sample: torch.Tensor | None, videos: int) -> None:
         """Name the step's calls by their places in it, and leave out what was called before the first step's own calls,
         on other latents, and calls whose rows were taken for branches and are videos."""
-        first = 0 if self.number else next((i for i, c in enumerate(self.calls) if c.on(sample)), 0)
+        first = 0 if self.number else _warm(self.calls, sample)
+        self.least = self.least or len(self.calls) - first
         ends = [*(c.start for c in self.calls[1:]), len(self.part)]
         part, number = self.part[: self.calls[0].start] if self.calls else self.part, Counter[object]()
         for i, (c, end) in enumerate(zip(self.calls, ends, strict=True) if self.calls else ()):
@@ -340,7 +364,7 @@ class Branches:
     def of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
         """The branch of each row in the batch of a call that begins; see `Called`."""
         timestep, latents = _timestep(args, kwargs), _latents(args, kwargs)
-        self.steps.turn(timestep)
+        self.steps.turn(timestep, latents)
         rows, order = self._named(args, kwargs, timestep, latents)
         self.steps.called = True
         self.steps.calls.append(Called(self, len(self.steps.part), rows, order, timestep, latents))

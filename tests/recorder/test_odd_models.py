@@ -341,6 +341,19 @@ def test_a_loop_that_computes_its_own_updates_has_steps(
     assert any(note.text == LAST_STEP for note in found.notes) == (found.verdict == "pass")
 
 
+@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize("scheduler", [None, Scheduler()])
+def test_a_timestep_of_heun_is_of_two_steps(scheduler: Any, warm: bool, tmp_path: Path) -> None:
+    """A corrector's calls and the next predictor's, each of both branches, on latents that are hardly apart."""
+    model, x, out = Timed(), X, torch.zeros_like(X)
+    with torch.no_grad(), parity.record(tmp_path / "gpu", transformer=model, scheduler=scheduler, runs=0):
+        for timestep in (900.0, 600.0, 600.0, 300.0, 300.0):
+            _ = [model(out, timestep)] if warm and timestep == 900.0 else []
+            x = x - 1e-3 * (model(x, timestep) + 2 * model(x, timestep))
+    golden = Golden.open(tmp_path / "gpu")
+    assert [{r.key.branch for r in golden.read_step(i).records} for i in golden.steps] == [{"cond", "uncond"}] * 5
+
+
 @pytest.mark.parametrize("first", [0.0, math.nan])
 def test_a_loop_that_hardly_moves_its_latents_keeps_both_branches(first: float, tmp_path: Path) -> None:
     model, scheduler, x = Timed(), Scheduler(), X.clone()
