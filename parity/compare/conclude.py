@@ -20,6 +20,7 @@ import numpy as np
 from parity.compare.births import KNOWN, LATENTS, call_of, is_argument, is_unlike, unknown
 from parity.compare.findings import findings
 from parity.compare.judge import Common
+from parity.compare.left_out import OTHER_UNIT
 from parity.compare.reason import NAN, UNKNOWN, Distance, Note, Output, Reason, worst_of
 from parity.compare.result import Check, Failed, Origin, Result, SiteDiff, StageDiff, StepDiff, Verdict
 from parity.compare.sites import AllSites, beyond, how_many, picked
@@ -175,7 +176,7 @@ def conclude(
     if not any(_compared(d) for d in sites):
         return nothing
     apart = picked(sites, "ignored", "not compared", which=_is_of_the_loop)
-    keys = {d.key for d in apart if d.key.branch or d.note == UNREAD_LATENTS}
+    keys = {d.key for d in apart if d.key.branch or d.note in (UNREAD_LATENTS, OTHER_UNIT)}
     loop = [d for d in picked(sites, which=_is_of_the_loop) if d.key not in keys]
     broken = next((d for d in (*loop, *picked(sites, which=_is_decoded)) if d.nonfinite[0]), None)
     # What was judged before the reference broke stands.

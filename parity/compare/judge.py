@@ -106,6 +106,7 @@ class Judge:
         _tell_apart(sites)
         if self.branches.crossed:
             left_out.excuse_batches(step, sites)
+        left_out.excuse_units(step, sites)
         left_out.excuse_masks(step, sites)
         left_out.decide_forms(sites)
         left_out.excuse_other_orders(step, sites)

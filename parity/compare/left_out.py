@@ -23,7 +23,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from parity.compare.births import CUT, MOVED, SAME_KEYS, call_of
+from parity.compare.births import CUT, MOVED, SAME_KEYS, call_of, is_number
 from parity.compare.metrics import (
     ALIKE,
     FORMS,
@@ -38,7 +38,7 @@ from parity.compare.metrics import (
 )
 from parity.compare.result import SiteDiff
 from parity.compare.sites import Measured, Sites, beyond
-from parity.floors import L2_LIMIT, LINF_LIMIT
+from parity.floors import L2_LIMIT, LINF_LIMIT, SCHEDULE_ROUNDING, TIMES
 from parity.records import ATTENTION, LOOP, Key, Record, above
 from parity.sketch import Geometry
 from parity.transforms import as_factor
@@ -82,6 +82,26 @@ def set_in_order(step: Measured, sites: Sites) -> None:
             numbers = replace(whole, distance=far, cosine=part.cosine, peak=0.0, bins=())
             sites[i] = replace(numbers, verdict="pass", note=REORDERED if agrees else whole.note)
     _move_beside(step, sites)
+
+
+def excuse_units(step: Measured, sites: Sites) -> None:
+    """Timesteps of a schedule are not compared that are the reference's in another unit: what the model is given, and
+    what a step makes of them, decides."""
+    for i in sites.where("pass", beyond=True, which=_is_time):
+        ours, theirs = step.values(i)
+        for unit in _UNITS if ours.shape == theirs.shape else ():
+            near = LINF_LIMIT * SCHEDULE_ROUNDING * max(unit, 1.0)
+            if (np.abs(theirs - unit * ours) <= near).all():
+                sites.leave_out(i, OTHER_UNIT)
+
+
+OTHER_UNIT = "the reference's timesteps in another unit; what the model is given decides"
+"""The note of a schedule in [0, 1]."""
+_UNITS = (TIMES, 1.0 / TIMES)
+
+
+def _is_time(d: SiteDiff) -> bool:
+    return is_number(d.key) and d.key.port.startswith("timestep")
 
 
 def _is_named_mask(d: SiteDiff) -> bool:

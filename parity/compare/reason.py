@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from parity.records import FRAMES, LOOP, LOOP_STAGE, Key
+from parity.records import FRAMES, LOOP, LOOP_STAGE, SCHEDULE, Key
 
 NAN = float("nan")
 
@@ -177,6 +177,8 @@ def _first_divergence(reason: Reason) -> str:
         "input": f"everything before it{unpaired} matches, {what}{called}",
         "propagated": f"grown from smaller differences before it, this value{called}",
     }[reason.birth]
+    if reason.first is not None and reason.first.module == SCHEDULE:
+        how = "as it was set, it"
     end = "; noise_pred and latents still match" if reason.outputs_match else worst_of(reason)
     at = f"first divergence: {place(reason.first)}" if reason.first is not None else "first divergence"
     return f"{at}: {how} {_differs(reason)}{end}"
@@ -191,7 +193,7 @@ def _not_compared(reason: Reason) -> str:
 def inputs_compared(reason: Reason) -> bool:
     """Whether the inputs of the call that differs first were seen to agree; else all that is known is an interval."""
     first = reason.first
-    if first is None or reason.fed != "own" or first.module == LOOP:
+    if first is None or reason.fed != "own" or first.module in (LOOP, SCHEDULE):
         return True
     call = (first.branch, first.module, first.call)
     return any(k.is_input and (k.branch, k.module, k.call) == call for k in reason.after)
@@ -209,6 +211,8 @@ def place(key: Key) -> str:
     what, _, rest = port.partition(".")
     if key.module == LOOP:
         named = f"{what} {rest} the step" if rest in ("before", "after") else port
+    elif key.module == SCHEDULE:
+        named = f"the schedule of {port}"
     elif key.site == FRAMES:
         named = "the frames"  # which the decoder's output is made into
     else:

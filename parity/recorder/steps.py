@@ -1,10 +1,9 @@
 """The steps of a recording: what was seen between two steps of the scheduler becomes one part of the golden.
 
 A step ends with `scheduler.step`. A loop that computes its updates itself has none: there a step ends where the model
-is called with another timestep, or at the same on other latents once it was called as often as in the first step, as soon
-as a third begins before any step of the scheduler (a second, where no scheduler is recorded); one call more, to
-compile, is no step. What happens outside the loop (the decoder) is
-collected for the part that is written last.
+is called with another timestep, or at the same on other latents once it was called as often as in the first step, as
+soon as a third begins before any step of the scheduler (a second, where no scheduler is recorded); one call more, to
+compile, is no step. What happens outside the loop (the decoder) is collected for the part that is written last.
 
 Which guidance branch a call of the transformer is of, diffusers' pipelines say themselves: each call is made within
 `transformer.cache_context(NAME)`, `cond`, `uncond`, `pred_cond`, or `cond_uncond` for both in one batch, the

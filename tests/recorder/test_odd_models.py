@@ -618,6 +618,32 @@ def test_a_schedule_may_be_of_any_numbers_and_its_steps_are_no_other_difference(
     assert [d.place for d in differences(found)] == ([] if wrong == 1.0 else ["the schedule"]), found.reason
 
 
+@pytest.mark.parametrize(
+    ("unit", "given", "places"),
+    [
+        (1e-3, 1.0, []),
+        (1.1e-3, 1.0, ["the schedule"]),
+        (1e-3, 1e-3, ["the argument timestep"]),
+    ],
+)
+def test_a_schedule_may_have_another_unit_than_the_model(
+    unit: float, given: float, places: list[str], tmp_path: Path
+) -> None:
+    def go(scheduler: Scheduler, unit: float = 1.0, given: float = 1.0) -> None:
+        x, times = X, np.float32([900.0, 600.0, 300.0])
+        scheduler.timesteps = torch.tensor(times * np.float32(unit))
+        for timestep, own in zip(times, scheduler.timesteps, strict=True):
+            x = scheduler.step(model(x, timestep=torch.tensor([timestep * given])), own, x)
+
+    model = Timed()
+    ours, theirs = Scheduler(), Scheduler()
+    referenced(tmp_path / "gpu", lambda: go(ours), transformer=model, scheduler=ours)
+    recorded(tmp_path / "tpu", lambda: go(theirs, unit, given), transformer=model, scheduler=theirs)
+    found = diff(tmp_path / "gpu", tmp_path / "tpu")
+    assert [d.place for d in differences(found)] == places, found.reason
+    assert (found.verdict == "pass") == (not places)
+
+
 class Lists(Model):
     """A batch as a list, as the authors of Wan have it; the text comes first."""
 
