@@ -63,11 +63,9 @@ def least(record: Record) -> Floor:
     if record.sketch is not None:
         bins = np.maximum(bin_norms(record.sketch, g) * max(2 * relative, MEAN * stored), one).astype(np.float32)
     held = isinstance(record.value, np.ndarray) and record.moments is not None
-    return Floor(
-        max(l2 * max(relative, MEAN * stored), one),
-        bins,
-        linf=max(largest * HALF_ULP, one) if held else math.nan,
-    )
+    # Noise is scaled by a number of the schedule, which is rounded as these are.
+    linf = max(largest * SCHEDULE_ROUNDING, one) if held else math.nan
+    return Floor(max(l2 * max(relative, MEAN * stored), one), bins, linf=linf)
 
 
 _NUMBERS = {"timesteps": ("timestep",), "sigmas": ("sigma", "dt")}

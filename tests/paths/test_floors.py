@@ -93,7 +93,7 @@ def test_where_values_are_held_the_largest_element_has_a_floor(monkeypatch: pyte
     broken = dataclasses.replace(held[2], value=z)
     assert floors_of(monkeypatch, held[:1], held[1:2], [broken])[SITE].linf == pytest.approx(3e-3)
     least = floors_of(monkeypatch, held[:1], held[:1])[SITE].linf
-    assert least == pytest.approx(HALF_ULP * np.abs(x).max())
+    assert least == pytest.approx(2 * HALF_ULP * np.abs(x).max())  # noise times a number of the schedule
     assert np.isnan(floors_of(monkeypatch, [record(x)], [record(y)])[SITE].linf)
 
 
