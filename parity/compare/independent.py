@@ -65,7 +65,7 @@ def differences(result: Result) -> tuple[Difference, ...]:
         return ()
     # The first divergence is often known closer than the sites are, which were judged before it was looked for.
     first = result.origin.key if result.origin is not None and result.origin.birth != "propagated" else None
-    of, checks = _codes(result, first), _other_weights(result)
+    of, checks = _codes(result, first), other_weights(result)
     places = {c.check: f"the {c.check}" for c in checks}
     found = {places[c.check]: Difference(places[c.check], causes=[c.detail]) for c in checks}
     resized = _resized(result)
@@ -136,7 +136,7 @@ _HALVES = ("bfloat16", "float16")
 """Dtypes that weights may have been rounded to."""
 
 
-def _other_weights(result: Result) -> list[Check]:
+def other_weights(result: Result) -> list[Check]:
     """The checks of preflight that fail by other weights, or say that they were rounded though nobody said so."""
     halved = not any(d.setting == "dtype" for d in result.differing_settings)
     return [c for c in result.preflight if c.computed or (halved and c.near in _HALVES)]
@@ -146,7 +146,7 @@ def _by_weights(result: Result, checks: Sequence[Check]) -> Callable[[Key], bool
     """Of a site whether its module, which may have other weights, differs by them.
 
     Args:
-        checks: see `_other_weights`.
+        checks: see `other_weights`.
     """
     modules = {name.rpartition(".")[0] for c in checks for name in c.at}
     if not modules:
@@ -157,6 +157,7 @@ def _by_weights(result: Result, checks: Sequence[Check]) -> Callable[[Key], bool
     given = {call_of(d.key) for d in result.sites if d.key.is_input and d.verdict != "not compared"}
     beyond = {d.key for d in result.sites if rounded and d.local.rel_l2 > ANOTHER}  # what rounded weights make of it
     behind = _behind(result, modules)
+    behind |= {d.key for d in (*result.sites, *result.closer) if d.note == OF_WEIGHTS}
 
     def explain(key: Key) -> bool:
         if key in behind or key in beyond:
@@ -173,6 +174,10 @@ def _by_weights(result: Result, checks: Sequence[Check]) -> Callable[[Key], bool
         return own or (call_of(key) not in given and caller != "" and caller in modules)
 
     return explain
+
+
+OF_WEIGHTS = "made of values that the candidate does not hand out, with other weights"
+"""The note of a site of which nothing more is known."""
 
 
 def _behind(result: Result, modules: Collection[str]) -> set[Key]:

@@ -149,7 +149,8 @@ SUSPECTS = 8
 def _by_themselves(own: _Run) -> Iterator[tuple[Apart, list[str]]]:
     """What is judged, with the modules because of which it may be an earlier difference once more: it comes of a value
     of theirs that the candidate does not hand out, of which something else that differs was made, and nothing that
-    agrees. The same site of several blocks is one difference, unless one block makes that value for the next.
+    agrees, or whose weights differ. The same site of several blocks is one difference, unless one block makes that
+    value for the next.
     """
     right = defaultdict[str, int](int)
     for one in own.sites.values():
@@ -161,6 +162,9 @@ def _by_themselves(own: _Run) -> Iterator[tuple[Apart, list[str]]]:
         if one.far(L2_LIMIT):
             branch, kind = one.key.branch, any_block(one.key.site)
             made_by = own.operations_of(one.made_of & ~right[branch])
+            if weighed := {operation.module for operation in made_by} & own.plan.weighed - {one.key.module}:
+                yield one, sorted(weighed)
+                continue
             alike = {replace(operation, module=any_block(operation.module)) for operation in made_by}
             before = doubtful.setdefault(branch, set())
             again = own.of_another_block(one) if kind in listed else before & alike

@@ -148,7 +148,8 @@ class Plan:
             from it (`parity.paths.follow`), in place of the step. far: whether a value gives way however far it is:
             something failed, and what comes behind is looked for. lies: factors of the parameters of a module that a
             port holds otherwise, 1 for another order: values that lie so too stay. own_order: whether the candidate's
-            masks may say that its rows stand in another order.
+            masks may say that its rows stand in another order. weighed: modules of which the candidate has other
+            weights.
     """
 
     sites: SitePlan | None = None
@@ -159,6 +160,7 @@ class Plan:
     far: bool = False
     lies: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     own_order: bool = False
+    weighed: frozenset[str] = frozenset()
 
 
 BESIDE = "beside "

@@ -33,7 +33,7 @@ from parity.compare.births import excuses
 from parity.compare.conclude import Collected, begun, conclude
 from parity.compare.findings import without_trace
 from parity.compare.followed import Local, doubtful, followed_errors, with_followed
-from parity.compare.independent import code_of, place_of, within
+from parity.compare.independent import OF_WEIGHTS, code_of, other_weights, place_of, within
 from parity.compare.judge import Judge
 from parity.compare.preflight import factors_at
 from parity.compare.result import Cause, Failed, Result, SiteDiff, measured
@@ -96,13 +96,28 @@ class At:
         return without_held(next(steps))[1]
 
     def followed(
-        self, pair: Ready, side: Side, held: Mapping[Key, Array], *, far: bool, own_order: bool = False
+        self,
+        pair: Ready,
+        side: Side,
+        held: Mapping[Key, Array],
+        *,
+        far: bool,
+        own_order: bool = False,
+        weighed: Collection[str] = (),
     ) -> StepRecords:
         """A pair's reference `side`, which follows these values; see `parity.paths.plan.Plan`."""
         factors = pair.laid_out if far else {}
         at = {module: tuple(factors_at(module, factors)) for module in dict.fromkeys(key.module for key in held)}
         lies = {module: found for module, found in at.items() if found}
-        plan = Plan(follow=held, far=far, lies=lies, own_order=own_order, floors=True, chip=pair.chip)
+        plan = Plan(
+            follow=held,
+            far=far,
+            lies=lies,
+            own_order=own_order,
+            weighed=frozenset(weighed),
+            floors=True,
+            chip=pair.chip,
+        )
         return next(side.observe(plan, start=self.state, steps=(self.step, self.step + 1)))
 
 
@@ -123,10 +138,11 @@ def behind(result: Result, pair: Ready, side: Side, state: State) -> Result:
     own_order = pair.port or any(d.setting in LAYOUT for d in pair.differing)
     found: list[StepRecords] = []
     passes: list[list[str]] = []
+    weighed = {name.rpartition(".")[0] for check in other_weights(result) for name in check.at}
 
     def look(what: Held) -> Mapping[Key, Array]:
         held = _as_paired(at.held(pair, what), [*of_step, *result.closer])
-        found.append(at.followed(pair, side, held, far=True, own_order=own_order))
+        found.append(at.followed(pair, side, held, far=True, own_order=own_order, weighed=weighed))
         return held
 
     try:
@@ -142,13 +158,24 @@ def behind(result: Result, pair: Ready, side: Side, state: State) -> Result:
         more = f" and {len(rest) - 1} more" if len(rest) > 1 else ""
         result = result.noted(f"too large to be looked at by themselves: {rest[0]}{more}")
     result = result.noted(*_unjudged(of_step, found, known))
+    result = _by_weights(result, found, weighed)
     if not any(local.beyond for local in known.values()):
         return result
     sites, closer = (_left_out(each, at.step, found, known) for each in (result.sites, result.closer))
     result = replace(result, sites=_settled(sites, at.step, known, pair), closer=tuple(closer))
-    weighed = {name.rpartition(".")[0] for check in result.preflight for name in check.at}
     result = result.noted(*_in_doubt(found, [*known, *(d.key for d in introduced(result))], weighed))
     return _placed(replace(result, causes=(*result.causes, *causes_of_followed(result, known))), known)
+
+
+def _by_weights(result: Result, found: Iterable[StepRecords], weighed: Collection[str]) -> Result:
+    """A result that says of what differs beside what it is made of: values of modules whose weights differ."""
+    doubts = (r for step in found for r in step.records if r.key.port.endswith(f"@{DOUBT}"))
+    sites = {r.key.site.partition("@")[0] for r in doubts if weighed and {*str(r.value).split(", ")} <= {*weighed}}
+
+    def one(d: SiteDiff) -> SiteDiff:
+        return replace(d, note=OF_WEIGHTS) if d.introduced and d.key.site in sites else d
+
+    return replace(result, sites=[*map(one, result.sites)], closer=(*map(one, result.closer),)) if sites else result
 
 
 def _in_doubt(found: Iterable[StepRecords], known: Iterable[Key], weighed: Collection[str]) -> Iterator[str]:

@@ -656,6 +656,42 @@ def test_heads_of_an_attention_are_no_pixels_whose_channels_are_last(wrong: bool
     assert str(found.origin and found.origin.key.site) == ("norm:out" if wrong else "None")
 
 
+@pytest.mark.parametrize("act", ["tanh", "relu"])
+def test_what_is_made_of_other_weights_that_a_port_does_not_name_is_no_other_difference(act: str) -> None:
+    """Keys of wrongly loaded weights, which the port does not hand out, but the norm of them."""
+
+    class Acts(Keyed):
+        def __init__(self) -> None:
+            super().__init__()
+            self.act = torch.nn.Tanh()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.act(super().forward(x))  # type: ignore[no-any-return]
+
+    torch.manual_seed(0)
+    model = Acts()
+    right = {name: jnp.asarray(p.detach().numpy()) for name, p in model.named_parameters()}
+    wrong = {**right, "to_k.weight": right["to_q.weight"], "to_q.weight": right["to_k.weight"]}
+
+    def call(w: Any, given: Any) -> Any:
+        linear = lambda name: x @ w[f"{name}.weight"].T + w[f"{name}.bias"]  # noqa: E731
+        x = given["x"]
+        q, k = (linear(name).reshape(1, 5, 2, 4) for name in ("to_q", "to_k"))
+        k = (k - k.mean(-1, keepdims=True)) / jnp.sqrt(k.var(-1, keepdims=True) + 1e-5)
+        k = parity.tap("norm_k", (k * w["norm_k.weight"] + w["norm_k.bias"]).transpose(0, 2, 1, 3)).transpose(
+            0, 2, 1, 3
+        )
+        heads = jax.nn.dot_product_attention(q, k, q).reshape(1, 5, 8)
+        out = parity.tap("to_out", heads @ w["to_out.weight"].T + w["to_out.bias"])
+        return parity.tap("act", jnp.tanh(x + out) if act == "tanh" else jax.nn.relu(x + out))
+
+    found = parity.compare(model, Port(call=call, weights=wrong), {"x": X[:1]})
+    assert [d.place for d in differences(found)] == ["the weights", *(["act"] if act == "relu" else [])]
+    assert parity.compare(model, Port(call=call, weights=right), {"x": X[:1]}).verdict == (
+        "pass" if act == "tanh" else "fail"
+    )
+
+
 class Attends(torch.nn.Module):
     """Attention in two heads of four, then an activation."""
 
