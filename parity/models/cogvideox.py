@@ -83,9 +83,12 @@ class CogVideoX(Family):
     def latent_shape(self, folder: Path, spec: GenerationSpec) -> tuple[int, ...]:
         """[1, T, C, H, W], T filled up to a multiple of `patch_size_t` as the pipeline does."""
         config, vae = read_config(folder, "transformer"), read_config(folder, "vae")
-        channels, patch_t = int(config["in_channels"]), int(config.get("patch_size_t") or 1)
-        if config.get("ofs_embed_dim") or channels != int(vae["latent_channels"]):
-            raise UsageError(f"'{folder}' is an image-to-video CogVideoX; only text-to-video runs yet")
+        channels, patch_t = int(vae["latent_channels"]), int(config.get("patch_size_t") or 1)
+        if config["in_channels"] not in (channels, 2 * channels):
+            raise UsageError(
+                f"'{folder}': its transformer takes {config['in_channels']} channels, and its VAE's latents have "
+                f"{channels}: text-to-video takes as many, image-to-video {2 * channels}"
+            )
         space = _space(vae)
         frames = frames_of(spec, "model", space * int(config["patch_size"]), int(vae["temporal_compression_ratio"]))
         return (1, -(-frames // patch_t) * patch_t, channels, spec.height // space, spec.width // space)
@@ -121,6 +124,8 @@ class CogVideoX(Family):
             model.rope = Rotary(case.config)
             model.register_forward_pre_hook(give_rotary, with_kwargs=True)
             patch_rope(model, case.latent_shape, settings, reached)
+        if case.config.get("ofs_embed_dim"):
+            model.register_forward_pre_hook(give_offset, with_kwargs=True)
         patch_norms(model, settings, reached)
         feature_cache.install(model, settings, reached)
 
@@ -148,12 +153,16 @@ class CogVideoX(Family):
     def model_arguments(
         self, case: Case, settings: Settings, latents: torch.Tensor, timestep: torch.Tensor, dtype: torch.dtype
     ) -> dict[str, Any]:
-        return {"hidden_states": latents.to(dtype), "timestep": timestep}
+        """Image-to-video has an image's latents behind the noise."""
+        with_image = int(case.config["in_channels"]) > latents.shape[2]
+        given = torch.cat([latents, _image(latents)], dim=2) if with_image else latents
+        return {"hidden_states": given.to(dtype), "timestep": timestep}
 
     def pipeline_arguments(self, case: Case) -> Mapping[str, Any]:
+        offset = {"ofs": torch.full((1,), OFFSET)} if case.config.get("ofs_embed_dim") else {}
         if not _is_rotary(case.config):
-            return {}
-        return {"image_rotary_emb": Rotary(case.config)(torch.zeros(case.latent_shape))}
+            return offset
+        return {"image_rotary_emb": Rotary(case.config)(torch.zeros(case.latent_shape)), **offset}
 
     def rotary_tables(self, model: Any, latents: torch.Tensor) -> dict[str, torch.Tensor]:
         if not hasattr(model, "rope"):
@@ -169,6 +178,24 @@ class CogVideoX(Family):
     def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
         image = math.prod(self.token_grid(case))
         return CogVideoXRows(condition["encoder_hidden_states"].shape[1], image)
+
+
+OFFSET = 2.0
+"""What CogVideoXImageToVideoPipeline hands the transformer of 1.5 as `ofs`."""
+
+
+def give_offset(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Forward pre-hook: hands the model its offset, once for a batch."""
+    return args, {**kwargs, "ofs": kwargs["hidden_states"].new_full((1,), OFFSET)}
+
+
+def _image(latents: torch.Tensor) -> torch.Tensor:
+    """Latents of an image, shaped as a video's, whose other frames are zeros. Its values are multiples of a sixteenth
+    in [-2, 2), the same bits on every device and in every dtype."""
+    number = torch.arange(math.prod(latents.shape[2:]), device=latents.device)
+    image = ((37 * number % 64 - 32) / 16).to(latents.dtype).reshape(1, 1, *latents.shape[2:])
+    first = torch.arange(latents.shape[1], device=latents.device).reshape(1, -1, 1, 1, 1) == 0
+    return (image * first).expand(latents.shape)
 
 
 def _is_rotary(config: Mapping[str, Any]) -> bool:

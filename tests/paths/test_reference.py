@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import shutil
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import diffusers
@@ -120,6 +123,25 @@ def test_cogvideox_latents_equal_the_pipelines(name: str, kind: str, dynamic: bo
     expected = latents_of(pipeline, case.spec, **more)
     assert found.shape == expected.shape == case.latent_shape
     assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("name", [OLD, NEW])
+def test_cogvideox_is_given_an_image_as_its_pipeline_gives_it(name: str, tmp_path: Path) -> None:
+    """An image-to-video checkpoint: latents of an image behind the noise, and of 1.5 an offset."""
+    kind, folder = diffusers.CogVideoXImageToVideoPipeline, tmp_path / "model"
+    shutil.copytree(tiny(name).case.folder, folder)
+    config = {**tiny(name).case.config, "in_channels": 32, "ofs_embed_dim": 64 if name == NEW else None}
+    torch.manual_seed(0)
+    diffusers.CogVideoXTransformer3DModel.from_config(config).save_pretrained(folder / "transformer")
+    loaded = side("torch", "attention.kernel=sdpa", steps=STEPS, model=str(folder))
+    pipeline, case = kind.from_pretrained(folder), tiny(str(folder)).case
+    pipeline.scheduler = diffusers.CogVideoXDDIMScheduler.from_config(pipeline.scheduler.config)
+    own = (37 * torch.arange(16 * 8 * 12) % 64 - 32) / 16
+    pipeline.vae.encode = lambda image: SimpleNamespace(latents=own.reshape(1, 16, 1, 8, 12))
+    pipeline.vae_scaling_factor_image = 1.0
+    more = {"image": torch.zeros(1, 3, 64, 96), "max_sequence_length": case.spec.tokenizer_max_length}
+    found = walk(with_scheduler(loaded, "CogVideoXDDIMScheduler", False)).latents
+    assert np.array_equal(found, latents_of(pipeline, case.spec, **more))
 
 
 def test_noise_is_given_to_a_scheduler_s_step_that_is_decorated(monkeypatch: pytest.MonkeyPatch) -> None:
