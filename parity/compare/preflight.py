@@ -199,6 +199,8 @@ def _judged_weights(
         how = f"hold others of the reference's, '{first}' those of '{taken[first]}'"
     elif set(wrong) <= laid_out:
         how = "hold the reference's values in another order"
+    elif scaled and not any(gains.values()):
+        how = "are zeros"
     elif scaled:
         how = f"are the reference's times {', '.join(dict.fromkeys(as_factor(gain) for gain in gains.values()))}"
     else:

@@ -1097,7 +1097,7 @@ class Stack(torch.nn.Module):
     ("order", "factor", "said"),
     [
         ((0, 1, 2), 1.0, "6 parameters equal"),
-        ((0, 1, 2), 0.0, "1 of 6 parameters are the reference's times 0: 'blocks.1.bias'"),
+        ((0, 1, 2), 0.0, "1 of 6 parameters are zeros: 'blocks.1.bias'"),
         ((1, 2, 2), 1.0, "4 of 6 parameters hold others of the reference's, 'blocks.0.bias' those of 'blocks.1.bias'"),
     ],
 )
