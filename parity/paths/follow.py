@@ -259,16 +259,20 @@ def _constants(own: _Run) -> Iterator[tuple[_Constant, str]]:
                 yield (name, value), " and ".join(others)
     differ = (one for one in own.sites.values() if one.far())
     inside = (operation.module for one in differ for operation in own.operations_of(one.made_of))
-    for module in itertools.islice(dict.fromkeys(any_block(path) for path in inside if path in own.alike), LEFT_OUT):
-        yield (_WITHOUT, module), ""
+    kinds = defaultdict[str, list[str]](list)
+    for path in own.alike:
+        kinds[any_block(path)].append(path)
+    for kind in itertools.islice(dict.fromkeys(any_block(path) for path in inside if path in own.alike), LEFT_OUT):
+        yield (_WITHOUT, kind), kinds[kind][0] if len(kinds[kind]) == 1 else kind
 
 
 def _explained(run: _Run, constant: _Constant, others: str, one: Apart, rows: torch.Tensor) -> None:
-    """Say that a value was made with a constant, where it was: not with its own module's, or those of others inside."""
+    """Say that a value was made with a constant, where it was: not with its own module's, or those of others inside;
+    or without those others."""
     name, value = constant
     if name == _WITHOUT:
         own = not one.key.is_input and any_block(one.key.module) == value
-        one.explain(rows, f"made without {'it' if own else value}")
+        one.explain(rows, f"made without {'it' if own else others}")
         return
     one.explain(rows, f"made with {name}={value}, not {run.constants.get(one.key.module, {}).get(name, others)}")
 

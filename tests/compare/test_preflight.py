@@ -261,7 +261,12 @@ UNCHANGED = {"b.weight": held(A, B)["b.weight"]}
         (held(A + np.float32(np.nan) * ONE, B), True, "fail", "1 of 2 parameters hold NaN or infinities"),
         (held(0.125 * A, B), True, "explained", "1 of 2 parameters are the reference's times 0.125"),  # perhaps folded
         (held(0 * A, B), True, "fail", "are zeros: 'a.weight'"),  # folded into nothing
-        (held(0 * A, rounded(B)), True, "fail", "are zeros: 'a.weight'; 1 more are the reference's rounded to bfloat16"),
+        (
+            held(0 * A, rounded(B)),
+            True,
+            "fail",
+            "are zeros: 'a.weight'; 1 more are the reference's rounded to bfloat16",
+        ),
         (held(A[:20], B), False, "fail", "'a.weight' has shape (40, 40) against (20, 40)"),
         (held(A[:20], B), True, "explained", "1 parameters on one side only: 'a.weight'"),  # padded, for a kernel
     ],

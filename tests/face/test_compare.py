@@ -692,6 +692,16 @@ def test_what_is_made_of_other_weights_that_a_port_does_not_name_is_no_other_dif
     )
 
 
+def test_an_activation_of_a_sequence_that_is_left_out_is_named() -> None:
+    """Its place in the sequence is no block's number."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(OrderedDict(mod=torch.nn.Sequential(torch.nn.SiLU(), torch.nn.Linear(8, 8))))
+    linear = model.mod[1]
+    w, b = (jnp.asarray(p.detach().numpy()) for p in (linear.weight, linear.bias))
+    (found,) = differences(parity.compare(model, lambda x: parity.tap("mod", x @ w.T + b), X[:1]))
+    assert found.causes == ["mod: the candidate's is the reference's made without mod.0"]
+
+
 class Attends(torch.nn.Module):
     """Attention in two heads of four, then an activation."""
 
