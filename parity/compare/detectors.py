@@ -38,9 +38,10 @@ class Detectors:
 
     Attributes:
         settings: of both sides, configs among them. modules: names of both sides' modules. found: causes, the first
-            first.
+            first; `told` has them with the steps at which they show.
         notes: what the sides compute in another order or precision, and what was compared otherwise, in sentences.
         scale_read: whether the reference's guidance scale could be read off some step; None without guidance.
+        _shown: by a cause's place in `found`, the steps at which it shows. _many: steps of the loop so far.
         _guided: how the reference combined its branches when it first did.
         _spans: the timesteps so far at which a side called the first model, and another.
     """
@@ -54,7 +55,22 @@ class Detectors:
     _affine: bool = True
     _guided: guidance.Combined | None = None
     _spans: dict[bool, list[float]] = field(default_factory=dict)
-    _named: set[tuple[str, str]] = field(default_factory=set)
+    _named: dict[tuple[str, str], int] = field(default_factory=dict)
+    _shown: dict[int, list[int]] = field(default_factory=dict)
+    _many: int = 0
+
+    @property
+    def told(self) -> list[Cause]:
+        """The causes, with the steps at which each shows where that is not at all."""
+        return [self._told(cause, self._shown.get(i, [])) for i, cause in enumerate(self.found)]
+
+    def _told(self, cause: Cause, steps: Sequence[int]) -> Cause:
+        if not steps or steps[0] < 0 or len(steps) == self._many:
+            return cause
+        (witness,) = cause.evidence
+        where = f"at step{'s' * (len(steps) > 1)} {spans(steps)} of {self._many}"
+        said = where if witness.detail in cause.cause else f"{witness.detail}, {where}"
+        return replace(cause, evidence=(replace(witness, detail=said),))
 
     def seen(self, reference: StepRecords, candidate: StepRecords) -> Seen:
         """What both sides hold of the loop's values at a step."""
@@ -92,6 +108,7 @@ class Detectors:
                 agrees only what the next one needs is kept. begun: sites at which a divergence started so far.
         """
         seen = seen or self.seen(reference, candidate)
+        self._many = max(self._many, seen.step + 1)
         ours, theirs = seen.ours, seen.theirs
         a, b = (side.get(("", LATENTS)) for side in (ours, theirs))
         self._before = None if a is None or b is None else (a, b)
@@ -114,8 +131,9 @@ class Detectors:
                 guided = cause.setting.startswith("guidance")  # of which each model has its own
                 model = called[0] if guided and called[0] != FIRST_MODEL else ""
                 if (cause.setting, model) not in self._named:
-                    self._named.add((cause.setting, model))
+                    self._named[cause.setting, model] = len(self.found)
                     self.found.append(replace(cause, cause=f"{cause.cause} (of {model})") if model else cause)
+                self._shown.setdefault(self._named[cause.setting, model], []).append(seen.step)
             self.found += relations.by_themselves(seen, {*begun, *(cause.at for cause in self.found)})
 
     def _is_another(self, ours: str, theirs: str) -> bool:
@@ -132,6 +150,17 @@ class Detectors:
                 "pipeline changes models (boundary_ratio), and which model is which"
             )
             yield measured(text, "boundary_ratio", ours, theirs, at=PREDICTED)
+
+
+def spans(steps: Sequence[int]) -> str:
+    """Rising numbers in words: `5, 8 to 15`."""
+    runs: list[list[int]] = []
+    for step in steps:
+        if runs and step == runs[-1][-1] + 1:
+            runs[-1].append(step)
+        else:
+            runs.append([step])
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
 def _given_alike(reference: StepRecords, candidate: StepRecords) -> bool:

@@ -249,7 +249,7 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
         return result
     shown = (
         *_attention(sides, renamer, result),
-        *detectors.found,
+        *detectors.told,
         *_of_another_length(sides, result.origin),
         *_unrecorded(result, a, judge.seen.modules),
     )

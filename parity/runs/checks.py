@@ -149,7 +149,7 @@ class Judged:
         result = result.noted(self.following.lost) if self.following.lost else result
         if result.verdict != "fail":
             return result
-        result = result.told(self.detectors.found)
+        result = result.told(self.detectors.told)
         return result.told(tuple(causes_of_followed(result, self.following.known)))
 
     def closer(self, result: Result, named: Sequence[str]) -> Result:

@@ -681,6 +681,25 @@ def test_a_loop_is_judged_by_what_it_makes_of_its_own_values(
     assert not any(d.verdict == "fail" for d in judge_streams(pairs, Judge(), Detectors()).sites)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (range(8), "the guidance scale is 5, not 6"),
+        (range(2, 8), "at steps 2 to 7 of 8"),
+        ([1, 4, 5, 6], "at steps 1, 4 to 6 of 8"),
+        ([3], "at step 3 of 8"),
+    ],
+)
+def test_a_cause_says_at_which_steps_it_shows(wrong: Sequence[int], said: str) -> None:
+    detectors = Detectors()
+    for at in range(8):
+        scale = 5 if at in wrong else 6
+        other = {**GUIDED, "guided": UNCOND + scale * (COND - UNCOND)}
+        detectors.add(step(at, **GUIDED), step(at, **other), differs=scale == 5)
+    (cause,) = detectors.told
+    assert [piece.detail for piece in cause.evidence] == [said]
+
+
 @pytest.mark.parametrize(("scale", "named"), [(1.0, False), (1.5, True)])
 def test_guidance_that_moves_nothing_is_not_lost(scale: float, named: bool) -> None:
     ours = step(cond=X, uncond=Y, guided=Y + scale * (X - Y))
