@@ -19,6 +19,7 @@ from parity.compare.frames import truncated
 from parity.compare.independent import code_of
 from parity.compare.result import Cause, SettingDifference, measured
 from parity.compare.values import LATENTS, PREDICTED, START, Both, Kept, Seen, held
+from parity.floors import is_timestep
 from parity.golden.disk.part import chosen, recorded_modules
 from parity.records import LOOP, LOOP_STAGE, SCHEDULE, Key, Record, StepRecords
 
@@ -115,9 +116,9 @@ class Detectors:
         if reference.step == 0:
             self.notes += relations.rounded_otherwise(seen)
         called = _called(reference), _called(candidate)
-        for model, side in zip(called, (ours, theirs), strict=True):
-            if model and ("", TIMESTEP) in side:
-                self._spans.setdefault(model == FIRST_MODEL, []).extend(side["", TIMESTEP].ravel().tolist())
+        for model, step in zip(called, (reference, candidate), strict=True):
+            if model:
+                self._spans.setdefault(model == FIRST_MODEL, []).extend(_timesteps(step, model))
         if not differs:
             return
         seen = replace(seen, given=_given_alike(reference, candidate))
@@ -184,6 +185,18 @@ def _called(step: StepRecords) -> str:
         return FIRST_MODEL
     names = {module.partition(".")[0] for module in modules}
     return names.pop() if len(names) == 1 and len(modules) > 1 and names <= modules else ""
+
+
+def _timesteps(step: StepRecords, model: str) -> list[float]:
+    """The timesteps at which a model is called: its own, or the loop's where those are not recorded."""
+    module = "" if model == FIRST_MODEL else model
+    records = [*chosen(step.records, _is_timestep)]
+    own = [r for r in records if r.key.module == module] or [r for r in records if r.key.module == LOOP]
+    return [r.moments.max for r in own if r.moments is not None]
+
+
+def _is_timestep(r: Record) -> bool:
+    return r.key.site == TIMESTEP or (r.key.is_input and is_timestep(r.key.port.removeprefix("in.")))
 
 
 # --- config values of the component in which a divergence starts
