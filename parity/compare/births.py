@@ -228,7 +228,7 @@ class Births:
         decoded, the schedule's numbers."""
         at = (d.key.branch, d.key.site)
         made = is_given(d) and at in self.arguments.moving
-        if self.dirty and (made or d.key.site == LATENTS[0] or d.key.stage == AFTER):
+        if self.dirty and (made or d.key.site == LATENTS[0] or d.key.stage == AFTER or _is_named(d)):
             return True
         timed = _kind(d.key) == _ARGUMENT and not is_given(d, at in self.arguments.constant)
         return self.scheduled and (timed or (is_number(d.key) and d.key.module == LOOP))
@@ -255,7 +255,12 @@ def _is_latents(d: SiteDiff) -> bool:
 
 
 def _is_made(d: SiteDiff) -> bool:
-    return d.key.module == "" and not d.key.is_input
+    return (d.key.module == "" and not d.key.is_input) or _is_named(d)
+
+
+def _is_named(d: SiteDiff) -> bool:
+    """Whether it is what a script names outside the model's calls."""
+    return d.key.branch == "" and d.key.module not in ("", LOOP, SCHEDULE) and not d.key.is_input
 
 
 def _masked(key: Key, masked: Set[tuple[str, str]]) -> bool:

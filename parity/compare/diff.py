@@ -38,6 +38,7 @@ from parity.compare.reason import Note, Problem, Reason
 from parity.compare.relations import judged_by_own
 from parity.compare.result import Cause, Check, Failed, Origin, Result, measured
 from parity.compare.sites import how_many, introduced
+from parity.compare.updates import Updates
 from parity.errors import Say, UsageError
 from parity.golden import Golden
 from parity.golden.disk.part import named, tabled
@@ -337,6 +338,7 @@ def _steps(
 ) -> Iterator[tuple[StepRecords, StepRecords]]:
     """Both sides' records in execution order: what step -1 holds of the stage after the loop comes last."""
     last: list[tuple[StepRecords, StepRecords]] = []
+    updates = Updates((sides.reference.provenance.modules, sides.candidate.provenance.modules))
     say("comparing", 0, len(sides.steps))
     done = itertools.count()  # `enumerate` would hold a step until the next is there
     for reference, candidate in sides.read_all():
@@ -350,9 +352,10 @@ def _steps(
             after = reference.where(_after)
             last = [(after, laid_alike(after, decodes(after, candidate.where(_after))))]
             reference, candidate = (side.where(lambda key: not _after(key)) for side in (reference, candidate))
-        yield reference, candidate
+        yield updates.step(reference, candidate) if reference.step >= 0 else (reference, candidate)
         del reference, candidate
-    yield from last
+    for pair in last:
+        yield updates.step(*pair)
 
 
 def _widened(reference: StepRecords, factor: float) -> StepRecords:
