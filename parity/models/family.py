@@ -19,6 +19,7 @@ from typing import Any, Literal, Protocol, Self
 import torch
 
 from parity.hooks.rows import RowFrame, RowRule
+from parity.hooks.torchtools import prediction_of
 from parity.models.folder import Case, GenerationSpec, load_part
 from parity.models.patches import DTYPES, in_dtype
 from parity.models.stage_files import Conditions, Stream, read_stage1, write_stage1
@@ -167,8 +168,8 @@ class Family(Protocol):
         return in_dtype(load_part(case.folder, "transformer", torch_dtype=dtype), dtype)
 
     def predict(self, model: Any, arguments: Mapping[str, Any]) -> torch.Tensor:
-        """The prediction of a transformer, called as diffusers' are."""
-        prediction: torch.Tensor = model(**arguments, return_dict=False)[0]
+        """The prediction of a transformer, called as diffusers' are; one returns it bare (Kandinsky 5)."""
+        prediction: torch.Tensor = prediction_of(model(**arguments, return_dict=False))
         return prediction
 
     def output_shape(self, case: Case) -> tuple[int, ...] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,6 +36,15 @@ def test_what_a_config_leaves_out_is_the_class_s_own_default(tmp_path: Path) -> 
 def test_the_order_of_a_video_s_axes_is_that_which_the_class_reads(tmp_path: Path) -> None:
     assert _signature(tmp_path / "a", "consisid")[0].latent_shape() == (1, 2, 4, 8, 12)
     assert _signature(tmp_path / "b", "wan")[0].latent_shape() == (1, 4, 2, 8, 12)
+
+
+@pytest.mark.parametrize("returned", [lambda x: x, lambda x: (x,), lambda x: [x], lambda x: SimpleNamespace(sample=x)])
+def test_a_prediction_may_be_returned_bare(returned: Any, tmp_path: Path) -> None:
+    """Kandinsky 5's is, whatever `return_dict` says."""
+    make(tmp_path, "wan")
+    family, _ = opened(str(tmp_path))
+    x = torch.zeros(2, 3)
+    assert family.predict(lambda **arguments: returned(x), {}) is x
 
 
 class Plain(torch.nn.Module):
