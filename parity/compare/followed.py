@@ -88,10 +88,10 @@ def with_followed(
     beyond = [key for key, local in found.items() if local.beyond]
     within = {module for key in beyond for module in above(key.module)}
     outer = {key.module for key in beyond if not key.is_input}
-    unplaced = any(key not in known for key in beyond)  # among the sites, any of which it may come before
+    unplaced = _unplaced(sites, found)
     inputs, differing = input_severities(sites), set[str]()
     judged: list[SiteDiff] = []
-    for d in sites:
+    for i, d in enumerate(sites):
         judged += behind.get(d.key, ())
         differing |= {other.key.branch for other in behind.get(d.key, ())}
         if waiting and d.key.module == LOOP and d.key.port == "noise_pred":
@@ -105,13 +105,24 @@ def with_followed(
             differing.add(d.key.branch)
         elif mine is not None and d.introduced:
             d = replace(d, local=mine.distance, birth="propagated")
-        elif _accounted_for(d, within, outer, before=bool(differing) or unplaced):
+        elif _accounted_for(d, within, outer, before=bool(differing) or i > unplaced):
             d = replace(d, birth="propagated")
         elif d.birth == "module" and d.key.branch in differing and d.key.module != LOOP:
             # Where nothing is known of its inputs, it may hand on what differs before it.
             d = d if call_of(d.key) in inputs else replace(d, birth="propagated")
         judged.append(d)
     return (*judged, *waiting)
+
+
+def _unplaced(sites: Sequence[SiteDiff], found: Mapping[Key, Local]) -> int:
+    """The position of the last site that comes before the first difference found beside the sites; their number
+    without one."""
+    position, last = {d.key: i for i, d in enumerate(sites)}, -1
+    for key, local in found.items():
+        if local.beyond and key not in position:
+            return last
+        last = max(last, position.get(key, -1))
+    return len(sites)
 
 
 def _accounted_for(d: SiteDiff, within: Collection[str], outer: Collection[str], *, before: bool) -> bool:

@@ -94,6 +94,14 @@ def test_an_input_is_accounted_for_by_what_may_come_before_it_alone(beyond: str,
     assert [d.birth for d in sites if d.key == key.key] == [birth]
 
 
+def test_what_ran_before_a_difference_beside_the_sites_is_not_accounted_for_by_it() -> None:
+    """Positions are integers, which nobody follows."""
+    ids = SiteDiff(at("embed:in.ids"), Distance(1.0, 0.0, np.inf), dtypes=("int64",) * 2, birth="input", verdict="fail")
+    found = {at("x:out"): NEAR, at("b.0.ff:in.x"): FAR, at("b.0:out"): NEAR}
+    sites = with_followed([ids, *judged("x:out", "b.0:out")], found)
+    assert [(d.key.site, d.birth) for d in sites if d.birth] == [("embed:in.ids", "input"), ("b.0.ff:in.x", "input")]
+
+
 # --- modules that deserve a closer look ------------------------------------------------------------------------
 
 MODULES = ("a", "a.attn", "b", "c")
