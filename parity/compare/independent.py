@@ -207,9 +207,11 @@ def _handing_on(
     every = [*introduced(result)]
     measured = {d.key for d in every if d.local.rel_l2 > 0}  # made of the candidate's own values
     same = {d.key: replace(d.key, site=d.same) for d in every if d.same and d.key.is_input}
+    shown = _shown_behind(result, first)  # what is measured behind it is a difference of its own
 
     def handed(key: Key, found: Mapping[str, Difference]) -> bool:
-        apart = (d for d in found.values() if not {key, d.key} <= measured)
+        own = key in measured and shown and code_of(key.site) != shown
+        apart = (d for d in found.values() if not {key, d.key} <= measured and not (own and d.key == first))
         within_it = next((d for d in apart if _hands_on(key, d.key, first, agrees)), None)
         if first and key != first and (within_it or (key in explained and key not in measured)):
             inside.update({code_of(key.site): within_it} if within_it else {})
@@ -232,9 +234,7 @@ def _codes(result: Result, origin: Key | None) -> Callable[[str], str]:
         return code_of
     first, caller = code_of(origin.site), any_block(caller_of(origin.module))
     before = {any_block(d.key.module) for d in itertools.takewhile(lambda d: d.key != origin, result.closer)}
-    place = (origin.step, origin.branch)
-    followed = (d.key for d in introduced(result) if d.local.rel_l2 > 0 and (d.key.step, d.key.branch) == place)
-    shown = next((code_of(key.site) for key in followed), "")
+    shown = _shown_behind(result, origin)
 
     def of(site: str) -> str:
         module, _, port = site.partition(":")
@@ -242,6 +242,16 @@ def _codes(result: Result, origin: Key | None) -> Callable[[str], str]:
         return first if beside and any_block(module) not in before else code_of(site)
 
     return of
+
+
+def _shown_behind(result: Result, origin: Key | None) -> str:
+    """Whose code makes the first value that is followed and shows a divergence of an attention call, which is not;
+    empty for one of anything else, or where nothing shows it."""
+    if origin is None or origin.module.rpartition(".")[2] != ATTENTION:
+        return ""
+    place = (origin.step, origin.branch)
+    followed = (d.key for d in introduced(result) if d.local.rel_l2 > 0 and (d.key.step, d.key.branch) == place)
+    return next((code_of(key.site) for key in followed), "")
 
 
 def in_order(result: Result) -> Result:

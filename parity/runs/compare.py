@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from parity.compare.independent import in_order
 from parity.compare.preflight import WEIGHTS, causes_of, failed, of_weights
 from parity.compare.reason import Note, Output, Reason
 from parity.compare.result import Check, Checked, Result
@@ -99,13 +100,13 @@ def compare(request: Request, openers: Openers, say: Say, sink: Sink, own: Encod
 
 
 def _decided(result: Result) -> Result:
-    """A result with what is to be said of a port's weights: they fail only where a site does, as it may permute or
-    transpose what it names as the reference does."""
+    """A result with its causes in order, and what is to be said of a port's weights: they fail only where a site does,
+    as it may permute or transpose what it names as the reference does."""
     other = failed(result.preflight)
     if other is None:
-        return replace(result, causes=(*result.causes, *of_weights(result)))
+        return in_order(replace(result, causes=(*result.causes, *of_weights(result))))
     if result.verdict != "pass" or other.computed:
-        return replace(result, verdict="fail", failed="preflight", why=_of_check(other))
+        return in_order(replace(result, verdict="fail", failed="preflight", why=_of_check(other)))
     laid_out = replace(other, verdict="explained", detail=f"{other.detail}: all sites agree")
     return replace(result, preflight=tuple(laid_out if c is other else c for c in result.preflight))
 

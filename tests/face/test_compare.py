@@ -705,15 +705,41 @@ def test_an_activation_of_a_sequence_that_is_left_out_is_named() -> None:
 class Attends(torch.nn.Module):
     """Attention in two heads of four, then an activation."""
 
-    def __init__(self) -> None:
+    def __init__(self, scale: float = 0.5) -> None:
         super().__init__()
         torch.manual_seed(3)
+        self.scale = scale
         self.to_q, self.to_k, self.to_v, self.to_out, self.ff = (torch.nn.Linear(8, 8) for _ in range(5))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = (make(x).unflatten(-1, (2, 4)).transpose(1, 2) for make in (self.to_q, self.to_k, self.to_v))
-        out = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=self.scale)
         return self.ff(torch.tanh(self.to_out(out.transpose(1, 2).flatten(2))))
+
+
+class Gated(torch.nn.Module):
+    """The same, times a gain."""
+
+    def __init__(self, scale: float = 0.5, gain: float = 1.0) -> None:
+        super().__init__()
+        self.attn, self.gain = Attends(scale), gain
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.gain * self.attn(x)
+
+
+@pytest.mark.parametrize(
+    ("scale", "gain", "listed"),
+    [(0.4, 1.0, ["0.attn.attention"]), (0.5, 1.1, ["0"]), (0.4, 1.1, ["0.attn.attention", "0"])],
+)
+def test_what_a_block_s_own_code_does_behind_an_attention_is_a_difference_of_its_own(
+    scale: float, gain: float, listed: list[str]
+) -> None:
+    reference, candidate = (
+        torch.nn.Sequential(block, torch.nn.Linear(8, 8)) for block in (Gated(), Gated(scale, gain))
+    )
+    candidate.load_state_dict(reference.state_dict())
+    assert [d.place for d in differences(parity.compare(reference, candidate, X))] == listed
 
 
 class Attending(torch.nn.Module):
