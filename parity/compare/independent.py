@@ -65,7 +65,11 @@ def differences(result: Result) -> tuple[Difference, ...]:
         return ()
     # The first divergence is often known closer than the sites are, which were judged before it was looked for.
     first = result.origin.key if result.origin is not None and result.origin.birth != "propagated" else None
-    of, checks = _codes(result, first), other_weights(result)
+    codes, alone, checks = _codes(result, first), _named_apart(result), other_weights(result)
+
+    def of(site: str) -> str:
+        return any_block(site) if any_block(site) in alone else codes(site)
+
     places = {c.check: f"the {c.check}" for c in checks}
     found = {places[c.check]: Difference(places[c.check], causes=[c.detail]) for c in checks}
     resized = _resized(result)
@@ -80,7 +84,7 @@ def differences(result: Result) -> tuple[Difference, ...]:
         if by_weights(key) or of(key.site) in made or handed_on(key, found):
             continue
         code = of(key.site)
-        if key.is_input and (caller := caller_of(key.module)):
+        if key.is_input and code not in alone and (caller := caller_of(key.module)):
             # What the same call's code gives next may be off with it, but not by far more.
             call, here = (key.step, key.branch, caller), (code, size.get(key, math.inf))
             if call not in begun or here[1] > FAR_MORE * begun[call][1]:
@@ -244,6 +248,15 @@ def _codes(result: Result, origin: Key | None) -> Callable[[str], str]:
     return of
 
 
+def _named_apart(result: Result) -> Set[str]:
+    """What attention calls are given, in whichever block, and it is known how that was made, where that is not known of
+    what the same call is given before: one code gives all of them, which did not do one thing to them."""
+    known = {cause.at for cause in result.causes}
+    given = [d.key for d in introduced(result) if d.key.is_input and d.key.module.rpartition(".")[2] == ATTENTION]
+    first = {call_of(key): key.site for key in reversed(given)}
+    return {any_block(key.site) for key in given if key.site in known and first[call_of(key)] not in known}
+
+
 def _shown_behind(result: Result, origin: Key | None) -> str:
     """Whose code makes the first value that is followed and shows a divergence of an attention call, which is not;
     empty for one of anything else, or where nothing shows it."""
@@ -291,6 +304,8 @@ def code_of(site: str) -> str:
     module, _, port = site.partition(":")
     if module in _AROUND:
         return place_of(site)
+    if port.startswith("out") and module.rpartition(".")[2] == ATTENTION:
+        return any_block(module)
     own = module.removesuffix(f".{ATTENTION}")
     if port.startswith("in.") and own == module:
         own = f"{module}'s input" if caller_of(module) else f"{module}'s {port.split('.')[1]}"

@@ -233,6 +233,39 @@ def attention_call(kernel: str = "") -> Iterator[Callable[[Any, Any, Any, Any], 
         yield seen
 
 
+Exchange = Callable[[Callable[..., Any], Sequence[Any]], Any]
+"""Stands in for an attention call: takes what computes it, and query, key and value, [B, rows, heads, head dim]."""
+EXCHANGE: ContextVar[Exchange | None] = ContextVar("parity_exchange", default=None)
+
+
+def exchanged(compute: Callable[..., Any], *tensors: Any) -> Any:
+    """What an attention call gives of query, key and value, each [B, rows, heads, head dim], or what stands in for it;
+    for calls inside it nothing does."""
+    exchange = EXCHANGE.get()
+    with using(EXCHANGE, None):
+        return compute(*tensors) if exchange is None else exchange(compute, tensors)
+
+
+def exchanging(exchange: Exchange) -> AbstractContextManager[object]:
+    """Within it, a function stands in for each attention call of torch's, and of parity's own."""
+
+    def handle(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = of_attention(args, kwargs)
+        if not given.keys() >= _GIVEN or any(given[name].ndim != 4 for name in _GIVEN):
+            return func(*args, **kwargs)
+
+        def compute(*tensors: Any) -> Any:
+            heads_first = dict(zip(_GIVEN, (x.transpose(1, 2) for x in tensors), strict=True))
+            return func(**{**given, **heads_first}).transpose(1, 2)
+
+        return exchanged(compute, *(given[name].transpose(1, 2) for name in _GIVEN)).transpose(1, 2)
+
+    return all_of((using(EXCHANGE, exchange), Intercept(handle, only=frozenset({SDPA}))))
+
+
+_GIVEN = dict.fromkeys(("query", "key", "value")).keys()
+
+
 def _attention_seen(
     active: _Active, tensors: Sequence[Any], function: Callable[..., Any] | str, mask: Any = None
 ) -> None:
@@ -242,9 +275,12 @@ def _attention_seen(
     active.tap.attended(path, mask)
     active.tap.ran.add(path, function)
     call = active.tap.begin_attention(path, tensors[0])
-    if active.tap.plan.wants_module(path):
-        for port, x in zip(("in.query", "in.key", "in.value", "out"), tensors, strict=True):
+    wanted, whole = active.tap.plan.wants_module(path), active.tap.plan.whole
+    for port, x in zip(("in.query", "in.key", "in.value", "out"), tensors, strict=True):
+        if wanted:
             active.tap.see(path, call, port, x)
+        if whole is not None and "in" in whole.ports:
+            active.tap.hold(path, call, port, x)
 
 
 def _by_heads(active: _Active, given: Mapping[str, Any], out: Any, function: Callable[..., Any]) -> None:

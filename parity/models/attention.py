@@ -40,7 +40,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 
-from parity.hooks.attach import attention_call
+from parity.hooks.attach import attention_call, exchanged
 from parity.settings import SPLASH_BLOCK, Settings
 
 SETTLE: ContextVar[Callable[..., Any]] = ContextVar("parity_settle", default=lambda *tensors: tensors)
@@ -99,7 +99,7 @@ def attend(
     """
     query, key, value = SETTLE.get()(query, key, value)
     with attention_call(how.kernel) as seen:
-        out = _attend(query, key, value, valid, how, mark)
+        out = exchanged(functools.partial(_attend, valid=valid, how=how, mark=mark), query, key, value)
         seen(query, key, value, out)
     return out
 

@@ -34,6 +34,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch.utils._pytree import tree_map
 
 from parity.floors import L2_LIMIT
+from parity.hooks.attach import exchanging
 from parity.hooks.methods import replaced
 from parity.hooks.rows import JOINT, Part
 from parity.hooks.tap import by_branch, single_output
@@ -43,7 +44,7 @@ from parity.paths.loaded import tensor
 from parity.paths.loop import Around, Loop, Once, denoise
 from parity.paths.plan import DOUBT, LEFT_ALONE, TURNED, UNREAD, Plan
 from parity.paths.reference import TorchBackend
-from parity.records import LOOP_STAGE, Key, Record, StepRecords, any_block, caller_of
+from parity.records import ATTENTION, LOOP_STAGE, Key, Record, StepRecords, any_block, caller_of
 from parity.transforms import ANOTHER, LEFT
 
 Fate = Literal["followed", "same", "absent", "left"]
@@ -351,7 +352,8 @@ class _Run:
         """Values that the reference's code cannot go on from: their module is called another number of times, so that
         nobody knows which call is which, or beside those of another module they are the reference's in another order,
         as queries and keys may both lie: whether that is a fault shows where they are read."""
-        around = Counter(map(caller_of, {key.module for key in self.turned}))
+        values = {key.site if key.module.rpartition(".")[2] == ATTENTION else key.module for key in self.turned}
+        around = Counter(caller_of(value.partition(":")[0]) for value in values)
         may_turn = {module for module, many in around.items() if many > 1} & self.attends - set(self.straight)
         turned = {key for key in self.turned if caller_of(key.module) in may_turn}
         return {key for key in self.held if key in turned or key.module in self.miscounted}
@@ -428,6 +430,8 @@ class _Run:
                 begin, end = functools.partial(self._given, path), functools.partial(self._made, path)
                 hooks.enter_context(module.register_forward_pre_hook(begin, with_kwargs=True))
                 hooks.enter_context(module.register_forward_hook(end, always_call=True))
+            if self.plan.far:
+                hooks.enter_context(exchanging(self._attended))
             yield
 
     def _given(self, path: str, module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
@@ -481,6 +485,26 @@ class _Run:
             if self.plan.far and fate != "followed" and (fate == "left" or not call.known):
                 setattr(x, _STEPS_OF, _made_of(x) | _LEFT)  # whatever is made of it, in the caller's code too
         return _swapped(output, changed) if changed else None
+
+    def _attended(self, compute: Callable[..., torch.Tensor], tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """An attention call: query, key and value, then its output, as far as they give way."""
+        caller = self._open[-1] if self._open else _Call("", 0, known=True)
+        path = f"{caller.path}.{ATTENTION}".removeprefix(".")
+        number = self.counts[self._branches[0], path]
+        self.counts.update((branch, path) for branch in self._branches)
+        fates, given = set[Fate](), []
+        for port, x in zip(("in.query", "in.key", "in.value"), tensors, strict=True):
+            fate, new = self._value(f"{path}:{port}", number, x, caller.known and not _made_of(x) & _LEFT)
+            fates.add(fate)
+            given.append(new)
+        known = "left" not in fates and (caller.known or "absent" not in fates)
+        self._open.append(_Call(path, number, known))
+        out = compute(*given)
+        self._open.pop()
+        fate, new = self._value(f"{path}:out", number, out, known and not _made_of(out) & _LEFT)
+        if fate != "followed" and (fate == "left" or not known):
+            setattr(new, _STEPS_OF, _made_of(new) | _LEFT)
+        return new
 
     def _value(self, site: str, number: int, x: torch.Tensor, judged: bool) -> tuple[Fate, torch.Tensor]:
         """What becomes of a value, and what stands in its place."""

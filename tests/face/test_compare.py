@@ -532,7 +532,6 @@ class Keyed(torch.nn.Module):
 
 
 def test_a_norm_of_keys_that_is_left_out_is_placed_at_the_keys_and_named() -> None:
-    """Attention is seen in the first block, and not followed; in the others the fault shows behind it."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(OrderedDict(blocks=torch.nn.Sequential(*(Keyed() for _ in range(3)))))
     other = copy.deepcopy(model)
@@ -543,7 +542,9 @@ def test_a_norm_of_keys_that_is_left_out_is_placed_at_the_keys_and_named() -> No
     assert result.origin.key.site == "blocks.0.attention:in.key"
     (found,) = differences(result)
     assert found.place == "blocks.*.attention's input key"
-    assert found.causes == ["blocks.0.to_out's input: the candidate's is the reference's made without blocks.*.norm_k"]
+    assert found.causes == [
+        "blocks.0.attention's input key: the candidate's is the reference's made without blocks.*.norm_k"
+    ]
 
 
 class Shifted(torch.nn.Module):
