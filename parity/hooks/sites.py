@@ -35,7 +35,9 @@ class Held:
     most: int = 1 << 28
 
     def of(self, module: str) -> bool | None:
-        """Whether a module's are held; None where its module is asked for as a whole."""
+        """Whether a module's are held, or those of an attention call of it; None where its module is asked for as a
+        whole."""
+        module = module.removesuffix(f".{ATTENTION}")
         if not self.modules or module in self.modules:
             return True
         return None if any(module.startswith(f"{whole}.") for whole in self.modules) else False
