@@ -293,7 +293,7 @@ def _unrecorded(result: Result, reference: Provenance, recorded: Collection[str]
     if module and birth == "module" and inside and inside.isdisjoint(recorded):
         yield Note(
             f"inside {module} nothing was recorded: --sites all (in a script `sites='all'`) on both sides names the "
-            "module that differs, and others behind it"
+            "module that differs"
         )
 
 

@@ -51,7 +51,8 @@ twice that because rounded weights move all rows alike."""
 def read_alone(step: Measured, sites: Sites) -> None:
     """What is read alone decides: not rows that no query reads, nor frames beyond what a picture shows. In a norm
     over both, many that nobody reads hide the few that are read."""
-    apart = step.relative * step.norms
+    with np.errstate(invalid="ignore"):  # what is not finite is no part
+        apart = step.relative * step.norms
     for i, j in step.meeting.parts.items():
         whole, part = sites[i], sites[j]
         if np.isnan(part.distance.ratio) and part.distance.rel_l2 != 0.0:

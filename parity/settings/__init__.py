@@ -197,7 +197,8 @@ def parse(backend: Backend, assignments: Iterable[str] = ()) -> Settings:
         if not equals:
             raise UsageError(f"'{text}' is not of the form SETTING=VALUE")
         if name not in BY_NAME:
-            hint = did_you_mean(name, BY_NAME)
+            group = [other for other in BY_NAME if other.startswith(f"{name}.")]
+            hint = f"; there are {', '.join(group)}" if group else did_you_mean(name, BY_NAME)
             raise UsageError(f"unknown setting '{name}'{hint} (`parity info settings` lists them)")
         if name in seen:
             raise UsageError(f"setting '{name}' is given twice")

@@ -103,6 +103,7 @@ def refused(*words: object) -> str:
     ("options", "said"),
     [
         (("--reference", "nonsense=1"), "unknown setting 'nonsense'"),
+        (("-c", "attention=sdpa"), "unknown setting 'attention'; there are attention.kernel, attention.mask, "),
         (("--candidate", "attention.kernel=flex"), "it takes: sdpa"),
         (("--checks", "three"), "'three' is not one of 'both', 'logic', 'precision'"),
         (("--isolate", "block"), "'block' is not one of 'none', 'steps'"),
