@@ -179,12 +179,12 @@ class Masks:
         valid = self.of(module, rows, part.start)
         own = valid is not None and valid.shape[0] == count
         if valid is not None and part.frame == JOINT and (len(at) > 1 if own else valid.shape[0] != 1):
-            return read_of(valid[at] if own else valid, None)
+            return read_of(valid[at] if own else valid)
         if valid is not None:
             valid = valid[at[0] if at[0] < valid.shape[0] else 0]
         if part.frame == JOINT:
             assert valid is not None  # it is a part only of what has a mask
-            return read_of(valid, sum((weight <= 0).sum() for _, weight in frames.values()) if frames else None)
+            return read_of(valid)
         index, weight = frames[part.frame]
         return cut(index, weight, rows) if valid is None else paired(valid, index, weight)
 
@@ -202,17 +202,13 @@ class Masks:
         return None
 
 
-def read_of(valid: torch.Tensor, padded: torch.Tensor | int | None) -> tuple[torch.Tensor, torch.Tensor]:
+def read_of(valid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Index and weight of a sequence in its own order: the rows whose keys a query reads.
 
-    Where the mask leaves out another number of rows than the text has padded, nobody knows what those are: all count.
-
     Args:
-        valid: bool [R] or [B, R], True where a key is read. padded: how many rows of the text are padding; None where
-            the mask is all that is known.
+        valid: bool [R] or [B, R], True where a key is read.
     """
-    weight = (valid if padded is None else valid | ((~valid).sum() != padded)).to(torch.float32)
-    return torch.arange(valid.shape[-1], dtype=torch.int32, device=valid.device), weight
+    return torch.arange(valid.shape[-1], dtype=torch.int32, device=valid.device), valid.to(torch.float32)
 
 
 def let_through(mask: Any) -> torch.Tensor | None:

@@ -165,7 +165,7 @@ def test_the_text_of_a_joint_sequence_is_paired_by_the_mask_of_the_text() -> Non
     [
         ([[[1, 1, 0, 1, 0]]], [1.0, 2.0, 0.0, 4.0, 0.0]),
         ([[[1, 1, 0, 0, 0], [0, 0, 0, 1, 0]]], [1.0, 2.0, 0.0, 4.0, 0.0]),  # read by any query
-        ([[[1, 1, 0, 0, 0]]], [1.0, 2.0, 3.0, 4.0, 5.0]),  # one more than the text has padded: nobody knows what it is
+        ([[[1, 1, 0, 0, 0]]], [1.0, 2.0, 0.0, 0.0, 0.0]),  # one more than the text has padded: of another stream
     ],
 )
 def test_the_rows_that_are_read_of_a_joint_sequence_are_recorded_too(mask: list[Any], read: list[float]) -> None:
