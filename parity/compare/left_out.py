@@ -215,6 +215,10 @@ def _is_cut(shapes: tuple[tuple[int, ...], tuple[int, ...]], masks: Sequence[Rec
 SHARP = 1e-3
 """Share of a difference that a floor may be for what reads it to have decided; in 16 bits it is far wider."""
 
+OTHER = 0.05
+"""Relative distance from which what an attention call is given or gives may be another thing: queries that are scaled
+before; what is nearer is the same with an error."""
+
 _TOGETHER = {"in.query": {"in.key"}, "in.key": {"in.query", "in.value"}, "in.value": {"in.key"}}
 
 
@@ -245,7 +249,7 @@ def folded(step: Measured, sites: Sites) -> Iterator[list[int]]:
 
 def excuse_other_orders(step: Measured, sites: Sites) -> None:
     """Inside a port the reference's values in another order are not compared: where the parameters lie so too, then
-    also times their factor, or where what reads the values agrees."""
+    also times their factor, or where what reads the values agrees; of an attention call nothing is then."""
     far = [i for i in sites.where("pass", beyond=True) if step.meeting.own[i]]
     for i in far:
         same = [factor for factor in step.meeting.laid_out.get(i, ()) if step.same_values(i, factor)]
@@ -254,23 +258,27 @@ def excuse_other_orders(step: Measured, sites: Sites) -> None:
             sites.leave_out(i, f"the reference's values {how}, as its parameters are")
     far = [i for i in far if sites[i].verdict == "pass"]
     turned = {sites[i].key: i for i in far if step.same_values(i, 1.0)}
-    turned |= {sites[i].key: i for i in far if asked_by(sites[i].key) in turned}
+    inside = {sites[i].key: i for i in far if _is_of_attention(sites[i].key) and sites[i].distance.rel_l2 > OTHER}
+    turned, other = inside | turned, inside.keys() - turned.keys()
     if not turned:
         return
     undone_at, seen = _reads(step, tuple(sites), turned), {d.key for d in sites}
     undone: set[tuple[bytes, bytes]] = set()
     for key, i in turned.items():
         sharp = sites[i].distance.floor <= SHARP * sites[i].distance.rel_l2  # what reads it shows the order undone
+        if key in other:
+            if sharp and undone_at(i):
+                sites.leave_out(i, "another thing in an attention, and what reads it agrees")
+            continue
         handed_on = step.held_bytes(i) in undone
         if handed_on or ((sharp or turned_together(key, turned, seen)) and undone_at(i)):
             undone |= {both for both in [step.held_bytes(i)] if both[0]}
             sites.leave_out(i, "the reference's values in another order, and what reads them agrees")
 
 
-def asked_by(key: Key) -> Key | None:
-    """Of what an attention call gives, the queries, whose rows it has, however near to each other these are."""
-    own = key.module.rpartition(".")[2] == ATTENTION and key.port == "out"
-    return replace(key, site=f"{key.module}:in.query") if own else None
+def _is_of_attention(key: Key) -> bool:
+    """Whether it is what an attention call is given, or gives: no module's, but a value of its module's own code."""
+    return key.module.rpartition(".")[2] == ATTENTION
 
 
 def turned_together(key: Key, turned: Container[Key], seen: Container[Key]) -> bool:

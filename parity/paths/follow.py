@@ -39,7 +39,7 @@ from parity.hooks.methods import replaced
 from parity.hooks.rows import JOINT, Part
 from parity.hooks.tap import by_branch, single_output
 from parity.hooks.torchtools import Intercept, callable_modules, leaves, mapped, named_arguments, nearest
-from parity.paths.layout import Apart, Layout, is_mask
+from parity.paths.layout import CLOSE, Apart, Layout, is_mask
 from parity.paths.loaded import tensor
 from parity.paths.loop import Around, Loop, Once, denoise
 from parity.paths.plan import DOUBT, LEFT_ALONE, TURNED, UNREAD, Plan
@@ -145,6 +145,10 @@ AS_STORED = 1e-4
 moves it by 1.7e-3 where it is."""
 SUSPECTS = 8
 """Values, whatever their block, of which it is asked whether anything is made of them: a run of the step for each."""
+
+
+UNDONE, UNDONE_IN_16_BITS = 1e-5, 1e-2
+"""Relative distance of an attention's output up to which it undoes what was done to its inputs: some roundings."""
 
 
 def _by_themselves(own: _Run) -> Iterator[tuple[Apart, list[str]]]:
@@ -306,6 +310,7 @@ class _Run:
         turned: values that are the reference's in another order. attends: modules that make a call of
             attention, whose queries and keys may lie otherwise together. straight: those of them where that is a fault.
         unknown: modules of which something held is not judged, as it is not known to be made of the candidate's values.
+        own_ways: attention calls, and which they are, whose inputs are the candidate's own business.
         _branches: of the call of the model. _layouts: where rows lie, by branch. _open: calls, innermost last.
     """
 
@@ -325,6 +330,7 @@ class _Run:
     straight: Collection[str] = frozenset()
     unread: Sequence[str] = ()
     unknown: dict[str, None] = field(default_factory=dict)
+    own_ways: set[tuple[str, int]] = field(default_factory=set)
     _branches: tuple[str, ...] = ()
     _layouts: dict[str, Layout] = field(default_factory=dict)
     _open: list[_Call] = field(default_factory=list)
@@ -492,11 +498,15 @@ class _Run:
         path = f"{caller.path}.{ATTENTION}".removeprefix(".")
         number = self.counts[self._branches[0], path]
         self.counts.update((branch, path) for branch in self._branches)
-        fates, given = set[Fate](), []
-        for port, x in zip(("in.query", "in.key", "in.value"), tensors, strict=True):
-            fate, new = self._value(f"{path}:{port}", number, x, caller.known and not _made_of(x) & _LEFT)
+        if self.like is None and self._is_own_way(path, number, tensors, compute(*tensors)):
+            self.own_ways.add((path, number))
+        fates, given = set[Fate](), [*tensors]
+        ports = ("in.query", "in.key", "in.value") if (path, number) not in (self.like or self).own_ways else ()
+        for i, port in enumerate(ports):
+            fate, given[i] = self._value(
+                f"{path}:{port}", number, tensors[i], caller.known and not _made_of(tensors[i]) & _LEFT
+            )
             fates.add(fate)
-            given.append(new)
         known = "left" not in fates and (caller.known or "absent" not in fates)
         self._open.append(_Call(path, number, known))
         out = compute(*given)
@@ -505,6 +515,29 @@ class _Run:
         if fate != "followed" and (fate == "left" or not known):
             setattr(new, _STEPS_OF, _made_of(new) | _LEFT)
         return new
+
+    def _is_own_way(self, path: str, number: int, tensors: Sequence[torch.Tensor], out: torch.Tensor) -> bool:
+        """Whether the candidate gives an attention call something else and has the same of it, as of queries that are
+        scaled before: then its inputs are its own business."""
+
+        def apart(port: str, x: torch.Tensor) -> tuple[float, bool]:
+            """How far the rows that count are, relatively, and whether the candidate has them in 16 bits."""
+            found, narrow = [math.inf], False
+            for branch, piece in by_branch(self._branches, x):
+                layout, other = self._layouts[branch], self._other(branch, f"{path}:{port}", number)
+                placed = None if other is None else layout.placed(path, port, piece, other)
+                if other is None or placed is None:
+                    return math.inf, False
+                narrow = other.dtype.itemsize == 2
+                for part in layout.parts(path, port, piece):
+                    ours, theirs = (layout.rows(path, part, value) for value in (piece, placed))
+                    one = Apart.of(Key(LOOP_STAGE, 0, branch, path), ours, theirs)
+                    found.append(one.apart / max(one.norm, 1e-30))
+            return max(found[1:], default=math.inf), narrow
+
+        given = [apart(f"in.{name}", x)[0] for name, x in zip(("query", "key", "value"), tensors, strict=True)]
+        far, narrow = apart("out", out)
+        return far <= (UNDONE_IN_16_BITS if narrow else UNDONE) and any(CLOSE < x < math.inf for x in given)
 
     def _value(self, site: str, number: int, x: torch.Tensor, judged: bool) -> tuple[Fate, torch.Tensor]:
         """What becomes of a value, and what stands in its place."""

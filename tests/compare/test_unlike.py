@@ -148,7 +148,9 @@ TURNED = X[:, ::-1].copy()
         (TURNED, 1e4, True, "fail"),  # and what is made of it differs
         (TURNED, 0.5, False, "fail"),
         (1.01 * X, 0.5, True, "fail"),
-        (noise(9), 0.5, True, "fail"),
+        (0.5 * X, 0.5, True, "not compared"),  # scaled before, not in it
+        (0.5 * X, 1e4, True, "fail"),
+        (noise(9), 0.5, True, "not compared"),
     ],
 )
 @pytest.mark.parametrize("site", ["b.attn.attention:in.query", "b.attn.attention:out"])

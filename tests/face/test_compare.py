@@ -763,6 +763,31 @@ def test_each_fault_of_an_attention_call_is_listed(fault: dict[str, Any], listed
     assert [d.place for d in found] == [f"blocks.*.attention{what}" for what in listed]
 
 
+class Scaled(Attends):
+    """Its queries are scaled before, and keys lose their mean, which comes to the same."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (make(x).unflatten(-1, (2, 4)).transpose(1, 2) for make in (self.to_q, self.to_k, self.to_v))
+        keys = k - k.mean(2, keepdim=True)
+        out = torch.nn.functional.scaled_dot_product_attention(self.scale * q, keys, v, scale=1.0)
+        return self.ff(torch.tanh(self.to_out(out.transpose(1, 2).flatten(2))))
+
+
+@pytest.mark.parametrize(("gain", "listed"), [(1.0, []), (1.1, ["blocks.*"])])
+def test_an_attention_that_is_written_otherwise_and_comes_to_the_same_is_no_difference(
+    gain: float, listed: list[str]
+) -> None:
+    reference, candidate = (
+        torch.nn.Sequential(OrderedDict(blocks=torch.nn.Sequential(Gated(gain=own), Gated(gain=own))))
+        for own in (1.0, gain)
+    )
+    for block in candidate.blocks:
+        block.attn = Scaled()
+    result = parity.compare(reference, candidate, X)
+    assert [d.place for d in differences(result)] == listed, result.reason
+    assert (result.verdict == "pass") == (not listed)
+
+
 class Attending(torch.nn.Module):
     """The same within a model, whose own output is far away."""
 
