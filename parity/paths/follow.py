@@ -507,12 +507,13 @@ class _Run:
                 f"{path}:{port}", number, tensors[i], caller.known and not _made_of(tensors[i]) & _LEFT
             )
             fates.add(fate)
-        known = "left" not in fates and (caller.known or "absent" not in fates)
+        # What cannot stand there, as repeated keys, is made of values that gave way: it is a value in between.
+        known = caller.known or fates <= {"followed", "same"}
         self._open.append(_Call(path, number, known))
         out = compute(*given)
         self._open.pop()
         fate, new = self._value(f"{path}:out", number, out, known and not _made_of(out) & _LEFT)
-        if fate != "followed" and (fate == "left" or not known):
+        if fate != "followed" and not known:
             setattr(new, _STEPS_OF, _made_of(new) | _LEFT)
         return new
 

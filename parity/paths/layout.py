@@ -275,8 +275,8 @@ class Apart:
         return self.apart <= close * self.norm
 
     def is_turned(self, dtype: torch.dtype, factors: Collection[float] = (1.0,)) -> bool:
-        """Whether each row, or each column of the rows, holds the reference's values, of a candidate that has them in
-        this dtype, in another order, or times one of these factors."""
+        """Whether each row, each column of the rows, or of heads, holds the reference's values, of a candidate that has
+        them in this dtype, in another order, or times one of these factors."""
         if self.near(dtype) or not self.finite or self.own.ndim < 2:
             return False
         most = (TURNED if dtype.itemsize > 2 else TURNED_IN_16_BITS) * self.norm
@@ -285,7 +285,7 @@ class Apart:
             ours, theirs = ((f * x).double().sort(axis).values for f, x in ((factor, self.own), (1.0, self.other)))
             return float((theirs - ours).norm()) <= most * max(abs(factor), 1.0)
 
-        return any(same(factor, axis) for factor in factors for axis in (-1, -2))
+        return any(same(factor, axis) for factor in factors for axis in range(-1, -min(self.own.ndim, 4), -1))
 
     @property
     def words(self) -> str:

@@ -788,6 +788,50 @@ def test_an_attention_that_is_written_otherwise_and_comes_to_the_same_is_no_diff
     assert (result.verdict == "pass") == (not listed)
 
 
+class Grouped(torch.nn.Module):
+    """Attention of two heads over one of keys and values, behind a norm; a second sequence stands before or behind."""
+
+    def __init__(self, way: str = "", eps: float = 1e-5, scale: float = 0.5, gain: float = 1.0) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.norm, self.to_q, self.to_out = torch.nn.LayerNorm(8, eps), torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+        self.to_k, self.to_v, self.text = (torch.nn.Linear(8, 4) for _ in range(3))
+        self.way, self.scale, self.gain = way, scale, gain
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(x)
+        q = self.to_q(y).unflatten(-1, (2, 4)).transpose(1, 2)
+        both = [(self.text(y), self.to_k(y)), (self.text(y).tanh(), self.to_v(y))]
+        k, v = (torch.cat(pair[::-1] if self.way == "turned" else pair, 1)[:, None] for pair in both)
+        many = 2 if self.way == "repeated" else 1
+        out = torch.nn.functional.scaled_dot_product_attention(
+            q, k.expand(-1, many, -1, -1), v.expand(-1, many, -1, -1), scale=self.scale, enable_gqa=many == 1
+        )
+        return x + self.gain * self.to_out(out.transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("way", ["", "turned", "repeated"])
+@pytest.mark.parametrize(
+    ("fault", "listed"),
+    [
+        ({}, []),
+        ({"eps": 1e-2}, [".norm"]),
+        ({"gain": 1.1}, [""]),
+        ({"eps": 1e-2, "scale": 0.4}, [".norm", ".attention"]),
+        ({"eps": 1e-2, "scale": 0.4, "gain": 1.1}, [".norm", ".attention", ""]),
+    ],
+)
+def test_faults_beside_an_attention_in_another_order_or_shape_are_listed_alone(
+    way: str, fault: dict[str, Any], listed: list[str]
+) -> None:
+    reference, candidate = (
+        torch.nn.Sequential(OrderedDict(blocks=torch.nn.Sequential(*made)))
+        for made in ((Grouped(), Grouped()), (Grouped(way, **fault), Grouped(way, **fault)))
+    )
+    result = parity.compare(reference, candidate, X)
+    assert [d.place for d in differences(result)] == [f"blocks.*{what}" for what in listed], result.reason
+
+
 class Attending(torch.nn.Module):
     """The same within a model, whose own output is far away."""
 
