@@ -77,7 +77,8 @@ def differences(result: Result) -> tuple[Difference, ...]:
         if is_unlike(d) and not resized(d):
             found.setdefault(code_of(d.key.site), Difference(place_of(d.key.site), causes=[f"{d.note}: not compared"]))
     made = {of(c.at) for c in result.causes if c.at and c.setting in places}  # of weights, where they show
-    again, inside, begun = set[str](), dict[str, Difference](), dict[tuple[int, str, str], tuple[str, float]]()
+    again, inside, begun = set[str](), dict[str, Difference](), dict[object, tuple[str, float]]()
+    followed, attended = _followed(result), set[object]()  # modules whose attention call is behind
     by_weights, handed_on = _by_weights(result, checks), _handing_on(result, first, again, inside)
     size = {d.key: _size(d) for d in (*result.closer, *introduced(result))}
     for key in (*([first] if first else []), *(d.key for d in introduced(result) if not resized(d))):
@@ -85,8 +86,11 @@ def differences(result: Result) -> tuple[Difference, ...]:
             continue
         code = of(key.site)
         if key.is_input and code not in alone and (caller := caller_of(key.module)):
-            # What the same call's code gives next may be off with it, but not by far more.
-            call, here = (key.step, key.branch, caller), (code, size.get(key, math.inf))
+            # What the same call's code gives next may be off with it, but not by far more; what it gives behind its
+            # attention, which is followed, is not off with what it gives to that.
+            place, of_attention = (key.step, key.branch, caller), key.module.rpartition(".")[2] == ATTENTION
+            call, here = (*place, place in attended and not of_attention), (code, size.get(key, math.inf))
+            attended |= {place} if of_attention and key in followed else set()
             if call not in begun or here[1] > FAR_MORE * begun[call][1]:
                 begun[call] = here
             code = begun[call][0]
@@ -209,7 +213,7 @@ def _handing_on(
     agrees = {d.key.branch for d in here if first is not None and d.key.step == first.step}
     explained = {d.key for d in result.closer if not d.introduced}
     every = [*introduced(result)]
-    measured = {d.key for d in every if d.local.rel_l2 > 0}  # made of the candidate's own values
+    measured = _followed(result)
     same = {d.key: replace(d.key, site=d.same) for d in every if d.same and d.key.is_input}
     shown = _shown_behind(result, first)  # what is measured behind it is a difference of its own
 
@@ -234,7 +238,7 @@ def _handing_on(
 def _codes(result: Result, origin: Key | None) -> Callable[[str], str]:
     """Whose code makes a value: as `code_of`, but where a divergence begins at an attention call. That call is seen in
     one block; in another the same fault shows at the next module behind it."""
-    if origin is None or origin.module.rpartition(".")[2] != ATTENTION:
+    if origin is None or origin.module.rpartition(".")[2] != ATTENTION or origin in _followed(result):
         return code_of
     first, caller = code_of(origin.site), any_block(caller_of(origin.module))
     before = {any_block(d.key.module) for d in itertools.takewhile(lambda d: d.key != origin, result.closer)}
@@ -246,6 +250,11 @@ def _codes(result: Result, origin: Key | None) -> Callable[[str], str]:
         return first if beside and any_block(module) not in before else code_of(site)
 
     return of
+
+
+def _followed(result: Result) -> Set[Key]:
+    """The sites that differ by themselves, made of the candidate's own values."""
+    return {d.key for d in (*introduced(result), *result.closer) if d.local.rel_l2 > 0}
 
 
 def _named_apart(result: Result) -> Set[str]:
@@ -304,10 +313,8 @@ def code_of(site: str) -> str:
     module, _, port = site.partition(":")
     if module in _AROUND:
         return place_of(site)
-    if port.startswith("out") and module.rpartition(".")[2] == ATTENTION:
-        return any_block(module)
-    own = module.removesuffix(f".{ATTENTION}")
-    if port.startswith("in.") and own == module:
+    own = module
+    if port.startswith("in."):
         own = f"{module}'s input" if caller_of(module) else f"{module}'s {port.split('.')[1]}"
     return any_block(own)
 

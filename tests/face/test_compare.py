@@ -706,16 +706,16 @@ def test_an_activation_of_a_sequence_that_is_left_out_is_named() -> None:
 class Attends(torch.nn.Module):
     """Attention in two heads of four, then an activation."""
 
-    def __init__(self, scale: float = 0.5, turned: float = 0.0, *, narrow: bool = False) -> None:
+    def __init__(self, scale: float = 0.5, turned: float = 0.0, *, narrow: bool = False, behind: float = 1.0) -> None:
         super().__init__()
         torch.manual_seed(3)
-        self.scale, self.turned, self.narrow = scale, turned, narrow
+        self.scale, self.turned, self.narrow, self.behind = scale, turned, narrow, behind
         self.to_q, self.to_k, self.to_v, self.to_out, self.ff = (torch.nn.Linear(8, 8) for _ in range(5))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = (make(x).unflatten(-1, (2, 4)).transpose(1, 2) for make in (self.to_q, self.to_k, self.to_v))
         q, v = q + self.turned * q.roll(1, -1), v.bfloat16().float() if self.narrow else v
-        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=self.scale)
+        out = self.behind * torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=self.scale)
         return self.ff(torch.tanh(self.to_out(out.transpose(1, 2).flatten(2))))
 
 
@@ -744,6 +744,9 @@ def test_what_a_block_s_own_code_does_behind_an_attention_is_a_difference_of_its
     assert [d.place for d in differences(parity.compare(reference, candidate, X))] == listed
 
 
+GIVEN = ("'s input query", "'s input value")
+
+
 @pytest.mark.parametrize(
     ("fault", "listed"),
     [
@@ -751,6 +754,7 @@ def test_what_a_block_s_own_code_does_behind_an_attention_is_a_difference_of_its
         ({"turned": 0.1}, ["'s input query"]),
         ({"turned": 0.1, "scale": 0.4}, ["'s input query", ""]),
         ({"narrow": True, "scale": 0.4}, ["'s input value", ""]),
+        ({"turned": 0.1, "behind": 1.03}, ["'s input query", "to_out's input"]),
         ({"turned": 0.1, "narrow": True}, ["'s input query", "'s input value"]),  # of which one is known
     ],
 )
@@ -760,7 +764,8 @@ def test_each_fault_of_an_attention_call_is_listed(fault: dict[str, Any], listed
         for own in ({}, fault)
     )
     found = differences(parity.compare(reference, candidate, X))
-    assert [d.place for d in found] == [f"blocks.*.attention{what}" for what in listed]
+    names = [f"attention{what}" if what in ("", *GIVEN) else what for what in listed]
+    assert [d.place for d in found] == [f"blocks.*.{name}" for name in names]
 
 
 class Scaled(Attends):
