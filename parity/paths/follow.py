@@ -500,15 +500,16 @@ class _Run:
         self.counts.update((branch, path) for branch in self._branches)
         if self.like is None and self._is_own_way(path, number, tensors, compute(*tensors)):
             self.own_ways.add((path, number))
-        fates, given = set[Fate](), [*tensors]
+        fates, given, lost = set[Fate](), [*tensors], False
         ports = ("in.query", "in.key", "in.value") if (path, number) not in (self.like or self).own_ways else ()
         for i, port in enumerate(ports):
             fate, given[i] = self._value(
                 f"{path}:{port}", number, tensors[i], caller.known and not _made_of(tensors[i]) & _LEFT
             )
             fates.add(fate)
+            lost |= fate == "left" and not self._is_finite(f"{path}:{port}", number)
         # What cannot stand there, as repeated keys, is made of values that gave way: it is a value in between.
-        known = caller.known or fates <= {"followed", "same"}
+        known = not lost and (caller.known or fates <= {"followed", "same"})
         self._open.append(_Call(path, number, known))
         out = compute(*given)
         self._open.pop()
@@ -516,6 +517,10 @@ class _Run:
         if fate != "followed" and not known:
             setattr(new, _STEPS_OF, _made_of(new) | _LEFT)
         return new
+
+    def _is_finite(self, site: str, number: int) -> bool:
+        others = (self._other(branch, site, number) for branch in self._branches)
+        return all(other is None or bool(torch.isfinite(other).all()) for other in others)
 
     def _is_own_way(self, path: str, number: int, tensors: Sequence[torch.Tensor], out: torch.Tensor) -> bool:
         """Whether the candidate gives an attention call something else and has the same of it, as of queries that are
