@@ -311,6 +311,8 @@ def _reads(step: Measured, sites: Sequence[SiteDiff], turned: Container[Key]) ->
 
     def undone(i: int) -> bool:
         key = sites[i].key
+        if key.is_input and _is_of_attention(key) and agrees.get((key.branch, key.module), False):
+            return True
         around = nearest(key)
         if around is None:
             return False

@@ -163,6 +163,17 @@ def test_another_order_inside_a_port_is_not_compared_where_it_comes_to_the_same(
     assert walk.judge(Judge(port=port))[f"cond/{site}"].verdict == verdict
 
 
+@pytest.mark.parametrize(("after", "verdict"), [(0.5, "not compared"), (1e4, "fail")])
+def test_what_an_attention_call_gives_says_whether_it_undoes_what_it_is_given(after: float, verdict: str) -> None:
+    """The block around it hands on what it is given: it says nothing."""
+    walk, query = Walk(), "b.attn.attention:in.query"
+    walk.pair(tensor("b:in.x", ROW), tensor("b:in.x", ROW))
+    walk.pair(tensor(query, X), tensor(query, TURNED))
+    walk.site("b.attn.attention:out", after)
+    walk.pair(tensor("b:out", ROW), tensor("b:out", ROW))
+    assert walk.judge(Judge(port=True))[f"cond/{query}"].verdict == verdict
+
+
 @pytest.mark.parametrize(
     ("turned", "verdicts"),
     [
