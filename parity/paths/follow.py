@@ -398,7 +398,8 @@ class _Run:
         if all(own._is_stored(places) for places, _ in behind):
             most = {at: 2 * own.sites[at].apart + AS_STORED * own.sites[at].norm for at in after}
             return all(self.sites[at].apart <= most[at] for at in after)
-        return sum(self.sites[at].apart for at in after) <= LEFT * sum(own.sites[at].apart for at in after)
+        before = sum(own.sites[at].apart for at in after)
+        return before > 0.0 and sum(self.sites[at].apart for at in after) <= LEFT * before
 
     def _with_next(self) -> Iterator[tuple[str, list[Key], list[Key]]]:
         """The site of what is judged, its parts, and those of what is judged next of another module."""

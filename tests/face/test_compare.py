@@ -1316,3 +1316,33 @@ def test_a_value_may_be_named_behind_a_cast_that_the_reference_makes(
     both = {"reference_settings": {"dtype": "bfloat16"}, "candidate_settings": {"dtype": "bfloat16"}}
     found = parity.compare(net, Port(call=call, weights=weights), given, **both)
     assert (found.origin and found.origin.key.site) == origin, str(found)
+
+
+class Stale(torch.nn.Embedding):
+    """Only its first row is ever read."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return super().forward(0 * input)
+
+
+class Typed(torch.nn.Module):
+    """A table that is used for each of two inputs, between modules that are not given what it gives."""
+
+    def __init__(self, table: type[torch.nn.Embedding] = torch.nn.Embedding) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = table(2, 16)
+        self.first, self.behind, self.last, self.out = (torch.nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        zero = torch.zeros(1, 1, dtype=torch.long)
+        made = [self.table(zero), self.first(x), self.table(zero + 1), self.behind(x), self.last(x)]
+        return self.out(torch.stack([part.expand_as(x) for part in made]).sum(0))
+
+
+def test_one_of_several_calls_that_differs_is_no_other_thing_by_that_name_in_16_bits() -> None:
+    """What is judged next is not made of it."""
+    given = {"x": torch.randn(1, 12, 16, generator=torch.Generator().manual_seed(1)).bfloat16()}
+    both = {f"{side}_settings": {"dtype": "bfloat16"} for side in ("reference", "candidate")}
+    found = parity.compare(Typed(), Typed(Stale), given, checks="precision", **both)
+    assert [d.place for d in differences(found)] == ["table"], found.reason
