@@ -58,6 +58,11 @@ BLOCK = r"(?<=\.)(\d+|\*)(?=\W|$)"
 """The number of a block in a path, or the star that stands for any."""
 
 
+def is_attention(module: str) -> bool:
+    """Whether it stands for the attention calls of a module's own code, which are no module."""
+    return module.rpartition(".")[2] == ATTENTION
+
+
 def any_block(place: str) -> str:
     """A module or a site, whichever block it is in: `blocks.*.attn:out`."""
     return re.sub(BLOCK, "*", place)

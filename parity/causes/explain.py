@@ -43,7 +43,7 @@ from parity.golden import Golden
 from parity.hooks.sites import plan_sites
 from parity.paths.plan import Openers, Plan, Role
 from parity.paths.worker.extras import check_extras
-from parity.records import ATTENTION, LOOP_STAGE, PORT, Key, Record, StepRecords
+from parity.records import LOOP_STAGE, PORT, Key, Record, StepRecords, is_attention
 from parity.runs.request import Request
 from parity.runs.sides import modules_of
 
@@ -200,7 +200,7 @@ def attention(evidence: Evidence) -> Iterable[Cause | Note]:
     goldens their comparison has looked at it.
     """
     module, machine = evidence.origin.key.module, evidence.model
-    if machine is None or evidence.request.spec is None or module.rpartition(".")[2] != ATTENTION:
+    if machine is None or evidence.request.spec is None or not is_attention(module):
         return ()
     try:
         reference, candidate = _values_of_call(evidence, machine, module)

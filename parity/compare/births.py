@@ -20,7 +20,7 @@ from parity.compare.result import Birth, SiteDiff
 from parity.compare.sites import Sites, beyond, picked, severity
 from parity.compare.values import PREDICTED
 from parity.floors import L2_LIMIT
-from parity.records import AFTER, ATTENTION, FRAMES, LOOP, SCHEDULE, Key, above
+from parity.records import AFTER, FRAMES, LOOP, SCHEDULE, Key, above, is_attention
 from parity.settings import BY_NAME, DeepCache, Difference, deep_cache
 from parity.transforms import WITHIN
 
@@ -265,7 +265,7 @@ def _is_named(d: SiteDiff) -> bool:
 
 def _masked(key: Key, masked: Set[tuple[str, str]]) -> bool:
     """Whether it is an attention call of a module that is given another mask, which is no input of the call."""
-    attention = key.module.rpartition(".")[2] == ATTENTION
+    attention = is_attention(key.module)
     return attention and any((key.branch, module) in masked for module in above(key.module))
 
 

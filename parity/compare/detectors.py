@@ -69,7 +69,7 @@ class Detectors:
         if not steps or steps[0] < 0 or len(steps) == self._many:
             return cause
         (witness,) = cause.evidence
-        where = f"at step{'s' * (len(steps) > 1)} {spans(steps)} of {self._many}"
+        where = f"at step{'s' * (len(steps) > 1)} {_ranges(steps)} of {self._many}"
         said = where if witness.detail in cause.cause else f"{witness.detail}, {where}"
         return replace(cause, evidence=(replace(witness, detail=said),))
 
@@ -153,7 +153,7 @@ class Detectors:
             yield measured(text, "boundary_ratio", ours, theirs, at=PREDICTED)
 
 
-def spans(steps: Sequence[int]) -> str:
+def _ranges(steps: Sequence[int]) -> str:
     """Rising numbers in words: `5, 8 to 15`."""
     runs: list[list[int]] = []
     for step in steps:

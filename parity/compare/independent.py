@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from parity.compare.births import LATENTS, call_of, is_unlike
 from parity.compare.result import Check, Result, SiteDiff
 from parity.compare.sites import introduced, picked
-from parity.records import ATTENTION, BLOCK, FRAMES, LOOP, SCHEDULE, Key, any_block, caller_of
+from parity.records import BLOCK, FRAMES, LOOP, SCHEDULE, Key, any_block, caller_of, is_attention
 from parity.transforms import ANOTHER
 
 _RELATIONS = (f"{LOOP}:noise_pred", f"{LOOP}:latents.after", "decode:in.z", FRAMES)
@@ -88,7 +88,7 @@ def differences(result: Result) -> tuple[Difference, ...]:
         if key.is_input and code not in alone and (caller := caller_of(key.module)):
             # What the same call's code gives next may be off with it, but not by far more; what it gives behind its
             # attention, which is followed, is not off with what it gives to that.
-            place, of_attention = (key.step, key.branch, caller), key.module.rpartition(".")[2] == ATTENTION
+            place, of_attention = (key.step, key.branch, caller), is_attention(key.module)
             call, here = (*place, place in attended and not of_attention), (code, size.get(key, math.inf))
             attended |= {place} if of_attention and key in followed else set()
             if call not in begun or here[1] > FAR_MORE * begun[call][1]:
@@ -238,7 +238,7 @@ def _handing_on(
 def _codes(result: Result, origin: Key | None) -> Callable[[str], str]:
     """Whose code makes a value: as `code_of`, but where a divergence begins at an attention call. That call is seen in
     one block; in another the same fault shows at the next module behind it."""
-    if origin is None or origin.module.rpartition(".")[2] != ATTENTION or origin in _followed(result):
+    if origin is None or not is_attention(origin.module) or origin in _followed(result):
         return code_of
     first, caller = code_of(origin.site), any_block(caller_of(origin.module))
     before = {any_block(d.key.module) for d in itertools.takewhile(lambda d: d.key != origin, result.closer)}
@@ -258,18 +258,18 @@ def _followed(result: Result) -> Set[Key]:
 
 
 def _named_apart(result: Result) -> Set[str]:
-    """What attention calls are given, in whichever block, and it is known how that was made, where that is not known of
-    what the same call is given before: one code gives all of them, which did not do one thing to them."""
+    """The inputs of attention calls, in whichever block, of which it is known what was done, where it is not known of
+    the first input of the same call: then not one thing was done to both."""
     known = {cause.at for cause in result.causes}
-    given = [d.key for d in introduced(result) if d.key.is_input and d.key.module.rpartition(".")[2] == ATTENTION]
+    given = [d.key for d in introduced(result) if d.key.is_input and is_attention(d.key.module)]
     first = {call_of(key): key.site for key in reversed(given)}
     return {any_block(key.site) for key in given if key.site in known and first[call_of(key)] not in known}
 
 
 def _shown_behind(result: Result, origin: Key | None) -> str:
-    """Whose code makes the first value that is followed and shows a divergence of an attention call, which is not;
-    empty for one of anything else, or where nothing shows it."""
-    if origin is None or origin.module.rpartition(".")[2] != ATTENTION:
+    """Whose code makes the first followed value that shows a divergence of an attention call that is not followed;
+    empty for a divergence elsewhere, or where nothing shows it."""
+    if origin is None or not is_attention(origin.module):
         return ""
     place = (origin.step, origin.branch)
     followed = (d.key for d in introduced(result) if d.local.rel_l2 > 0 and (d.key.step, d.key.branch) == place)

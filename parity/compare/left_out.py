@@ -39,7 +39,7 @@ from parity.compare.metrics import (
 from parity.compare.result import SiteDiff
 from parity.compare.sites import Measured, Sites, beyond
 from parity.floors import L2_LIMIT, LINF_LIMIT, SCHEDULE_ROUNDING, TIMES
-from parity.records import ATTENTION, LOOP, Key, Record, above
+from parity.records import LOOP, Key, Record, above, is_attention
 from parity.sketch import Geometry
 from parity.transforms import as_factor
 
@@ -89,10 +89,11 @@ def excuse_units(step: Measured, sites: Sites) -> None:
     """Timesteps of a schedule are not compared that are the reference's in another unit: what the model is given, and
     what a step makes of them, decides."""
     for i in sites.where("pass", beyond=True, which=_is_time):
-        ours, theirs = step.values(i)
-        for unit in _UNITS if ours.shape == theirs.shape else ():
+        if (both := step.values(i)) is None or both[0].shape != both[1].shape:
+            continue
+        for unit in _UNITS:
             near = LINF_LIMIT * SCHEDULE_ROUNDING * max(unit, 1.0)
-            if (np.abs(theirs - unit * ours) <= near).all():
+            if (np.abs(both[1] - unit * both[0]) <= near).all():
                 sites.leave_out(i, OTHER_UNIT)
 
 
@@ -249,7 +250,8 @@ def folded(step: Measured, sites: Sites) -> Iterator[list[int]]:
 
 def excuse_other_orders(step: Measured, sites: Sites) -> None:
     """Inside a port the reference's values in another order are not compared: where the parameters lie so too, then
-    also times their factor, or where what reads the values agrees; of an attention call nothing is then."""
+    also times their factor, or where what reads the values agrees; for what an attention call is given and gives that
+    is enough."""
     far = [i for i in sites.where("pass", beyond=True) if step.meeting.own[i]]
     for i in far:
         same = [factor for factor in step.meeting.laid_out.get(i, ()) if step.same_values(i, factor)]
@@ -258,7 +260,7 @@ def excuse_other_orders(step: Measured, sites: Sites) -> None:
             sites.leave_out(i, f"the reference's values {how}, as its parameters are")
     far = [i for i in far if sites[i].verdict == "pass"]
     turned = {sites[i].key: i for i in far if step.same_values(i, 1.0)}
-    inside = {sites[i].key: i for i in far if _is_of_attention(sites[i].key) and sites[i].distance.rel_l2 > OTHER}
+    inside = {sites[i].key: i for i in far if is_attention(sites[i].key.module) and sites[i].distance.rel_l2 > OTHER}
     turned, other = inside | turned, inside.keys() - turned.keys()
     if not turned:
         return
@@ -276,11 +278,6 @@ def excuse_other_orders(step: Measured, sites: Sites) -> None:
             sites.leave_out(i, "the reference's values in another order, and what reads them agrees")
 
 
-def _is_of_attention(key: Key) -> bool:
-    """Whether it is what an attention call is given, or gives: no module's, but a value of its module's own code."""
-    return key.module.rpartition(".")[2] == ATTENTION
-
-
 def turned_together(key: Key, turned: Container[Key], seen: Container[Key]) -> bool:
     """Whether what an attention call is given is in another order with another of its inputs: keys as queries are, in
     heads that lie otherwise, or as values are, in rows that do. A wrong rotation of one keeps its norm too.
@@ -288,7 +285,7 @@ def turned_together(key: Key, turned: Container[Key], seen: Container[Key]) -> b
     Args:
         turned: what may be in another order. seen: all that was compared.
     """
-    others = _TOGETHER.get(key.port, ()) if key.module.rpartition(".")[2] == ATTENTION else ()
+    others = _TOGETHER.get(key.port, ()) if is_attention(key.module) else ()
     beside = [replace(key, site=f"{key.module}:{port}") for port in others]
     return any(other in turned for other in beside) or not any(other in seen for other in beside)
 
@@ -311,7 +308,7 @@ def _reads(step: Measured, sites: Sequence[SiteDiff], turned: Container[Key]) ->
 
     def undone(i: int) -> bool:
         key = sites[i].key
-        if key.is_input and _is_of_attention(key) and agrees.get((key.branch, key.module), False):
+        if key.is_input and is_attention(key.module) and agrees.get((key.branch, key.module), False):
             return True
         around = nearest(key)
         if around is None:
@@ -324,7 +321,7 @@ def _reads(step: Measured, sites: Sequence[SiteDiff], turned: Container[Key]) ->
         if (len(parts) == 1 or of_a_block) and agree:
             later = (d for d in sites[i + 1 :] if d.key.branch in (key.branch, "") and all(d.dtypes))
             return all(d.verdict != "pass" or _agrees(d) or d.key in turned for d in later)
-        if key.module.rpartition(".")[2] != ATTENTION:
+        if not is_attention(key.module):
             return False  # what is called next need not read it, as keys are none of what queries are made of
         later = (
             d

@@ -271,10 +271,10 @@ class Measured:
         both = [r.sketch.tobytes() for r in self._records(i) if r.sketch is not None]
         return (both[0], both[1]) if len(both) == 2 else (b"", b"")
 
-    def values(self, i: int) -> tuple[np.ndarray, np.ndarray]:
-        """What both sides hold whole at a site, in float64; nothing elsewhere."""
+    def values(self, i: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """What both sides hold whole at a site, in float64; None elsewhere."""
         held = [np.asarray(r.value, np.float64) for r in self._records(i) if isinstance(r.value, np.ndarray)]
-        return (held[0], held[1]) if len(held) == 2 else (np.zeros(0), np.zeros(1))
+        return (held[0], held[1]) if len(held) == 2 else None
 
     def numbers(self, i: int) -> tuple[float, float] | None:
         """What both sides have at a site that holds one number on each; None elsewhere."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from parity.errors import UsageError
-from parity.records import ATTENTION, above
+from parity.records import ATTENTION, above, is_attention
 
 WHOLE = "whole"
 """Start of the port of a value that is held as it is, all rows in the side's own order: `whole.out`."""
@@ -97,7 +97,7 @@ class SitePlan:
         """Whether any port of a module (or of an attention call, `<module>.attention`) may be observed."""
         if path in self.modules:
             return True
-        if path.rpartition(".")[2] != ATTENTION:
+        if not is_attention(path):
             return False
         if self.choice == "blocks":
             return block_of(path) is not None

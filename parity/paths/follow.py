@@ -44,7 +44,7 @@ from parity.paths.loaded import tensor
 from parity.paths.loop import Around, Loop, Once, denoise
 from parity.paths.plan import DOUBT, LEFT_ALONE, TURNED, UNREAD, Plan
 from parity.paths.reference import TorchBackend
-from parity.records import ATTENTION, LOOP_STAGE, Key, Record, StepRecords, any_block, caller_of
+from parity.records import ATTENTION, LOOP_STAGE, Key, Record, StepRecords, any_block, caller_of, is_attention
 from parity.transforms import ANOTHER, LEFT
 
 Fate = Literal["followed", "same", "absent", "left"]
@@ -358,7 +358,7 @@ class _Run:
         """Values that the reference's code cannot go on from: their module is called another number of times, so that
         nobody knows which call is which, or beside those of another module they are the reference's in another order,
         as queries and keys may both lie: whether that is a fault shows where they are read."""
-        values = {key.site if key.module.rpartition(".")[2] == ATTENTION else key.module for key in self.turned}
+        values = {key.site if is_attention(key.module) else key.module for key in self.turned}
         around = Counter(caller_of(value.partition(":")[0]) for value in values)
         may_turn = {module for module, many in around.items() if many > 1} & self.attends - set(self.straight)
         turned = {key for key in self.turned if caller_of(key.module) in may_turn}
@@ -529,7 +529,7 @@ class _Run:
 
         def apart(port: str, x: torch.Tensor) -> tuple[float, bool]:
             """How far the rows that count are, relatively, and whether the candidate has them in 16 bits."""
-            found, narrow = [math.inf], False
+            found, narrow = list[float](), False
             for branch, piece in by_branch(self._branches, x):
                 layout, other = self._layouts[branch], self._other(branch, f"{path}:{port}", number)
                 placed = None if other is None else layout.placed(path, port, piece, other)
@@ -540,7 +540,7 @@ class _Run:
                     ours, theirs = (layout.rows(path, part, value) for value in (piece, placed))
                     one = Apart.of(Key(LOOP_STAGE, 0, branch, path), ours, theirs)
                     found.append(one.apart / max(one.norm, 1e-30))
-            return max(found[1:], default=math.inf), narrow
+            return max(found, default=math.inf), narrow
 
         given = [apart(f"in.{name}", x)[0] for name, x in zip(("query", "key", "value"), tensors, strict=True)]
         far, narrow = apart("out", out)

@@ -667,7 +667,8 @@ def test_what_is_made_of_other_weights_that_a_port_does_not_name_is_no_other_dif
             self.act = torch.nn.Tanh()
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.act(super().forward(x))  # type: ignore[no-any-return]
+            made: torch.Tensor = self.act(super().forward(x))
+            return made
 
     torch.manual_seed(0)
     model = Acts()
@@ -675,8 +676,11 @@ def test_what_is_made_of_other_weights_that_a_port_does_not_name_is_no_other_dif
     wrong = {**right, "to_k.weight": right["to_q.weight"], "to_q.weight": right["to_k.weight"]}
 
     def call(w: Any, given: Any) -> Any:
-        linear = lambda name: x @ w[f"{name}.weight"].T + w[f"{name}.bias"]  # noqa: E731
         x = given["x"]
+
+        def linear(name: str) -> Any:
+            return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
         q, k = (linear(name).reshape(1, 5, 2, 4) for name in ("to_q", "to_k"))
         k = (k - k.mean(-1, keepdims=True)) / jnp.sqrt(k.var(-1, keepdims=True) + 1e-5)
         k = parity.tap("norm_k", (k * w["norm_k.weight"] + w["norm_k.bias"]).transpose(0, 2, 1, 3)).transpose(

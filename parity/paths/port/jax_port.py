@@ -35,7 +35,7 @@ from parity.paths.jax.tracing import InsideJitError, TracedTap, to_jax
 from parity.paths.loaded import Inputs, Loaded, StepCalls
 from parity.paths.port.ported import Ported, guarded, moved, wrong_output
 from parity.port import Port, listening
-from parity.records import ATTENTION
+from parity.records import is_attention
 from parity.settings import Reached, Settings
 
 
@@ -173,7 +173,7 @@ class _Heard:
         self.backend.heard.add(path)
         call = self.calls[path, port]
         self.calls[path, port] += 1
-        heads = path.rpartition(".")[2] == ATTENTION  # and no pixels
+        heads = is_attention(path)  # and no pixels
         if not path and port == "out" and isinstance(value, Mapping):  # as the reference returns it, a tuple
             value = tuple(value.values())
         arrays = mapped(_same, value, self._as_it_is if heads else self._given)
