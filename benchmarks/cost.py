@@ -96,7 +96,7 @@ def calls_of(path: str) -> dict[str, tuple[Forward, Forward]]:
     case, inputs = make_case(model)
     if path == "torch":
         FAMILY.adapt(model, case, reached, traced=False)
-        backend: Any = TorchBackend(model, Network(FAMILY), case, inputs, reached, torch.float32)
+        backend: Any = TorchBackend(model, Network(FAMILY), case, inputs, reached)
     else:
         use_compilation_cache()
         backend = TorchaxBackend(model, Network(FAMILY), case, inputs, reached, make_devices(settings))

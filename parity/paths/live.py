@@ -307,12 +307,18 @@ def checkpoint(source: Source) -> Iterator[None]:
 def load(network: Network, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
     """Load a path: a candidate's own port as its `runs` says, parity's own candidate in torchax, or in torch on a
     device that is named, as a reference is."""
+    runs: str | None = settings.backend
     if isinstance(network, Ported) and network.runs_as_it_is:
-        return _load_port(network, case, settings, inputs)
-    return (load_reference if settings.backend == "torch" else _load_compiled)(network, case, settings, inputs)
+        port = network.build(case, settings)
+        if port.runs != "torch":
+            check_extras()
+        if port.runs == "jax":
+            from parity.paths.port.jax_port import load_jax_port
 
-
-def _load_compiled(network: Network, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
+            return load_jax_port(network, case, settings, inputs, port)
+        network.prepared, runs = port, port.runs
+    if runs == "torch":
+        return load_reference(network, case, settings, inputs)
     try:
         # jax and torchax, only from here on
         from parity.paths.jax.candidate import load_candidate
@@ -322,20 +328,6 @@ def _load_compiled(network: Network, case: Case, settings: Settings, inputs: Inp
             "TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps torch from loading another backend"
         ) from None
     return load_candidate(network, case, settings, inputs)
-
-
-def _load_port(network: Ported, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
-    port = network.build(case, settings)
-    if port.runs != "torch":
-        check_extras()
-    if port.runs == "jax":
-        from parity.paths.port.jax_port import load_jax_port
-
-        return load_jax_port(network, case, settings, inputs, port)
-    network.prepared = port
-    side = (load_reference if port.runs == "torch" else _load_compiled)(network, case, settings, inputs)
-    modules = {network.named(m): network.named(above) if above else "" for m, above in side.modules.items()}
-    return replace(side, modules=modules)
 
 
 def with_names(loop: Loop) -> Loop:

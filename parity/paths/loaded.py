@@ -25,7 +25,7 @@ from parity.hooks.tap import Tap
 from parity.models.family import Family
 from parity.models.feature_cache import Features, require_cache
 from parity.models.folder import Case
-from parity.models.patches import DTYPES
+from parity.models.patches import DTYPES, setting_dtype
 from parity.paths.network import Network, require_meaning
 from parity.paths.plan import Array
 from parity.records import Record
@@ -234,6 +234,13 @@ class Loaded:
     def reached(self) -> Reached:
         """Proof that settings took effect."""
         return self.backend.reached
+
+    def asked(self, setting: str) -> torch.dtype | None:
+        """The dtype that a setting asks for in what comes next, which takes effect by that; None for none."""
+        dtype = setting_dtype(self.settings, setting)
+        if dtype is not None:
+            self.reached.mark(setting)
+        return dtype
 
 
 def batched(branches: Sequence[Arguments], shared: Arguments) -> dict[str, torch.Tensor | None]:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from parity.errors import UsageError
+from parity.hooks.torchtools import module_tree
 from parity.models.family import Condition, Constrain, Family, Said, Sampler
 from parity.models.folder import Case
 from parity.settings import Reached, Settings, meaningless
@@ -91,13 +92,17 @@ class Network:
         many = Counter(named.values())
         return {own: name if many[name] == 1 else own for own, name in named.items()}
 
+    def modules(self, model: torch.nn.Module) -> dict[str, str]:
+        """The reference's name of each module of a model -> of the one above it."""
+        return {self.named(m): self.named(above) if above else "" for m, above in module_tree(model).items()}
+
     def reached(self, settings: Settings) -> Reached:
         """What takes the marks of a side's settings."""
         return Reached(settings, self.family.place)
 
     def load(self, case: Case, settings: Settings) -> torch.nn.Module:
-        """See `Family.load`."""
-        return self.family.load(case, settings)
+        """See `Family.load`; ready to predict."""
+        return self.family.load(case, settings).eval()
 
     def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
         """See `Family.adapt`."""

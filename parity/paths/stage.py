@@ -122,7 +122,7 @@ class Opaque(TorchBackend):
     def __init__(self, stage: Stage, inputs: Inputs, compute: Compute) -> None:
         network = Network(stage)
         reached = network.reached(parse("torchax"))
-        super().__init__(torch.nn.Module(), network, stage.case, inputs, reached, torch.float32)
+        super().__init__(torch.nn.Module(), network, stage.case, inputs, reached)
         self.compute = compute
 
     def call(self, calls: StepCalls, plan: SitePlan | None) -> Predicted:

@@ -36,7 +36,7 @@ from parity.hooks.reduce.on_tpu import reduce_on_mesh
 from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Tap, counted_on, require_fired
-from parity.hooks.torchtools import module_tree, named_tensors, uncached
+from parity.hooks.torchtools import named_tensors, uncached
 from parity.models.feature_cache import Kept, calling, given_at
 from parity.models.folder import Case
 from parity.paths.jax.emulated import products
@@ -228,13 +228,12 @@ def load_candidate(network: Network, case: Case, settings: Settings, inputs: Inp
     use_compilation_cache()
     reached = network.reached(settings)
     model = network.load(case, settings)
-    model = model if network.runs_as_it_is else model.eval()
     reached.mark("dtype")
     kind = TorchaxStage if isinstance(network.family, Stage) else TorchaxBackend
     backend = kind(model, network, case, inputs, reached, devices)
     adapt(backend, network, case, inputs, backend.params)
     mark_text_settings(reached, inputs)
-    return Loaded(network, case, inputs, backend, module_tree(model))
+    return Loaded(network, case, inputs, backend, network.modules(model))
 
 
 def adapt(backend: TorchaxBackend, network: Network, case: Case, inputs: Inputs, weights: Any) -> None:

@@ -68,13 +68,11 @@ class JaxPort(TorchaxBackend):
             module, dot, parameter = name.removeprefix("params.").removesuffix(".value").rpartition(".")
             own = "weight" if parameter in ("kernel", "embedding") else parameter  # as torch has it
             for layer, at in self._layers(module, x):
-                read = functools.partial(on_host, x) if at < 0 else functools.partial(_layer, x, at)
-                kernel = parameter == "kernel" and x.ndim - (at >= 0) > 1
-                read = functools.partial(_channels_first, read) if kernel else read
+                read = functools.partial(_parameter, x, at, is_kernel=parameter == "kernel")
                 yield self.network.parameter(f"{layer}{dot}{own}"), str(x.dtype), read
 
-    def _layers(self, module: str, x: jax.Array) -> Iterator[tuple[str, int]]:
-        """A module, with -1; where its parameters are a stack each layer with its place in it: a scan names layers by
+    def _layers(self, module: str, x: jax.Array) -> Iterator[tuple[str, int | None]]:
+        """A module, with None; where its parameters are a stack each layer with its place in it: a scan names layers by
         a number that the module's own path has not."""
         names = module.split(".")
         count = x.shape[0] if self.stacked and x.ndim else 0
@@ -85,7 +83,7 @@ class JaxPort(TorchaxBackend):
             if not numbered and [self._is_heard(layer) for layer in layers] == [True, True, False]:
                 yield from ((".".join([*around, str(i), *inside]), i) for i in range(count))
                 return
-        yield module, -1
+        yield module, None
 
     def _is_heard(self, module: str) -> bool:
         return any(name == module or name.startswith(f"{module}.") for name in self.heard)
@@ -159,7 +157,7 @@ class _Heard:
     def given(self, module: str, named: Mapping[str, Any]) -> None:
         if self.tap.is_here():
             with self.backend.env:
-                arrays = {name: mapped(_same, x, self._given) for name, x in named.items()}
+                arrays = {name: mapped(_same, x, self._viewed) for name, x in named.items()}
                 self.tap.masked(self.tap.named(module), arrays)
 
     def see(self, module: str, port: str, value: Any) -> None:
@@ -173,10 +171,9 @@ class _Heard:
         self.backend.heard.add(path)
         call = self.calls[path, port]
         self.calls[path, port] += 1
-        heads = is_attention(path)  # and no pixels
         if not path and port == "out" and isinstance(value, Mapping):  # as the reference returns it, a tuple
             value = tuple(value.values())
-        arrays = mapped(_same, value, self._as_it_is if heads else self._given)
+        arrays = mapped(_same, value, functools.partial(self._viewed, has_heads=is_attention(path)))
         with self.backend.env:
             if self.tap.plan.wants_module(path):
                 self.tap.see(path, call, port, arrays)
@@ -188,15 +185,14 @@ class _Heard:
             with self.backend.env:
                 self.tap.hold("", 0, "out", interop.torch_view(prediction))
 
-    def _given(self, x: Any) -> Any:
-        array = isinstance(x, np.ndarray) or (isinstance(x, jax.Array) and not _is_key(x))
-        if array and any(_are_pixels(x.shape[1:-1], sizes) for sizes in self.pictures):
-            x = moved(jax.numpy.asarray(x), self.backend.port, self.rank, -1, self.channels)
-        return self._as_it_is(x)
-
-    def _as_it_is(self, x: Any) -> Any:
+    def _viewed(self, x: Any, *, has_heads: bool = False) -> Any:
+        """An array as torch's, of pixels with its channels where parity has them; what has heads has no pixels."""
         x = jax.numpy.asarray(x) if isinstance(x, np.ndarray) else x
-        return x if not isinstance(x, jax.Array) or _is_key(x) else interop.torch_view(x)
+        if not isinstance(x, jax.Array) or _is_key(x):
+            return x
+        if not has_heads and any(_are_pixels(x.shape[1:-1], sizes) for sizes in self.pictures):
+            x = moved(x, self.backend.port, self.rank, -1, self.channels)
+        return interop.torch_view(x)
 
 
 def _are_pixels(sizes: Sequence[int], given: Sequence[int]) -> bool:
@@ -214,15 +210,10 @@ def _are_stacked(parameters: Any) -> bool:
     return any(name.endswith(("bias", "scale")) and not _is_key(x) and x.ndim > 1 for name, x in names)
 
 
-def _layer(stack: jax.Array, i: int) -> np.ndarray:
-    """A layer's parameter of a stack, on the host."""
-    return np.asarray(on_host(stack[i]))
-
-
-def _channels_first(read: Callable[[], np.ndarray]) -> np.ndarray:
-    """A kernel [..., in, out] as torch has it, [out, in, ...]."""
-    x = read()
-    return x.transpose(-1, -2, *range(x.ndim - 2))
+def _parameter(stack: jax.Array, layer: int | None, *, is_kernel: bool) -> np.ndarray:
+    """A parameter on the host, or a layer's of a stack; a kernel [..., in, out] as torch has it, [out, in, ...]."""
+    x = on_host(stack if layer is None else stack[layer])
+    return x.transpose(-1, -2, *range(x.ndim - 2)) if is_kernel and x.ndim > 1 else x
 
 
 def _same(x: torch.Tensor) -> torch.Tensor:

@@ -165,7 +165,7 @@ class Ported(Network):
             )
         module = _cast(uncompiled(port.module), DTYPES[settings.text("dtype")])
         self._ports[module] = port
-        return module
+        return module if self.runs_as_it_is else module.eval()
 
     def retried(self, call: Callable[..., T], *given: Any) -> T:
         """A call that is made once more where it had no place for the numbers among the arguments, as who passes all of
@@ -368,19 +368,17 @@ class OwnSampler(Sampler):
         where = f"{self.entry.named}: `schedule({steps})`"
         with failures(where, self.entry.path):
             made = self._schedule(steps)
-        needed = ("timesteps", "step", "alphas_cumprod" if hasattr(made, "final_alpha_cumprod") else "sigmas")
-        missing = [name for name in needed if not hasattr(made, name)]
-        if missing:
-            raise UsageError(f"{where} returned an object of type {type(made).__name__} without `{missing[0]}`")
-        given = len(made.timesteps), len(getattr(made, "sigmas", range(steps + 1)))
-        if given[0] < steps or given[1] < steps + 1:
-            raise UsageError(f"{where} has {given[0]} timesteps and {given[1]} sigmas, one more")
-        with failures(where, self.entry.path):
+            needed = ("timesteps", "step", "alphas_cumprod" if hasattr(made, "final_alpha_cumprod") else "sigmas")
+            missing = [name for name in needed if not hasattr(made, name)]
+            if missing:
+                raise UsageError(f"{where} returned an object of type {type(made).__name__} without `{missing[0]}`")
+            given = len(made.timesteps), len(getattr(made, "sigmas", range(steps + 1)))
+            if given[0] < steps or given[1] < steps + 1:
+                raise UsageError(f"{where} has {given[0]} timesteps and {given[1]} sigmas, one more")
             self.first = _first_index(made)
-        for name, x in list(vars(made).items()):
-            if type(x) is torch.Tensor:  # as ports do: what is the script's CPU tensor goes to where the model is
-                setattr(made, name, place(x))
-        with failures(where, self.entry.path):
+            for name, x in list(vars(made).items()):
+                if type(x) is torch.Tensor:  # as ports do: what is the script's CPU tensor goes to where the model is
+                    setattr(made, name, place(x))
             self.scheduler, self.timesteps = made, _tensor(made.timesteps)
 
     def start(self, noise: torch.Tensor) -> torch.Tensor:
