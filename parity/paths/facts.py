@@ -67,9 +67,9 @@ def facts_of(loop: Loop, spec: Spec) -> Facts:
         placement=backend.placement,
         provenance=replace(common.provenance, inputs={name: fingerprint(x) for name, x in started.items()}),
         grid=side.family.token_grid(side.case),
-        checks=(*network.checks(side.case, spec.role), *_own_checks(side, spec.role)),
+        checks=(*network.checks(spec.role), *_own_checks(side, spec.role)),
         tensors={name: array(x) for name, x in side.family.tensors().items()} if spec.source.alone else {},
-        lacks=dict(network.without(side.case.config)),
+        lacks=dict(network.without()),
         compiled=not isinstance(backend, TorchBackend) and bool(settings["jit"]),
         narrow=sum(narrow_ones.values()) / max(sum(map(math.prod, shapes.values())), 1),
     )
@@ -115,16 +115,13 @@ def _own_checks(side: Loaded, role: Role) -> tuple[tuple[str, str, str], ...]:
     forwards = [path or "the transformer" for path, module in modules if _is_ours(vars(module).get("forward"))]
     for what, paths in (("attention processors", processors), ("forward", forwards)):
         if paths:
-            found.append(f"{what} of {_places(paths)}")
+            places = paths[0] if len(paths) == 1 else f"{paths[0]} to {paths[-1]} ({len(paths)} modules)"
+            found.append(f"{what} of {places}")
     return ((f"{role}: replaced by parity", "pass", "; ".join(found) or "nothing: its code runs as it is"),)
 
 
 def _is_ours(x: object) -> bool:
     return str(getattr(x, "__module__", "")).partition(".")[0] == "parity"
-
-
-def _places(paths: list[str]) -> str:
-    return paths[0] if len(paths) == 1 else f"{paths[0]} to {paths[-1]} ({len(paths)} modules)"
 
 
 def leave_files(folder: Path, role: Role, loop: Loop) -> None:

@@ -62,10 +62,10 @@ def make_variants(side: Loaded, chip: str = NO_CHIP) -> list[Variant]:
     """
     variants = []
     if (exact := _exact(side)) != side.settings:
-        side = load_reference(side.network, side.case, exact, side.inputs.of("float32"))
+        side = load_reference(side.network, exact, side.inputs.of("float32"))
         variants.append(Variant("float32", side, contextlib.nullcontext, is_truth=True))
     inputs = side.inputs.of("float64")
-    double = load_reference(side.network, side.case, side.settings, inputs, dtype=torch.float64)
+    double = load_reference(side.network, side.settings, inputs, dtype=torch.float64)
     variants.append(Variant("float64", double, lambda step: widest()))
     model = side.backend.model
     for seed in range(SEEDS):

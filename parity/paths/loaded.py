@@ -65,22 +65,24 @@ class Inputs:
         return replace(self, conditions=self.beside.get(name, self.conditions))
 
 
-def require_place(network: Network, case: Case, settings: Settings, steps: int) -> None:
+def require_place(network: Network, settings: Settings, steps: int) -> None:
     """Refuse settings that the model or the number of steps has no place for.
 
     Raises:
         UsageError: naming the setting.
     """
-    require_meaning(network, case, settings)
-    require_cache(settings, None if network.declares("cache") else int(case.config.get("num_layers", 0)), steps)
+    require_meaning(network, settings)
+    blocks = None if network.declares("cache") else int(network.case.config.get("num_layers", 0))
+    require_cache(settings, blocks, steps)
 
 
-def require_fit(network: Network, case: Case, conditions: Conditions, start: torch.Tensor) -> None:
+def require_fit(network: Network, conditions: Conditions, start: torch.Tensor) -> None:
     """Refuse a golden's embeddings and noise that are not of this model's sizes.
 
     Raises:
         UsageError: naming the first that does not fit.
     """
+    case = network.case
     if tuple(start.shape) != tuple(case.latent_shape):
         raise UsageError(
             f"--inputs: the golden's noise has shape {list(start.shape)}, the latents of '{case.name}' "
@@ -179,10 +181,8 @@ class Base:
     safe_attention = False
     heard: Set[str] | None = None
 
-    def __init__(
-        self, network: Network, case: Case, inputs: Inputs, reached: Reached, put: Callable[[np.ndarray], Any]
-    ) -> None:
-        settings, given = reached.settings, inputs.conditions.items()
+    def __init__(self, network: Network, inputs: Inputs, reached: Reached, put: Callable[[np.ndarray], Any]) -> None:
+        case, settings, given = network.case, reached.settings, inputs.conditions.items()
         family = self.family = network.family
         self.network, self.reached, self.dtype = network, reached, DTYPES[settings.text("dtype")]
         self.groups, self.ran = network.batches, dict[str, str]()
@@ -210,12 +210,10 @@ class Loaded:
     """One path, loaded.
 
     Attributes:
-        network, case, inputs: what it runs.
-        backend: where. modules: module path -> parent's path.
+        network, inputs: what it runs. backend: where. modules: module path -> parent's path.
     """
 
     network: Network
-    case: Case
     inputs: Inputs
     backend: Backend
     modules: Mapping[str, str]
@@ -224,6 +222,11 @@ class Loaded:
     def family(self) -> Family:
         """What the model is."""
         return self.network.family
+
+    @property
+    def case(self) -> Case:
+        """Whose weights it has."""
+        return self.network.case
 
     @property
     def settings(self) -> Settings:

@@ -133,7 +133,7 @@ def _widened(side: Loaded, x: torch.Tensor) -> torch.Tensor:
 
 def prepare(side: Loaded) -> Loop:
     """Set the schedule and place the initial latents; no forward yet."""
-    sampler, place, given = side.network.sampler(side.case, side.inputs.seed), side.backend.tensor, side.inputs
+    sampler, place, given = side.network.sampler(side.inputs.seed), side.backend.tensor, side.inputs
     with side.backend.scope():
         sampler.set_schedule(given.steps, side.backend.device, place, side.asked("schedule_dtype"))
         if given.start is not None:

@@ -23,8 +23,9 @@ class Network:
     """The family's own class.
 
     Attributes:
-        family: what the model is. is_own: whether the code is somebody's own: a port. runs_as_it_is: whether nothing of
-            it may be replaced by parity. may_be_silent: whether modules may stay uncalled without it being an error.
+        family, case: what the model is, and whose weights. is_own: whether the code is somebody's own: a port.
+        runs_as_it_is: whether nothing of it may be replaced by parity. may_be_silent: whether modules may stay uncalled
+            without it being an error.
         shard: rules of its own that place its weights on a mesh: pattern over a parameter's name -> mesh axes by
             dimension; empty where a named rule set does.
     """
@@ -33,8 +34,8 @@ class Network:
     runs_as_it_is: bool = False
     shard: Mapping[str, tuple[Any, ...]] = {}
 
-    def __init__(self, family: Family) -> None:
-        self.family = family
+    def __init__(self, family: Family, case: Case) -> None:
+        self.family, self.case = family, case
         self.may_be_silent = family.may_be_silent
 
     @property
@@ -64,14 +65,14 @@ class Network:
         """Whether the code applies a setting itself, so that parity must not."""
         return False
 
-    def without(self, config: Mapping[str, Any]) -> Mapping[str, str]:
-        """Setting -> why it has no meaning for a model with this config, unless the code has a place for it."""
-        lacks = meaningless(self.family.lacks(config))
+    def without(self) -> Mapping[str, str]:
+        """Setting -> why it has no meaning for this model, unless the code has a place for it."""
+        lacks = meaningless(self.family.lacks(self.case.config))
         return {name: why for name, why in lacks.items() if not self.declares(name)}
 
-    def checks(self, case: Case, role: str) -> tuple[Said, ...]:
+    def checks(self, role: str) -> tuple[Said, ...]:
         """What preflight says of this side before anything is compared."""
-        return self.family.checks(case, role)
+        return self.family.checks(self.case, role)
 
     def named(self, module: str) -> str:
         """The reference's name of a module."""
@@ -100,13 +101,13 @@ class Network:
         """What takes the marks of a side's settings."""
         return Reached(settings, self.family.place)
 
-    def load(self, case: Case, settings: Settings) -> torch.nn.Module:
+    def load(self, settings: Settings) -> torch.nn.Module:
         """See `Family.load`; ready to predict."""
-        return self.family.load(case, settings).eval()
+        return self.family.load(self.case, settings).eval()
 
-    def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
+    def adapt(self, model: Any, reached: Reached, *, traced: bool, first: Condition | None) -> None:
         """See `Family.adapt`."""
-        self.family.adapt(model, case, reached, traced=traced, first=first)
+        self.family.adapt(model, self.case, reached, traced=traced, first=first)
 
     def constrain(self, model: Any, place: Constrain) -> None:
         """See `Family.constrain`."""
@@ -116,24 +117,24 @@ class Network:
         """See `Family.predict`."""
         return self.family.predict(model, arguments)
 
-    def sampler(self, case: Case, seed: int) -> Sampler:
+    def sampler(self, seed: int) -> Sampler:
         """The checkpoint's schedule, guidance and scheduler, new."""
-        return self.family.sampler(case, seed)
+        return self.family.sampler(self.case, seed)
 
     def rotary_tables(self, model: Any, latents: torch.Tensor) -> Mapping[str, torch.Tensor]:
         """See `Family.rotary_tables`."""
         return self.family.rotary_tables(model, latents)
 
 
-def require_meaning(network: Network, case: Case, settings: Settings) -> None:
+def require_meaning(network: Network, settings: Settings) -> None:
     """Refuse settings that this model has no place for.
 
     Raises:
         UsageError: one is not at its default.
     """
-    for name, why in network.without(case.config).items():
+    for name, why in network.without().items():
         if settings.changed(name):
             raise UsageError(
                 f"the {settings.backend} path was given '{name}={settings.as_text()[name]}', which has no meaning for "
-                f"'{case.name}' ({network.family.title}): {why}; leave it at its default"
+                f"'{network.case.name}' ({network.family.title}): {why}; leave it at its default"
             )

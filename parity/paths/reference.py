@@ -23,7 +23,6 @@ from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap, require_fired
 from parity.hooks.torchtools import SDPA, Intercept, cast, device_of, eagerly, is_compiled, named_tensors
 from parity.models.feature_cache import calling, given_at
-from parity.models.folder import Case
 from parity.models.patches import device_named
 from parity.paths.loaded import BRANCHES, Base, Inputs, Listen, Loaded, Predicted, StepCalls
 from parity.paths.network import Network
@@ -41,9 +40,9 @@ class TorchBackend(Base):
 
     name = "torch"
 
-    def __init__(self, model: torch.nn.Module, network: Network, case: Case, inputs: Inputs, reached: Reached) -> None:
+    def __init__(self, model: torch.nn.Module, network: Network, inputs: Inputs, reached: Reached) -> None:
         self.model, self.device = model, device_of(model)
-        super().__init__(network, case, inputs, reached, lambda x: torch.from_numpy(x).to(self.device))
+        super().__init__(network, inputs, reached, lambda x: torch.from_numpy(x).to(self.device))
         self.listen: Listen = contextlib.nullcontext
 
     def scope(self) -> contextlib.AbstractContextManager[None]:
@@ -156,16 +155,14 @@ def _round(x: Any, precision: str) -> Any:
     return large + (x - large).to(torch.bfloat16).to(torch.float32)
 
 
-def load_reference(
-    network: Network, case: Case, settings: Settings, inputs: Inputs, *, dtype: torch.dtype | None = None
-) -> Loaded:
+def load_reference(network: Network, settings: Settings, inputs: Inputs, *, dtype: torch.dtype | None = None) -> Loaded:
     """Load a path in torch, as the reference, or a stage outside the loop.
 
     Args:
         dtype: in place of the settings' dtype: float64 for the floor.
     """
     reached = network.reached(settings)
-    model = network.load(case, settings)
+    model = network.load(settings)
     own = device_of(model)
     # A port that its code has put on a device stays there.
     model = model.to(device_named(settings)) if own.type == "cpu" or settings.changed("device") else model
@@ -178,11 +175,11 @@ def load_reference(
     model = model if dtype is None else cast(model, dtype)
     reached.mark("dtype")
     with torch.no_grad():
-        network.adapt(model, case, reached, traced=False, first=inputs.conditions.get(BRANCHES[0]))
+        network.adapt(model, reached, traced=False, first=inputs.conditions.get(BRANCHES[0]))
     mark_text_settings(reached, inputs)
-    backend = TorchBackend(model, network, case, inputs, reached)
+    backend = TorchBackend(model, network, inputs, reached)
     backend.dtype = dtype or backend.dtype
-    return Loaded(network, case, inputs, backend, network.modules(model))
+    return Loaded(network, inputs, backend, network.modules(model))
 
 
 def mark_text_settings(reached: Reached, inputs: Inputs) -> None:

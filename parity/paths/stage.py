@@ -117,16 +117,16 @@ class Stage(Family):
 
 
 class Opaque(TorchBackend):
-    """Calls a function in a stage's place, without modules or weights."""
+    """Calls what stands in a stage's place, without modules or weights."""
 
-    def __init__(self, stage: Stage, inputs: Inputs, compute: Compute) -> None:
-        network = Network(stage)
-        reached = network.reached(parse("torchax"))
-        super().__init__(torch.nn.Module(), network, stage.case, inputs, reached)
-        self.compute = compute
+    family: Stage
+
+    def __init__(self, network: Network, inputs: Inputs) -> None:
+        super().__init__(torch.nn.Module(), network, inputs, network.reached(parse("torchax")))
 
     def call(self, calls: StepCalls, plan: SitePlan | None) -> Predicted:
-        return {branch: self.compute(branch, given) for branch, given in calls.branches.items()}, []
+        assert self.family.replaced is not None
+        return {branch: self.family.replaced(branch, given) for branch, given in calls.branches.items()}, []
 
 
 _RANK = 5

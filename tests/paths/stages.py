@@ -38,7 +38,7 @@ class _Stages(Host):
         own = self.kept.setdefault(key, self.kept.get(key) or side.loaded)
         beside = {name: conditions_of(given) for name, given in spec.start.beside.items()}
         inputs = replace(own.inputs, conditions=stage.inputs, beside=beside)
-        side.loaded = replace(own, network=Network(stage), inputs=inputs)
+        side.loaded = replace(own, network=Network(stage, stage.case), inputs=inputs)
         return side
 
 

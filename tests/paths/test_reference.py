@@ -102,7 +102,7 @@ def with_scheduler(loaded: Loaded, kind: str, dynamic: bool) -> Loaded:
             scheduler = getattr(diffusers, kind).from_config(super().sampler(case, seed).scheduler.config)
             return CogVideoXSampler(scheduler, 6.0, dynamic, seed)
 
-    return replace(loaded, network=Network(Other()))
+    return replace(loaded, network=Network(Other(), loaded.case))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="kernels of a GPU may take another order each time")

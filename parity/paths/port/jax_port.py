@@ -27,7 +27,6 @@ from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.torchtools import mapped, nearest, prediction_of
 from parity.models.feature_cache import Kept, calling
-from parity.models.folder import Case
 from parity.models.generic_inputs import LATENT
 from parity.paths.jax.candidate import Forward, TorchaxBackend
 from parity.paths.jax.mesh import port_devices, use_compilation_cache
@@ -48,9 +47,9 @@ class JaxPort(TorchaxBackend):
 
     network: Ported
 
-    def __init__(self, port: Port, network: Ported, case: Case, inputs: Inputs, reached: Reached) -> None:
+    def __init__(self, port: Port, network: Ported, inputs: Inputs, reached: Reached) -> None:
         self.port, weights = port, jax.tree.map(jax.numpy.asarray, port.weights)
-        super().__init__(torch.nn.Module(), network, case, inputs, reached, port_devices(reached.settings), weights)
+        super().__init__(torch.nn.Module(), network, inputs, reached, port_devices(reached.settings), weights)
         self.heard: set[str] = set()
         self.stacked = _are_stacked(self.params)
 
@@ -79,14 +78,12 @@ class JaxPort(TorchaxBackend):
         for end in range(1, len(names) + 1) if count else ():
             around, inside = names[:end], names[end:]
             layers = (self.network.named(".".join([*around, str(i)])) for i in (0, count - 1, count))
+            heard = [any(name == layer or name.startswith(f"{layer}.") for name in self.heard) for layer in layers]
             numbered = inside[:1] and inside[0].isdigit()
-            if not numbered and [self._is_heard(layer) for layer in layers] == [True, True, False]:
+            if not numbered and heard == [True, True, False]:
                 yield from ((".".join([*around, str(i), *inside]), i) for i in range(count))
                 return
         yield module, None
-
-    def _is_heard(self, module: str) -> bool:
-        return any(name == module or name.startswith(f"{module}.") for name in self.heard)
 
     def forward(self, names: tuple[str, ...], rule: RowRule, plan: SitePlan | None) -> Forward:
         forward = super().forward(names, rule, plan)
@@ -225,11 +222,11 @@ def _is_key(x: jax.Array) -> bool:
     return jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended)
 
 
-def load_jax_port(network: Ported, case: Case, settings: Settings, inputs: Inputs, port: Port) -> Loaded:
+def load_jax_port(network: Ported, settings: Settings, inputs: Inputs, port: Port) -> Loaded:
     """Load a candidate that is a port in JAX."""
     use_compilation_cache()
     reached = network.reached(settings)
-    backend = JaxPort(port, network, case, inputs, reached)
+    backend = JaxPort(port, network, inputs, reached)
     paths = {} if port.module is None else {network.named(p): "" for p in objects_of(port.module)}
     modules = {p: nearest(p, paths) for p in paths if p}
-    return Loaded(network, case, inputs, backend, modules)
+    return Loaded(network, inputs, backend, modules)
