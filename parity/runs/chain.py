@@ -59,7 +59,7 @@ def run_chain(request: Request, openers: Openers, say: Say, sink: Sink) -> Resul
         found["transformer"] = compare(_of(request, "transformer", choices), openers, say, sink, own)
     if "vae" in request.stages and found.get("transformer", _AGREES).failed != "preflight":
         found["vae"] = _vae(_of(request, "vae", choices), request, sink, openers, say)
-    result = merged([*found.items()], request)
+    result = merged(found, request)
     return dataclasses.replace(result, notes=(*notes, *result.notes))
 
 

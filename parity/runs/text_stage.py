@@ -25,7 +25,6 @@ from parity.models.stage_files import read_stage1
 from parity.models.text import TEXT, Encoder, TextStage
 from parity.paths.loaded import array, tensor
 from parity.paths.plan import Ends, Given, Openers, Pair, Start, split_branches
-from parity.runs.checks import coarse_settings
 from parity.runs.compare import Encodings, compare_stage, merged
 from parity.runs.request import Choice, Request
 from parity.settings import BITS, Settings
@@ -88,7 +87,7 @@ def compare_text(
             stage2=None,
         )
         results[encoder.part], came[encoder.part] = compare_stage(alone, openers, say, {})
-    result = dataclasses.replace(merged([*results.items()], request), preflight=checks).noted(*notes)
+    result = dataclasses.replace(merged(results, request), preflight=checks).noted(*notes)
     result = dataclasses.replace(result, stages=(stage_diff(result, TEXT),))
     if result.verdict != "pass":
         return (result, {})
@@ -108,8 +107,7 @@ def compare_text(
 
 def _coarse(encoder: Encoder, request: Request, theirs: Settings) -> bool:
     """Whether a file is judged in a working dtype coarser than float32."""
-    ours = encoder.settings(request.reference)
-    return min(ours.working_bits, theirs.working_bits, coarse_settings(ours, theirs).working_bits) < BITS["float32"]
+    return min(encoder.settings(request.reference).working_bits, theirs.working_bits) < BITS["float32"]
 
 
 def _of_file(encoder: Encoder, said: Settings, held: list[torch.Tensor]) -> tuple[Settings, str]:
