@@ -55,10 +55,6 @@ class Ready:
         return self.openers.of("reference").open(spec)
 
     @property
-    def settings(self) -> Pair[Settings]:
-        return Pair(self.request.reference, self.request.candidate)
-
-    @property
     def chip(self) -> str:
         """The candidate's, whose elementary functions the reference's floors allow for."""
         return chip_of(self.facts.candidate.provenance.devices)
