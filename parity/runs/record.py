@@ -126,9 +126,9 @@ def _recorded(request: RecordRequest, side: Side, facts: Facts, chain: Chain, sa
             writer.write_step(step)
             written += 1
             if written == 1:
-                carry(request.where, facts, provenance, resumed=done > 0)
+                carry(request.where, facts, provenance)
         if not written:  # it may have been killed before it could
-            carry(request.where, facts, provenance, resumed=done > 0)
+            carry(request.where, facts, provenance)
         ends = Ends() if over else side.ends()
         if "vae" in request.run.stages:
             chain.decode(ends, say)

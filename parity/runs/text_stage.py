@@ -177,8 +177,8 @@ def file_checks(text: TextStage, given: Mapping[str, Mapping[str, torch.Tensor]]
         for branch, name in (("cond", encoder.stream.name), ("uncond", f"negative_{encoder.stream.name}")):
             expected = int(encoder.mask(branch).sum())
             arguments, stream = given[branch], encoder.stream
-            mask = arguments[stream.mask_argument] if stream.masked else None
-            count = arguments[stream.argument].shape[1] if mask is None else int((mask > 0).sum())
+            rows = arguments[stream.argument].shape[1]
+            count = int((arguments[stream.mask_argument] > 0).sum()) if stream.masked else rows
             if count != expected:
                 detail = (
                     f"'{name}' has {count} valid tokens, the prompt {expected}: another prompt (--prompt), template, "
