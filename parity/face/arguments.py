@@ -83,9 +83,9 @@ def _named(key: pytree.KeyEntry) -> str:
     return str(next(getattr(key, kind) for kind in ("idx", "key", "name") if hasattr(key, kind)))
 
 
-def leaves(output: object, path: str = "") -> Iterator[tuple[str, object]]:
+def leaves(output: object) -> Iterator[tuple[str, object]]:
     """The arrays of what a function returned, with their paths: nests of tuples, lists, dicts and dataclasses."""
-    return ((name, x) for name, x in torchtools.leaves(output, path) if is_array(x))
+    return ((name, x) for name, x in torchtools.leaves(output) if is_array(x))
 
 
 def is_array(x: object) -> bool:

@@ -266,11 +266,8 @@ def _texts(side: Callee, given: Settings | None) -> list[str]:
 def _torchax_off() -> Iterator[None]:
     """Within it, torch is torch's own, as the reference needs it, though the script turned torchax on."""
     module = sys.modules.get("torchax")
-    if module is None or not module.default_env().enabled:
+    with contextlib.ExitStack() as after:
+        if module is not None and module.default_env().enabled:
+            module.disable_globally()
+            after.callback(module.enable_globally)
         yield
-        return
-    module.disable_globally()
-    try:
-        yield
-    finally:
-        module.enable_globally()
