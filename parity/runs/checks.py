@@ -23,10 +23,10 @@ from parity.compare.sites import AllSites, how_many
 from parity.floors import Floors
 from parity.hooks.implementations import sentence
 from parity.paths.plan import Ends, Forced, Pair, Plan, Side, State, state_of
-from parity.records import ATTENTION, LOOP, StepRecords
+from parity.records import ATTENTION, LOOP, LOOP_STAGE, StepRecords
 from parity.runs.follow import Following, behind, causes_of_followed, descend, holding, listed, unobserved, without_held
 from parity.runs.sides import Ready, Sink, counted
-from parity.settings import NEUTRAL, Difference, Reached, Settings
+from parity.settings import NEUTRAL, Difference, Reached
 
 REACHED = "settings reached"
 """Name of the check that says which settings proved that their code ran."""
@@ -40,8 +40,8 @@ class Truth:
         steps: so far. ends: what it came to.
     """
 
-    steps: list[StepRecords] = field(default_factory=list)
-    ends: Ends = field(default_factory=Ends)
+    steps: list[StepRecords]
+    ends: Ends
 
 
 def logic(pair: Ready, sink: Sink) -> tuple[Result, Truth]:
@@ -49,7 +49,7 @@ def logic(pair: Ready, sink: Sink) -> tuple[Result, Truth]:
     judged, request, reference = Judged(pair, "logic", sink), pair.request, pair.sides.reference
     pair.say("preparing the floors")
     forced = request.isolate == "steps"
-    plan = Plan(sites=judged.plan, floors=True, chip=pair.chip, forced=forced or request.by_itself)
+    plan = Plan(sites=judged.plan, floors=True, chip=pair.chip, forced=forced or request.stage != LOOP_STAGE)
     steps = counted(reference.observe(plan), "reference and its floors", request.steps, pair.say)
     truth = Truth([*judged.steps(steps, (), judged.states.get if forced else None)], reference.ends(judged.leave))
     ends = judged.end(truth.ends, reference)
@@ -151,9 +151,8 @@ class Judged:
             named: the modules that the candidate named; they are looked at where none of the chosen ones met its.
         """
         origin = result.origin
-        if origin is None or self.following.known:  # which places it as closely as modules can
-            return result
-        if self.pair.request.sites != "blocks" or not how_many(result.sites, "fail"):
+        placed = self.following.known or self.pair.request.sites != "blocks"  # as closely as modules can be
+        if origin is None or placed or not how_many(result.sites, "fail"):
             return result
         in_blocks = any(d.key.module in self.plan.modules and _module_met(d) for d in result.sites)
         unseen = frozenset[str]() if in_blocks else frozenset(named).intersection(self.pair.modules) - self.plan.modules
@@ -224,7 +223,7 @@ def truth_alone(pair: Ready) -> Truth:
     request, say = pair.request, pair.say
     say("loading the float32 truth")
     side = pair.reference(request.reference.neutral, pair.facts.reference, "float32")
-    plan = Plan(sites=pair.plan(), floors=True, chip=pair.chip, forced=request.by_itself)
+    plan = Plan(sites=pair.plan(), floors=True, chip=pair.chip, forced=request.stage != LOOP_STAGE)
     truth = Truth(list(counted(side.observe(plan), "truth and its floors", request.steps, say)), side.ends())
     side.close()
     return truth
@@ -242,7 +241,7 @@ def precision(pair: Ready, truth: Truth, sink: Sink) -> Result:
         continue
     own, coarse = pair.sides.reference.ends(check.leave), Ends() if extra is None else extra.ends()
     beside = {"float32": truth.ends.own} | ({} if extra is None else {"coarse": coarse.own})
-    if request.by_itself:
+    if request.stage != LOOP_STAGE:
         beside = {**truth.ends.beside, **coarse.beside, **beside}
     ends = check.end(replace(own, runs={**own.runs, **beside}), references[-1])
     only = tuple(d for d in pair.differing if d.setting in NEUTRAL)
@@ -275,10 +274,6 @@ def _coarse(pair: Ready) -> Side | None:
     ours, theirs = pair.request.reference, pair.request.candidate
     if theirs.working_bits >= ours.working_bits:
         return None
+    coarse = ours.with_({name: theirs[name] for name in ("dtype", "matmul_precision", "text.byt5_dtype")})
     # The candidate's own embeddings would hide what its encoders did; the reference has some in that dtype too.
-    return pair.reference(coarse_settings(ours, theirs), pair.facts.candidate, "coarse")
-
-
-def coarse_settings(reference: Settings, candidate: Settings) -> Settings:
-    """The reference's settings with the candidate's working dtypes."""
-    return reference.with_({name: candidate[name] for name in ("dtype", "matmul_precision", "text.byt5_dtype")})
+    return pair.reference(coarse, pair.facts.candidate, "coarse")

@@ -132,16 +132,13 @@ NARROW = (
 
 
 def _stays_narrow(exact: Ready, request: Request) -> bool:
-    """Whether a port of 16 bits, asked for float32, has rounded weights, or weights of 16 bits."""
-    return request.candidate.working_bits < BITS["float32"] and (_is_narrow(exact) or _in_16_bits(exact))
-
-
-def _in_16_bits(pair: Ready) -> bool:
-    """Whether most of a port's weights are of 16 bits."""
-    facts = pair.facts.candidate
+    """Whether a port of 16 bits, asked for float32, has rounded weights, or most of them of 16 bits."""
+    facts = exact.facts.candidate
+    if not exact.port or request.candidate.working_bits == BITS["float32"]:
+        return False
     sizes = {name: math.prod(shape) for name, (shape, _) in facts.weights.items()}
     narrow = sum(size for name, size in sizes.items() if BITS.get(facts.dtypes.get(name, ""), 24) < BITS["float32"])
-    return pair.port and 2 * narrow > sum(sizes.values())
+    return _is_narrow(exact) or 2 * narrow > sum(sizes.values())
 
 
 def _is_narrow(pair: Ready) -> bool:

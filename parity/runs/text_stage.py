@@ -73,7 +73,8 @@ def compare_text(
             argument = encoder.stream.argument
             theirs, note = _of_file(encoder, theirs, [file[branch][argument] for branch in encoder.tokens])
             notes += [note] if note else []
-            one, sites = ("precision" if _coarse(encoder, request, theirs) else "logic"), ("none", ())
+            bits = min(encoder.settings(request.reference).working_bits, theirs.working_bits)
+            one, sites = ("precision" if bits < BITS["float32"] else "logic"), ("none", ())
         alone = dataclasses.replace(
             request,
             reference=encoder.settings(request.reference),
@@ -103,11 +104,6 @@ def compare_text(
             pair = Pair(pair.reference, dataclasses.replace(pair.candidate, inputs=given))
         own[name] = pair
     return (result, own)
-
-
-def _coarse(encoder: Encoder, request: Request, theirs: Settings) -> bool:
-    """Whether a file is judged in a working dtype coarser than float32."""
-    return min(encoder.settings(request.reference).working_bits, theirs.working_bits) < BITS["float32"]
 
 
 def _of_file(encoder: Encoder, said: Settings, held: list[torch.Tensor]) -> tuple[Settings, str]:
