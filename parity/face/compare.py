@@ -86,9 +86,8 @@ def compare(
     library = library_of(inputs)
     ours = callee(reference, nest, tensors, library, None, "reference")
     theirs = callee(candidate, nest, tensors, library, runs, "candidate")
-    port = theirs.port
-    own = replace(port, rename=rename or port.rename, layout=layout or port.layout)
-    theirs = replace(theirs, port=own, fields=ours.fields)
+    port = replace(theirs.port, rename=rename or theirs.port.rename, layout=layout or theirs.port.layout)
+    theirs = replace(theirs, port=port, fields=ours.fields)
     openers = Host(first := ours.entry("reference"), second := theirs.entry("candidate"))
     ports = Ports(first.info, second.info, alone=True, openers=openers)
     settings = ports.settings(_texts(ours, reference_settings), _texts(theirs, candidate_settings))
@@ -226,7 +225,6 @@ def _reason(why: Reason) -> Reason:
         output=None if why.output is None else replace(why.output, port="output"),
         outputs_match=False,
         steps=0,
-        together=tuple(map(_reason, why.together)),
     )
 
 
