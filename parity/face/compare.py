@@ -152,9 +152,7 @@ class _Kept(Sink):
 
     def with_causes(self, found: results.Result) -> results.Result:
         """A failing comparison with what the values show where it begins."""
-        if found.verdict != "fail" or found.origin is None:
-            return found
-        if any(cause.at == found.origin.key.site for cause in found.causes):
+        if found.origin is None or any(cause.at == found.origin.key.site for cause in found.causes):
             return found
         return replace(found, causes=(*found.causes, *shown_by(found.origin.key, self.ours, self.theirs)))
 

@@ -102,7 +102,8 @@ class Judged:
                 say("reference in its working dtype", truth.step, total)
             given = [next(run) for run in runs] or [truth]
             self.states[truth.step] = state_of(given[0], "before")
-            say(self.pair.request.candidate_at(truth.step), truth.step, total)
+            compiles = truth.step == 0 and self.pair.request.candidate.backend == "torchax"
+            say(f"candidate{' (tracing and compiling)' * compiles}", truth.step, total)
             theirs, outputs = without_held(next(candidate))
             truth = _three_ways(truth, given, theirs) if runs else truth
             self.sink.step(replace(given[0], floors=truth.floors), theirs)

@@ -72,18 +72,15 @@ class Recorded:
     idle: tuple[str, ...] = ()
 
 
-def record(request: RecordRequest, say: Say, openers: Openers | None = None) -> Recorded:
+def record(request: RecordRequest, say: Say) -> Recorded:
     """Record one path.
-
-    Args:
-        openers: who loads the side; by default a process of its own.
 
     Raises:
         UsageError: bad input; a golden is there already, or is of another run. InconclusiveError: a setting's code was
         not reached, or a chosen site never fired.
     """
     with contextlib.ExitStack() as stack:
-        openers = openers or request.run.ports.openers or stack.enter_context(workers(request.run))
+        openers = request.run.ports.openers or stack.enter_context(workers(request.run))
         if request.run.stages != (LOOP_STAGE,):
             say("preparing the checkpoint")
         chain = Chain(request, openers, request.run.choices())

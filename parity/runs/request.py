@@ -145,11 +145,6 @@ class Request:
         family, case = opened(self.model, prompt=self.prompt)
         return split_sites(stage_modules(case, family, self.stages), self.sites, self.values)
 
-    def candidate_at(self, step: int) -> str:
-        """What the candidate does at a step, for who waits for it."""
-        compiles = step == 0 and self.candidate.backend == "torchax"
-        return f"candidate{' (tracing and compiling)' * compiles}"
-
 
 FILE = "request.json"
 """In the folder of a kept run."""

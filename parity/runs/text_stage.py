@@ -85,7 +85,6 @@ def compare_text(
             stages=(TEXT,),
             part=encoder.part,
             isolate="none",
-            stage2=None,
         )
         results[encoder.part], came[encoder.part] = compare_stage(alone, openers, say, {})
     result = dataclasses.replace(merged(results, request), preflight=checks).noted(*notes)
