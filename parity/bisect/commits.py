@@ -49,24 +49,14 @@ class Commit:
         return f"{self.sha[:12]} '{self.subject}'"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """The end of a search.
-
-    Attributes:
-        candidates: the first bad commit; several, oldest first, if skipped commits hide it.
-        skipped: hash of each skipped commit -> why.
-    """
-
-    candidates: tuple[Commit, ...]
-    skipped: dict[str, str]
-
-
-def first_bad(good: str, bad: str, command: Sequence[str]) -> Found:
+def first_bad(good: str, bad: str, command: Sequence[str]) -> tuple[list[Commit], dict[str, str]]:
     """Search between two revisions of the repository in the current folder.
 
     Args:
         command: its words; runs at the top of each checkout.
+
+    Returns:
+        The first bad commit; several, oldest first, if skipped commits hide it. The hash of each skipped commit -> why.
 
     Raises:
         UsageError: no repository, an unknown revision, or an end at which the command does not say what it should.
@@ -104,7 +94,7 @@ def first_bad(good: str, bad: str, command: Sequence[str]) -> Found:
             found = _candidates(tree)
         if not found:
             raise InconclusiveError("git bisect stopped before it found a commit; its messages are above")
-        return Found(candidates=tuple(_commit(sha, sha) for sha in found), skipped=_skipped(skipped))
+        return [_commit(sha, sha) for sha in found], _skipped(skipped)
     finally:
         _git("worktree", "remove", "--force", "--force", str(tree), check=False)  # twice: it may still be locked
         shutil.rmtree(scratch, ignore_errors=True)

@@ -66,7 +66,6 @@ def fewest(
     every = tuple(swap.setting for swap in plan.swaps)
     probes: list[Probe] = []
 
-    @functools.cache
     def fails(names: tuple[str, ...]) -> bool:
         try:
             probe = Probe(names, *judge(plan.with_only(names)))

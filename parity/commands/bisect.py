@@ -95,13 +95,13 @@ def _commits(good: str, bad: str, words: list[str], output: Listed) -> int:
     """The first bad commit."""
     from parity.bisect.commits import first_bad
 
-    found = first_bad(good, bad, words)
-    first = found.candidates[0] if len(found.candidates) == 1 else None
-    reasons = Counter(found.skipped.values())
+    candidates, passed_over = first_bad(good, bad, words)
+    first = candidates[0] if len(candidates) == 1 else None
+    reasons = Counter(passed_over.values())
     told = ", ".join(f"{count} x {why}" for why, count in reasons.items())
     skipped = f"; {reasons.total()} commit{'s' * (reasons.total() != 1)} skipped ({told})" * bool(reasons)
     if first is None:
-        facts = [("candidate", str(commit)) for commit in found.candidates]
+        facts = [("candidate", str(commit)) for commit in candidates]
         facts.append(("", f"cannot be told: skipped commits hide the first bad one among these{skipped}"))
     else:
         facts = [("first bad commit", f"{first}{skipped}")]
@@ -109,8 +109,8 @@ def _commits(good: str, bad: str, words: list[str], output: Listed) -> int:
         "bisected": "commits",
         "first_bad": None if first is None else first.sha,
         "subject": None if first is None else first.subject,
-        "candidates": [commit.sha for commit in found.candidates],
-        "skipped": [{"commit": sha, "why": why} for sha, why in found.skipped.items()],
+        "candidates": [commit.sha for commit in candidates],
+        "skipped": [{"commit": sha, "why": why} for sha, why in passed_over.items()],
     }
     output.show(Listing(document, (Facts(tuple(facts)),)))
     return 0 if first else CANNOT_BE_TOLD

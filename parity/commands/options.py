@@ -39,7 +39,7 @@ from parity.report import formats
 from parity.report.comparison import Comparison
 from parity.report.document import Document
 from parity.report.output import console, progress, show, tell, write
-from parity.runs.given import read_given
+from parity.runs.given import Given, read_given
 from parity.runs.request import NO_PORTS, STAGES, Checks, Isolation, Request, load_ports
 from parity.settings import parse
 
@@ -147,7 +147,7 @@ class Generation:
         """
         given = read_given(self.inputs)
         chosen = parse_stages(stages, latents=given.stage2 is not None)
-        if self.prompt is not None and given.any and not (given.stage1 is not None and "text" in chosen):
+        if self.prompt is not None and given != Given() and not (given.stage1 is not None and "text" in chosen):
             raise UsageError("--inputs and --prompt exclude each other: what is given is encoded already")
         model, steps, seed = self.model, self.steps, self.seed
         if given.like is not None:

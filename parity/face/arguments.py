@@ -31,15 +31,14 @@ class Nest:
     """Arguments without their tensors.
 
     Attributes:
-        spec: of positional arguments and keyword arguments. items: what is in it, a place where each tensor was.
+        tree: positional arguments and keyword arguments, with a place where each tensor was.
     """
 
-    spec: pytree.TreeSpec
-    items: tuple[object, ...]
+    tree: tuple[tuple[object, ...], dict[str, object]]
 
     def fill(self, tensors: Mapping[str, object]) -> tuple[tuple[object, ...], dict[str, object]]:
         """Positional and keyword arguments with these tensors in their places."""
-        args, kwargs = pytree.tree_unflatten([_filled(item, tensors) for item in self.items], self.spec)
+        args, kwargs = pytree.tree_map(lambda item: _filled(item, tensors), self.tree)
         return args, kwargs
 
 
@@ -56,26 +55,26 @@ def split(inputs: object) -> tuple[Nest, dict[str, torch.Tensor]]:
     args = tuple(inputs) if isinstance(inputs, (tuple, list)) else () if isinstance(inputs, Mapping) else (inputs,)
     given = inputs if isinstance(inputs, Mapping) else {}
     kwargs = {str(name): x for name, x in given.items()}
-    found, spec = pytree.tree_flatten_with_path((args, kwargs))
     tensors: dict[str, torch.Tensor] = {}
-    items: list[object] = []
-    for path, x in found:
-        place: object = x
-        if is_array(x):
-            name, tensor = ".".join(map(_named, path[1:])), torchtools.to_torch(x)
-            place = _Place(name, tensor.is_complex())
-            if name in tensors or len(kwargs) < len(given):
-                raise UsageError(f"two of the inputs have one name ('{name}' among them): rename one")
-            if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized:
-                raise UsageError(f"the input '{name}' is sparse, quantized or without values: give a plain array")
-            tensors[name] = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-        items.append(place)
+
+    def placed(path: pytree.KeyPath, x: object) -> object:
+        if not is_array(x):
+            return x
+        name, tensor = ".".join(map(_named, path[1:])), torchtools.to_torch(x)
+        if name in tensors or len(kwargs) < len(given):
+            raise UsageError(f"two of the inputs have one name ('{name}' among them): rename one")
+        if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized:
+            raise UsageError(f"the input '{name}' is sparse, quantized or without values: give a plain array")
+        tensors[name] = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+        return _Place(name, tensor.is_complex())
+
+    tree = pytree.tree_map_with_path(placed, (args, kwargs))
     if not tensors:
         raise UsageError(
             f"the inputs hold no array (found {type(inputs).__name__}); give a dict of arguments by name, a tuple of "
             "positional ones, or one array"
         )
-    return Nest(spec, tuple(items)), tensors
+    return Nest(tree), tensors
 
 
 def _named(key: pytree.KeyEntry) -> str:
@@ -83,9 +82,9 @@ def _named(key: pytree.KeyEntry) -> str:
     return str(next(getattr(key, kind) for kind in ("idx", "key", "name") if hasattr(key, kind)))
 
 
-def leaves(output: object, path: str = "") -> Iterator[tuple[str, object]]:
+def leaves(output: object) -> Iterator[tuple[str, object]]:
     """The arrays of what a function returned, with their paths: nests of tuples, lists, dicts and dataclasses."""
-    return ((name, x) for name, x in torchtools.leaves(output, path) if is_array(x))
+    return ((name, x) for name, x in torchtools.leaves(output) if is_array(x))
 
 
 def is_array(x: object) -> bool:

@@ -12,7 +12,7 @@ import functools
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -40,23 +40,13 @@ Invoke = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 _JAX, _TORCH = {"jax", "jaxlib", "flax", "equinox", "haiku"}, {"torch", "diffusers", "transformers"}
 
 
-@dataclass
-class Fields:
-    """The names of what the reference returns, in its order; a candidate may return the same in a dict, which has
-    another."""
-
-    names: tuple[str, ...] = ()
-
-    def keep(self, output: object) -> None:
-        """Take the names of the first output that has some."""
-        self.names = self.names or tuple(_named(output))
-
-    def arranged(self, output: object) -> object:
-        """An output with the same names, in this order."""
-        named = _named(output)
-        if tuple(named) == self.names or named.keys() != set(self.names):
-            return output
-        return tuple(named[name] for name in self.names)
+def arranged(output: object, names: Sequence[str]) -> object:
+    """An output that holds just these names, in their order: a candidate may return in a dict, which has another, what
+    the reference returns."""
+    named = _named(output)
+    if [*named] == names or named.keys() != set(names):
+        return output
+    return tuple(named[name] for name in names)
 
 
 def _named(output: object) -> dict[str, object]:
@@ -75,7 +65,7 @@ class Callee:
         port: as it was given, or made of what was given. invoke: (weights, args, kwargs) -> output; None for a torch
             module that is called as it is. runs: the library that runs it. name: for people.
         nest: of the arguments. tensors: by name, as they were given. file: that it is written in.
-        fields: what the reference returns.
+        fields: the names in what the reference returns first, in its order.
     """
 
     port: Port
@@ -85,7 +75,7 @@ class Callee:
     nest: Nest
     tensors: Mapping[str, torch.Tensor]
     file: str
-    fields: Fields = field(default_factory=Fields)
+    fields: list[str] = field(default_factory=list)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -133,11 +123,6 @@ class Callee:
             return {"model": module}
         return {} if self.runs == "jax" else held_modules(self.port.call)
 
-    @property
-    def _is_function(self) -> bool:
-        """Whether a function of torch's is called: of a module that it holds it would not call a copy."""
-        return self.invoke is not None or self.port.module is None
-
     def entry(self, role: str) -> Entry:
         """As a port of this role."""
         function = self._reference if role == "reference" else self._candidate
@@ -148,29 +133,25 @@ class Callee:
     # --- as either side
 
     def _reference(self, case: Case) -> Port:
-        module: torch.nn.Module
         if self.runs == "jax":
             invoke, weights = self._invoked(), self.port.weights
-            module = JaxFunction(lambda *a, **k: invoke(weights, a, k))
-        elif self._is_function:
-            module = self._function()
+            module: torch.nn.Module = JaxFunction(lambda *a, **k: invoke(weights, a, k))
         else:
-            # The first time it is asked for its inputs alone.
-            module = self.port.module if case.latent_shape is None else _copied(self.port.module, plain=True)
+            module = self._in_torch(plain=True)
         return replace(self._as_torch(module), runs="torch", inputs=self._inputs(), rename={}, weights=None)
 
     def _candidate(self, case: Case) -> Port:
         if self.runs == "jax":
             return self._in_jax(case.settings["dtype"])
-        module = self._function() if self._is_function else _copied(self.port.module, plain=False).eval()
-        module.register_forward_hook(lambda module, args, output: self.fields.arranged(output))  # before any tap's
+        module = self._in_torch(plain=False)
+        module.register_forward_hook(lambda module, args, output: arranged(output, self.fields))  # before any tap's
         return replace(self._as_torch(module), runs=self.runs)
 
     def _as_torch(self, module: torch.nn.Module) -> Port:
         def call(given: Mapping[str, torch.Tensor]) -> torch.Tensor:
             args, kwargs = self.nest.fill(_own(given))
             out = module(*args, **kwargs)
-            self.fields.keep(out)  # the reference's are kept first, and a candidate's are in their order by now
+            self.fields[:] = self.fields or _named(out)  # a candidate's are in the reference's order by now
             return _prediction(self, out, given[LATENT].ndim)
 
         return replace(self.port, module=module, call=call, padded=self._padded())
@@ -186,7 +167,7 @@ class Callee:
         def call(*passed: Any) -> Any:
             weights, given = passed if self.port.weights is not None else (None, passed[0])
             args, kwargs = self.nest.fill(_own(given))
-            out = self.fields.arranged(invoke(weights, args, kwargs))
+            out = arranged(invoke(weights, args, kwargs), self.fields)
             if self.port.module is None:  # observed as a module's output would be
                 tap(":out", single_output(out))
             return _prediction(self, out, given[LATENT].ndim)
@@ -202,12 +183,13 @@ class Callee:
         module = self.port.module
         return self.invoke or (lambda weights, args, kwargs: module(*args, **kwargs))
 
-    def _function(self) -> Function:
-        held = self._held
-        first = next(iter(self.tensors.values()))
-        device = torch.device("cpu") if first.device.type == "jax" else first.device
-        where = next((x.device for m in held.values() for _, x in named_tensors(m)), device)
-        invoke = self._invoked()
+    def _in_torch(self, *, plain: bool) -> torch.nn.Module:
+        """A copy of a module, or a function as one: of a module that it holds it would not call a copy."""
+        if self.invoke is None and self.port.module is not None:
+            return _copied(self.port.module, plain=plain).eval()
+        held, invoke = self._held, self._invoked()
+        given = next(iter(self.tensors.values())).device
+        where = next((x.device for m in held.values() for _, x in named_tensors(m)), given)
         return Function(lambda *a, **k: invoke(None, a, k), held, self.dtype, where)
 
     def _inputs(self) -> dict[str, torch.Tensor]:
@@ -244,8 +226,7 @@ def callee(
     elif _is_nnx(given):
         port, invoke = _of_nnx(given)
     else:
-        function: Callable[..., Any] = given
-        port, invoke = Port(call=given), lambda weights, args, kwargs: function(*args, **kwargs)
+        port, invoke = Port(call=given), lambda weights, args, kwargs: given(*args, **kwargs)
     own = given.call or given.module if isinstance(given, Port) else given
     while isinstance(own, functools.partial):
         own = own.func
@@ -292,13 +273,10 @@ def _constants(closed: Any) -> Iterator[Any]:
 
 
 def _of_port(port: Port) -> Invoke | None:
-    call, weights = port.call, port.weights
+    call = port.call
     if call is None:
         return None
-    function: Callable[..., Any] = call
-    if weights is None:
-        return lambda weights, args, kwargs: function(kwargs)
-    return lambda weights, args, kwargs: function(weights, kwargs)
+    return lambda weights, args, kwargs: call(kwargs) if weights is None else call(weights, kwargs)
 
 
 def _of_nnx(module: Any) -> tuple[Port, Invoke]:

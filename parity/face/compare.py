@@ -86,9 +86,8 @@ def compare(
     library = library_of(inputs)
     ours = callee(reference, nest, tensors, library, None, "reference")
     theirs = callee(candidate, nest, tensors, library, runs, "candidate")
-    port = theirs.port
-    own = replace(port, rename=rename or port.rename, layout=layout or port.layout)
-    theirs = replace(theirs, port=own, fields=ours.fields)
+    port = replace(theirs.port, rename=rename or theirs.port.rename, layout=layout or theirs.port.layout)
+    theirs = replace(theirs, port=port, fields=ours.fields)
     openers = Host(first := ours.entry("reference"), second := theirs.entry("candidate"))
     ports = Ports(first.info, second.info, alone=True, openers=openers)
     settings = ports.settings(_texts(ours, reference_settings), _texts(theirs, candidate_settings))
@@ -153,9 +152,7 @@ class _Kept(Sink):
 
     def with_causes(self, found: results.Result) -> results.Result:
         """A failing comparison with what the values show where it begins."""
-        if found.verdict != "fail" or found.origin is None:
-            return found
-        if any(cause.at == found.origin.key.site for cause in found.causes):
+        if found.origin is None or any(cause.at == found.origin.key.site for cause in found.causes):
             return found
         return replace(found, causes=(*found.causes, *shown_by(found.origin.key, self.ours, self.theirs)))
 
@@ -226,7 +223,6 @@ def _reason(why: Reason) -> Reason:
         output=None if why.output is None else replace(why.output, port="output"),
         outputs_match=False,
         steps=0,
-        together=tuple(map(_reason, why.together)),
     )
 
 
@@ -266,11 +262,8 @@ def _texts(side: Callee, given: Settings | None) -> list[str]:
 def _torchax_off() -> Iterator[None]:
     """Within it, torch is torch's own, as the reference needs it, though the script turned torchax on."""
     module = sys.modules.get("torchax")
-    if module is None or not module.default_env().enabled:
+    with contextlib.ExitStack() as after:
+        if module is not None and module.default_env().enabled:
+            module.disable_globally()
+            after.callback(module.enable_globally)
         yield
-        return
-    module.disable_globally()
-    try:
-        yield
-    finally:
-        module.enable_globally()

@@ -48,8 +48,6 @@ class Function(torch.nn.Module):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """A call, hooks included, with the weights of the modules that it holds as wide as was asked."""
-        if self.wanted == self.own:
-            return super().__call__(*args, **kwargs)
         with stateless._reparametrize_module(self, self.wide):
             return super().__call__(*args, **kwargs)
 
@@ -70,8 +68,8 @@ class Function(torch.nn.Module):
                 f"a function that works in {self.own} cannot be run in {self.wanted}: its weights are its own; give a "
                 "module, or a function with weights of that dtype"
             )
-        if self.wanted != self.own:
-            self.wide = {n: x.detach().to(self.wanted) for n, x in named_tensors(self) if x.is_floating_point()}
+        held = named_tensors(self) if self.wanted != self.own else ()
+        self.wide = {n: x.detach().to(self.wanted) for n, x in held if x.is_floating_point()}
         return self
 
 

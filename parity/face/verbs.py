@@ -9,7 +9,7 @@ import html
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Literal, Self
 
@@ -73,8 +73,7 @@ class Result(compared.Result):
             at = f"step_{step.step}"
             found[f"{at}/bits"] = step.bits
             for name, distance in (("noise_pred", step.noise_pred), ("latents", step.latents)):
-                for field in fields(distance):
-                    found[f"{at}/{name}/{field.name}"] = getattr(distance, field.name)
+                found |= {f"{at}/{name}/{measure}": x for measure, x in asdict(distance).items()}
         return {name: value for name, value in found.items() if not math.isnan(value)}
 
     def __str__(self) -> str:

@@ -23,7 +23,7 @@ from parity.compare.conclude import stage_diff
 from parity.compare.frames import as_shown, frame_diffs, frame_errors, frames_of, spread
 from parity.compare.metrics import distance
 from parity.compare.reason import Note, Output, Reason
-from parity.compare.result import Distance, FrameError, Result
+from parity.compare.result import Distance, Failed, FrameError, Result
 from parity.errors import Say
 from parity.floors import L2_LIMIT
 from parity.models.registry import opened
@@ -57,13 +57,10 @@ def run_chain(request: Request, openers: Openers, say: Say, sink: Sink) -> Resul
         notes = [Note(_embeddings_used(request, own))] if "transformer" in request.stages else []
     if "transformer" in request.stages:
         found["transformer"] = compare(_of(request, "transformer", choices), openers, say, sink, own)
-    if "vae" in request.stages and found.get("transformer", _AGREES).failed != "preflight":
+    if "vae" in request.stages and not ("transformer" in found and found["transformer"].failed == "preflight"):
         found["vae"] = _vae(_of(request, "vae", choices), request, sink, openers, say)
-    result = merged([*found.items()], request)
+    result = merged(found, request)
     return dataclasses.replace(result, notes=(*notes, *result.notes))
-
-
-_AGREES = Result("pass", None, Reason(kind="agrees"))
 
 
 def _of(request: Request, stage: str, choices: Mapping[str, Choice]) -> Request:
@@ -98,12 +95,12 @@ def _vae(request: Request, whole: Request, sink: Sink, openers: Openers, say: Sa
     """The checks of the VAE stage: the first that fails, else the last."""
     chained = sink.ends
     start = None if chained else latents_of(whole, openers, say)
-    names, result = tuple(chained) or _rounds(request), _AGREES
+    names = tuple(chained) or _rounds(request)
     for name in names:
         last = sink if name == names[-1] else Sink()
         result = decode_round(request, name, chained.get(name), start, openers, say, last)
         if result.verdict != "pass":
-            return result
+            break
     return result
 
 
@@ -164,21 +161,21 @@ def _judged(result: Result, came: Pair[Ends], chained: bool, sink: Sink) -> Resu
     ours, theirs = _frames(runs.get("float32", runs[""])), _frames(came.candidate.own)
     sink.frames("reference", ours)
     sink.frames("candidate", theirs)
-    failing = result.failed or ("logic" if "float32" not in runs else "precision")
     if ours.shape != theirs.shape:
         return dataclasses.replace(result, stages=(stage_diff(result, AFTER),))
     others = [_frames(x) for name, x in runs.items() if not name.startswith(BESIDE) and name != "float32"]
     floors = np.maximum(np.max([spread(frames_of(ours), frames_of(x)) for x in others], axis=0), _least(ours))
     shown = as_shown(ours, theirs)
     own = frame_errors(frames_of(shown[0]), frames_of(shown[1]), floors)
-    if not chained:
-        return dataclasses.replace(result, stages=(stage_diff(result, AFTER),), frames=frame_diffs(own, None))
-    last = _frames(came.candidate.runs[f"{BESIDE}{CHAIN}"])
-    sink.frames("candidate_in_chain", last)
-    far, chain = _chain(came.reference, ours, last, floors)
-    if result.verdict == "pass" and not far.ratio <= L2_LIMIT:
-        why = Reason(kind="output", stage=AFTER, output=Output(FRAMES.strip("."), far))
-        result = dataclasses.replace(result, verdict="fail", failed=failing, why=why)
+    far, chain = None, None
+    if chained:
+        last = _frames(came.candidate.runs[f"{BESIDE}{CHAIN}"])
+        sink.frames("candidate_in_chain", last)
+        far, chain = _chain(came.reference, ours, last, floors)
+        if result.verdict == "pass" and not far.ratio <= L2_LIMIT:
+            why = Reason(kind="output", stage=AFTER, output=Output(FRAMES.strip("."), far))
+            failing: Failed = "precision" if "float32" in runs else "logic"
+            result = dataclasses.replace(result, verdict="fail", failed=failing, why=why)
     return dataclasses.replace(result, stages=(stage_diff(result, AFTER, far),), frames=frame_diffs(own, chain))
 
 

@@ -23,10 +23,10 @@ from parity.compare.sites import AllSites, how_many
 from parity.floors import Floors
 from parity.hooks.implementations import sentence
 from parity.paths.plan import Ends, Forced, Pair, Plan, Side, State, state_of
-from parity.records import ATTENTION, LOOP, StepRecords
-from parity.runs.follow import Following, behind, causes_of_followed, descend, holding, unobserved, without_held
+from parity.records import ATTENTION, LOOP, LOOP_STAGE, StepRecords
+from parity.runs.follow import Following, behind, causes_of_followed, descend, holding, listed, unobserved, without_held
 from parity.runs.sides import Ready, Sink, counted
-from parity.settings import BITS, NEUTRAL, Difference, Reached, Settings
+from parity.settings import NEUTRAL, Difference, Reached
 
 REACHED = "settings reached"
 """Name of the check that says which settings proved that their code ran."""
@@ -40,8 +40,8 @@ class Truth:
         steps: so far. ends: what it came to.
     """
 
-    steps: list[StepRecords] = field(default_factory=list)
-    ends: Ends = field(default_factory=Ends)
+    steps: list[StepRecords]
+    ends: Ends
 
 
 def logic(pair: Ready, sink: Sink) -> tuple[Result, Truth]:
@@ -49,18 +49,16 @@ def logic(pair: Ready, sink: Sink) -> tuple[Result, Truth]:
     judged, request, reference = Judged(pair, "logic", sink), pair.request, pair.sides.reference
     pair.say("preparing the floors")
     forced = request.isolate == "steps"
-    plan = Plan(sites=judged.plan, floors=True, chip=pair.chip, forced=forced or request.by_itself)
+    plan = Plan(sites=judged.plan, floors=True, chip=pair.chip, forced=forced or request.stage != LOOP_STAGE)
     steps = counted(reference.observe(plan), "reference and its floors", request.steps, pair.say)
     truth = Truth([*judged.steps(steps, (), judged.states.get if forced else None)], reference.ends(judged.leave))
     ends = judged.end(truth.ends, reference)
     result = judged.conclude(pair.differing, widest_of(pair.chip))
     result = result.noted(*(_unmatched(pair, ends.names) if pair.port else ()), *attention(truth.ends, ends))
-    result = _require_common(result, pair, ends, chosen=request.sites != "none")
+    result = _require_common(result, pair, ends)
     result = result.resting_on((*truth.ends.idle, *ends.idle))
     result = judged.closer(result, ends.names)
-    if judged.failing is not None and result.verdict == "fail":
-        result = behind(result, pair, reference, judged.failing)
-    return result, truth
+    return behind(result, pair, reference, judged.states), truth
 
 
 @dataclass
@@ -69,7 +67,7 @@ class Judged:
 
     Attributes:
         name: of the check. plan: the sites. leave: the folder in which the sides leave their stage files.
-        states: what the reference started each step from. failing: of these, that of the first step that fails.
+        states: what the reference started each step from.
     """
 
     pair: Ready
@@ -77,15 +75,14 @@ class Judged:
     sink: Sink
     collected: Collected = field(default_factory=Collected)
     states: dict[int, State] = field(default_factory=dict)
-    failing: State | None = None
 
     def __post_init__(self) -> None:
         self.leave = self.sink.begin(self.pair.facts, self.name)
         self.plan = self.pair.plan()
         self.judge = Judge(excuses(self.pair.differing), port=self.pair.port, laid_out=self.pair.laid_out)
         self.following = Following(self.pair)
-        settings = self.pair.settings
-        self.detectors = Detectors((settings.reference.as_text(), settings.candidate.as_text()))
+        asked = self.pair.request
+        self.detectors = Detectors((asked.reference.as_text(), asked.candidate.as_text()))
 
     def steps(
         self, true: Iterable[StepRecords], references: Sequence[Side], start: Forced | None
@@ -104,18 +101,16 @@ class Judged:
             if runs:
                 say("reference in its working dtype", truth.step, total)
             given = [next(run) for run in runs] or [truth]
-            state = self.states[truth.step] = state_of(given[0], "before")
-            say(self.pair.request.candidate_at(truth.step), truth.step, total)
+            self.states[truth.step] = state_of(given[0], "before")
+            compiles = truth.step == 0 and self.pair.request.candidate.backend == "torchax"
+            say(f"candidate{' (tracing and compiling)' * compiles}", truth.step, total)
             theirs, outputs = without_held(next(candidate))
             truth = _three_ways(truth, given, theirs) if runs else truth
             self.sink.step(replace(given[0], floors=truth.floors), theirs)
             sites = self.judge.step(truth, theirs)
-            differs = how_many(sites, "fail") > 0
-            if self.failing is None and differs:
-                self.failing = state
             self.following.add(given[0], outputs, sites)
             self.collected.add(truth, theirs, sites)
-            self.detectors.add(given[0], theirs, differs=differs, begun=self.collected.begun)
+            self.detectors.add(given[0], theirs, differs=how_many(sites, "fail") > 0, begun=self.collected.begun)
             yield truth
 
     def end(self, reference: Ends, side: Side) -> Ends:
@@ -127,8 +122,6 @@ class Judged:
         ends = self.pair.sides.candidate.ends(self.leave)
         if (settled := self.following.settle(side, self.collected.sites)) is not self.collected.sites:
             self.collected.sites = AllSites([settled])
-        if self.following.failed is not None:
-            self.failing = self.following.failed.state
         self.sink.ends[self.name] = Pair(reference, ends)
         self.sink.finish()
         return ends
@@ -146,11 +139,11 @@ class Judged:
             widest=widest,
             seen=self.judge.seen if pair.port else None,
         )
-        result = result.noted(self.following.lost) if self.following.lost else result
+        result = result.noted(*self.following.lost)
         if result.verdict != "fail":
             return result
         result = result.told(self.detectors.told)
-        return result.told(tuple(causes_of_followed(result, self.following.known)))
+        return result.told(causes_of_followed(result, self.following.known))
 
     def closer(self, result: Result, named: Sequence[str]) -> Result:
         """A failing result with its origin placed inside the block in which it lies.
@@ -158,18 +151,18 @@ class Judged:
         Args:
             named: the modules that the candidate named; they are looked at where none of the chosen ones met its.
         """
-        if self.following.failed is not None:  # it is placed as closely as modules can
-            return result
-        if self.failing is None or self.pair.request.sites != "blocks" or result.verdict != "fail":
+        origin = result.origin
+        placed = self.following.known or self.pair.request.sites != "blocks"  # as closely as modules can be
+        if origin is None or placed or not how_many(result.sites, "fail"):
             return result
         in_blocks = any(d.key.module in self.plan.modules and _module_met(d) for d in result.sites)
         unseen = frozenset[str]() if in_blocks else frozenset(named).intersection(self.pair.modules) - self.plan.modules
-        return descend(result, self.pair, self.failing, self.sink, unseen)
+        return descend(result, origin.key, self.pair, self.states[origin.key.step], self.sink, unseen)
 
 
 def reached(pair: Ready) -> Check:
     """One line that says which settings proved that their code ran; a side whose code did not has refused to go on."""
-    both = (("reference", pair.settings.reference), ("candidate", pair.settings.candidate))
+    both = (("reference", pair.request.reference), ("candidate", pair.request.candidate))
     said = [f"{side}: {', '.join(Reached(settings).expected) or 'none given'}" for side, settings in both]
     return Check(REACHED, "pass", f"code replaced by settings ran ({'; '.join(said)})")
 
@@ -191,8 +184,8 @@ def _unmatched(pair: Ready, names: Sequence[str]) -> tuple[str, ...]:
     for name in alone[:3]:
         near = difflib.get_close_matches(name, pair.modules, n=1, cutoff=0.3)
         shown.append(f"'{name}'" + (f" (nearest: '{near[0]}')" if near else ""))
-    more = f" and {len(alone) - 3} more" if len(alone) > 3 else ""
-    text = f"{len(alone)} of the port's {len(names)} names meet no module of the reference: {', '.join(shown)}{more}"
+    some = listed([*shown, *alone[3:]], 3)
+    text = f"{len(alone)} of the port's {len(names)} names meet no module of the reference: {some}"
     return (f"{text}; nothing was compared there",)
 
 
@@ -200,22 +193,18 @@ ENDS_ALONE = "only noise_pred and latents were compared"
 """Said where no module was."""
 
 
-def _require_common(result: Result, pair: Ready, ends: Ends, *, chosen: bool) -> Result:
-    """A port's result, inconclusive where it passed although none of what it named is a site of the reference's.
-
-    Args:
-        chosen: whether sites of modules were asked for at all.
-    """
+def _require_common(result: Result, pair: Ready, ends: Ends) -> Result:
+    """A port's result, inconclusive where it passed although none of what it named is a site of the reference's."""
     if not pair.port or result.verdict != "pass" or any(map(_module_met, result.sites)):
         return result
-    if not ends.names or not chosen:
-        names = "the port names no site" if chosen else "--sites none"
-        how = " (parity.port.tap names more)" if chosen else ""
-        note = f"{names}: {ENDS_ALONE}{how}"
-        return result.noted(note)
-    alike = [name for name in pair.modules if name and name in ends.names]
+    if pair.request.sites == "none":
+        return result.noted(f"--sites none: {ENDS_ALONE}")
+    if not ends.names:
+        return result.noted(f"the port names no site: {ENDS_ALONE} (parity.port.tap names more)")
+    alike = [name for name in pair.modules if name in ends.names]
     if alike and pair.plan().modules.isdisjoint(alike):
-        return result.noted(not_observed(alike))
+        how = "named by the port and not observed (--sites all observes them)"
+        return result.noted(f"{listed(alike)} {how}: {ENDS_ALONE}")
     detail = (
         f"it has {', '.join(alike[:4])} and calls none of them (`forward` by its name?): call them as modules, or "
         "choose other sites (--sites)"
@@ -226,12 +215,6 @@ def _require_common(result: Result, pair: Ready, ends: Ends, *, chosen: bool) ->
     return result.unjudged("no_site", detail)
 
 
-def not_observed(names: Sequence[str]) -> str:
-    """Of a port that names modules of the reference's, none of which is observed."""
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"{names[0]}{more} named by the port and not observed (--sites all observes them): {ENDS_ALONE}"
-
-
 def _module_met(d: SiteDiff) -> bool:
     return d.key.module not in ("", LOOP) and all(d.dtypes) and bool(d.dtypes)
 
@@ -240,8 +223,8 @@ def truth_alone(pair: Ready) -> Truth:
     """The truth where no logic check has made it: the reference in float32, with its floors."""
     request, say = pair.request, pair.say
     say("loading the float32 truth")
-    side = pair.reference(pair.settings.reference.neutral, pair.facts.reference, "float32")
-    plan = Plan(sites=pair.plan(), floors=True, chip=pair.chip, forced=request.by_itself)
+    side = pair.reference(request.reference.neutral, pair.facts.reference, "float32")
+    plan = Plan(sites=pair.plan(), floors=True, chip=pair.chip, forced=request.stage != LOOP_STAGE)
     truth = Truth(list(counted(side.observe(plan), "truth and its floors", request.steps, say)), side.ends())
     side.close()
     return truth
@@ -259,17 +242,16 @@ def precision(pair: Ready, truth: Truth, sink: Sink) -> Result:
         continue
     own, coarse = pair.sides.reference.ends(check.leave), Ends() if extra is None else extra.ends()
     beside = {"float32": truth.ends.own} | ({} if extra is None else {"coarse": coarse.own})
-    if request.by_itself:
+    if request.stage != LOOP_STAGE:
         beside = {**truth.ends.beside, **coarse.beside, **beside}
     ends = check.end(replace(own, runs={**own.runs, **beside}), references[-1])
     only = tuple(d for d in pair.differing if d.setting in NEUTRAL)
     result = check.conclude(only).resting_on((*own.idle, *ends.idle))
-    if check.following.failed is None and result.verdict == "fail" and result.origin is not None:
-        state = check.states[result.origin.key.step]
-        result = behind(result, pair, references[-1], state)
+    if not check.following.known:
+        result = behind(result, pair, references[-1], check.states)
     if extra is not None:
         extra.close()
-    return replace(unobserved(result, pair, begun, "precision"), differing_settings=pair.differing)
+    return unobserved(result, pair, begun, "precision")
 
 
 def _three_ways(true: StepRecords, references: Sequence[StepRecords], candidate: StepRecords) -> StepRecords:
@@ -290,17 +272,9 @@ def _three_ways(true: StepRecords, references: Sequence[StepRecords], candidate:
 
 def _coarse(pair: Ready) -> Side | None:
     """The reference in the candidate's working dtype, where that is the coarser one."""
-    ours, theirs = pair.settings.reference, pair.settings.candidate
+    ours, theirs = pair.request.reference, pair.request.candidate
     if theirs.working_bits >= ours.working_bits:
         return None
+    coarse = ours.with_({name: theirs[name] for name in ("dtype", "matmul_precision", "text.byt5_dtype")})
     # The candidate's own embeddings would hide what its encoders did; the reference has some in that dtype too.
-    return pair.reference(coarse_settings(ours, theirs), pair.facts.candidate, "coarse")
-
-
-def coarse_settings(reference: Settings, candidate: Settings) -> Settings:
-    """The reference's settings with the candidate's working dtypes, of one encoder where that alone is coarser."""
-    same = reference.with_({name: candidate[name] for name in ("dtype", "matmul_precision", "text.byt5_dtype")})
-    if same.working_bits <= candidate.working_bits:
-        return same
-    coarse = next(name for name, bits in BITS.items() if bits == candidate.working_bits)
-    return same.with_({"dtype": coarse})
+    return pair.reference(coarse, pair.facts.candidate, "coarse")

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -62,24 +62,23 @@ def run(request: Request, say: Say, sink: Sink | None = None, openers: Openers |
 def compare(request: Request, openers: Openers, say: Say, sink: Sink, own: Encodings = MappingProxyType({})) -> Result:
     """See `run`."""
     exact = request.of("logic")
-    with ready(request, openers, say, own.get("precision") or own.get("logic")) as pair:
-        checks, differing = pair.checks, pair.differing
-        problem = failed([c for c in checks if c.check != WEIGHTS] if pair.port else checks)
+    with ready(request, openers, say, own.get("precision") or own.get("logic")) as given:
+        problem = failed([c for c in given.checks if c.check != WEIGHTS] if given.port else given.checks)
         if problem is not None:
-            why, causes = _of_check(problem), causes_of(problem, differing)
-            return Result("fail", "preflight", why, request.model, differing, checks, causes=causes)
-        pair.plan()  # refuses before anything runs
+            why, causes = _of_check(problem), causes_of(problem, given.differing)
+            return Result("fail", "preflight", why, request.model, given.differing, given.checks, causes=causes)
+        given.plan()  # refuses before anything runs
         if exact == request:
-            result, truth = logic(pair, sink)
-            result = unobserved(result, pair, truth.steps[0])
-            if result.verdict == "fail" and _is_narrow(pair):
-                checks = tuple(map(_of_rounded_weights, checks))
+            result, truth = logic(given, sink)
+            result = unobserved(result, given, truth.steps[0])
+            if result.verdict == "fail" and _is_narrow(given):
+                given = replace(given, checks=tuple(map(_of_rounded_weights, given.checks)))
             if request.checks == "precision":
                 result = replace(result, failed="precision" if result.failed else None)
-            return _decided(_with_both(result, checks, request.checks))
+            names = ("logic", "precision") if request.checks == "both" else (request.checks,)
+            return _decided(given, dict.fromkeys(names, result))
         if request.checks == "precision":
-            result = precision(pair, truth_alone(pair), sink)
-            return _decided(_with_both(result, checks, "precision"))
+            return _decided(given, {"precision": precision(given, truth_alone(given), sink)})
     # The pair as given makes room for the exact one, and is loaded again: weights can be large.
     with ready(exact, openers, say, own.get("logic")) as pair:
         stays_narrow = _stays_narrow(pair, request)
@@ -91,17 +90,28 @@ def compare(request: Request, openers: Openers, say: Say, sink: Sink, own: Encod
         if request.checks == "logic":
             raise InconclusiveError(NARROW)
         return compare(replace(request, checks="precision"), openers, say, sink, own).noted(NARROW)
-    first = replace(first, differing_settings=differing)
     if request.checks == "logic" or first.verdict != "pass":
-        return _decided(_with_both(first, checks, "logic"))
+        return _decided(given, {"logic": first})
     with ready(request, openers, say, own.get("precision")) as pair:
         second = precision(pair, truth, sink)
-    return _decided(_with_both(second, checks, "precision", first))
+    return _decided(given, {"logic": first, "precision": second})
 
 
-def _decided(result: Result) -> Result:
-    """A result with its causes in order, and what is to be said of a port's weights: they fail only where a site does,
-    as it may permute or transpose what it names as the reference does."""
+def _decided(given: Ready, found: Mapping[str, Result]) -> Result:
+    """The result of the last check, with what each came to, the preflight of the sides as given, and the causes in
+    order. A port's weights fail only where a site does, as it may permute or transpose what it names as the reference
+    does.
+
+    Args:
+        found: by check, in their order.
+    """
+    first, last = next(iter(found.values())), [*found.values()][-1]
+    preflight = (*given.checks, *(c for c in last.preflight if c.check == REACHED))
+    judged = tuple(Checked(name, r.verdict, r.why, r.steps, r.origin) for name, r in found.items())  # type: ignore[arg-type]
+    result = replace(last, differing_settings=given.differing, preflight=preflight, checks=judged)
+    if first is not last:
+        notes = tuple(dict.fromkeys((*first.notes, *last.notes)))
+        result = replace(result, why=replace(last.why, precision=True), notes=notes)
     other = failed(result.preflight)
     if other is None:
         return in_order(replace(result, causes=(*result.causes, *of_weights(result))))
@@ -122,16 +132,13 @@ NARROW = (
 
 
 def _stays_narrow(exact: Ready, request: Request) -> bool:
-    """Whether a port of 16 bits, asked for float32, has rounded weights, or weights of 16 bits."""
-    return request.candidate.working_bits < BITS["float32"] and (_is_narrow(exact) or _in_16_bits(exact))
-
-
-def _in_16_bits(pair: Ready) -> bool:
-    """Whether most of a port's weights are of 16 bits."""
-    facts = pair.facts.candidate
+    """Whether a port of 16 bits, asked for float32, has rounded weights, or most of them of 16 bits."""
+    facts = exact.facts.candidate
+    if not exact.port or request.candidate.working_bits == BITS["float32"]:
+        return False
     sizes = {name: math.prod(shape) for name, (shape, _) in facts.weights.items()}
     narrow = sum(size for name, size in sizes.items() if BITS.get(facts.dtypes.get(name, ""), 24) < BITS["float32"])
-    return pair.port and 2 * narrow > sum(sizes.values())
+    return _is_narrow(exact) or 2 * narrow > sum(sizes.values())
 
 
 def _is_narrow(pair: Ready) -> bool:
@@ -145,19 +152,6 @@ def _of_rounded_weights(check: Check) -> Check:
         return check
     how = "parameters of the port's are rounded to 16 bits: load them in float32, or compare with `-c dtype=bfloat16`"
     return replace(check, verdict="fail", computed=True, detail=f"{len(check.at)} {how}")
-
-
-def _with_both(result: Result, checks: tuple[Check, ...], last: str, first: Result | None = None) -> Result:
-    """The result of the last check, with what each came to and the preflight of the sides as given."""
-    preflight = (*checks, *(c for c in result.preflight if c.check == REACHED))
-    both = [("logic", first)] if first is not None else []
-    both += [(name, result) for name in (["logic", "precision"] if last == "both" else [last])]
-    judged = tuple(Checked(name, r.verdict, r.why, r.steps, r.origin) for name, r in both)  # type: ignore[arg-type]
-    if first is None:
-        return replace(result, preflight=preflight, checks=judged)
-    why = replace(result.why, precision=True)
-    notes = tuple(dict.fromkeys((*first.notes, *result.notes)))
-    return replace(result, preflight=preflight, checks=judged, why=why, notes=notes)
 
 
 def compare_stage(
@@ -193,23 +187,17 @@ def _why(result: Result, request: Request) -> Reason:
     )
 
 
-def merged(found: Sequence[tuple[str, Result]], request: Request) -> Result:
+def merged(found: Mapping[str, Result], request: Request) -> Result:
     """One result of several by name, in their order: the first that fails decides, then the first inconclusive."""
-    results = [result for _, result in found]
-
-    def first(verdict: str) -> Result | None:
-        return next((r for r in results if r.verdict == verdict), None)
-
-    decides = first("fail") or first("inconclusive")
-    base = next((r for name, r in found if name == "transformer"), results[0])
-    notes = [note for r in results for note in r.notes]
-    if decides is None:
+    results = [*found.values()]
+    base = found.get("transformer", results[0])
+    decides = min(results, key=lambda r: ("fail", "inconclusive", "pass").index(r.verdict))
+    why = decides.why
+    if decides.verdict == "pass":
         why, decides = Reason(kind="agrees", together=tuple(r.why for r in results)), base
-    else:
-        why = decides.why
-        others = [(name, r) for name, r in found if r is not decides and r.verdict == "fail"]
-        notes += [Note(f"{name} fails too: {r.reason}") for name, r in others]
-
+    others = {name: r for name, r in found.items() if r is not decides and r.verdict == "fail"}
+    notes = [note for r in results for note in r.notes]
+    notes += [Note(f"{name} fails too: {r.reason}") for name, r in others.items()]
     return replace(
         base,
         verdict=decides.verdict,

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -42,7 +43,7 @@ from parity.errors import ParityError
 from parity.hooks.sites import EVERYTHING, OUTPUTS, WHOLE, Held, SitePlan, block_of
 from parity.paths.plan import DOUBT, LEFT_ALONE, TURNED, UNREAD, Array, Plan, Side, State, state_of
 from parity.paths.worker.process import RemoteError
-from parity.records import LOOP, LOOP_STAGE, Key, StepRecords, above, any_block
+from parity.records import LOOP, LOOP_STAGE, Key, Record, StepRecords, above, any_block
 from parity.runs.request import Request
 from parity.runs.sides import Ready, Sink
 from parity.settings import LAYOUT
@@ -121,23 +122,22 @@ class At:
         return next(side.observe(plan, start=self.state, steps=(self.step, self.step + 1)))
 
 
-def behind(result: Result, pair: Ready, side: Side, state: State) -> Result:
+def behind(result: Result, pair: Ready, side: Side, states: Mapping[int, State]) -> Result:
     """A failing result with all that differs by itself in the step of its origin, also behind the first divergence.
 
     Args:
-        side: see `Following.settle`. state: what the reference started that step from.
+        side: see `Following.settle`. states: what the reference started each step from.
     """
     origin = result.origin
     if origin is None or not follows(pair.request):
         return result
-    at = At(origin.key.step, state)
+    at = At(origin.key.step, states[origin.key.step])
     of_step = [d for d in result.sites if d.key.step == at.step]
     if not any(d.verdict == "fail" and d.key.stage == origin.key.stage and d.key.module != LOOP for d in of_step):
         return result
     pair.say("the reference on the candidate's own values, behind the first divergence")
     own_order = pair.port or any(d.setting in LAYOUT for d in pair.differing)
     found: list[StepRecords] = []
-    passes: list[list[str]] = []
     weighed = {name.rpartition(".")[0] for check in other_weights(result) for name in check.at}
 
     def look(what: Held) -> Mapping[Key, Array]:
@@ -145,6 +145,7 @@ def behind(result: Result, pair: Ready, side: Side, state: State) -> Result:
         found.append(at.followed(pair, side, held, far=True, own_order=own_order, weighed=weighed))
         return held
 
+    passes: list[list[str]] = []
     try:
         passes = _passes(of_step, look(EVERYTHING), pair.modules)
         for modules in passes[:PASSES]:
@@ -155,8 +156,7 @@ def behind(result: Result, pair: Ready, side: Side, state: State) -> Result:
     known = {key: local for step in found for key, local in followed_errors(step).items()}
     rest = [module for modules in passes[PASSES:] for module in modules]
     if rest:
-        more = f" and {len(rest) - 1} more" if len(rest) > 1 else ""
-        result = result.noted(f"too large to be looked at by themselves: {rest[0]}{more}")
+        result = result.noted(f"too large to be looked at by themselves: {listed(rest)}")
     result = result.noted(*_unjudged(of_step, found, known))
     result = _by_weights(result, found, weighed)
     if not any(local.beyond for local in known.values()):
@@ -164,13 +164,12 @@ def behind(result: Result, pair: Ready, side: Side, state: State) -> Result:
     sites, closer = (_left_out(each, at.step, found, known) for each in (result.sites, result.closer))
     result = replace(result, sites=_settled(sites, at.step, known, pair), closer=tuple(closer))
     result = result.noted(*_in_doubt(found, [*known, *(d.key for d in introduced(result))], weighed))
-    return _placed(replace(result, causes=(*result.causes, *causes_of_followed(result, known))), known)
+    return _placed(replace(result, causes=(*result.causes, *causes_of_followed(result, known))), origin.key, known)
 
 
-def _by_weights(result: Result, found: Iterable[StepRecords], weighed: Collection[str]) -> Result:
+def _by_weights(result: Result, found: Iterable[StepRecords], weighed: set[str]) -> Result:
     """A result that says of what differs beside what it is made of: values of modules whose weights differ."""
-    doubts = (r for step in found for r in step.records if r.key.port.endswith(f"@{DOUBT}"))
-    sites = {r.key.site.partition("@")[0] for r in doubts if weighed and {*str(r.value).split(", ")} <= {*weighed}}
+    sites = {r.key.site for r in _marked(found, DOUBT) if weighed.issuperset(str(r.value).split(", "))}
 
     def one(d: SiteDiff) -> SiteDiff:
         return replace(d, note=OF_WEIGHTS) if d.introduced and d.key.site in sites else d
@@ -185,24 +184,26 @@ def _in_doubt(found: Iterable[StepRecords], known: Iterable[Key], weighed: Colle
         known: what is judged. weighed: modules whose weights differ, which is why.
     """
     places, shared = dict[str, None](), dict[str, None]()
-    listed = {any_block(key.site) for key in known}
-    for r in (r for step in found for r in step.records if r.key.port.endswith(f"@{DOUBT}")):
+    judged = {any_block(key.site) for key in known}
+    for r in _marked(found, DOUBT):
         by_weights = any(within(module, r.key.module) for module in weighed)
-        if (site := any_block(r.key.site.partition("@")[0])) not in listed and not by_weights:
+        if (site := any_block(r.key.site)) not in judged and not by_weights:
             places[place_of(site)] = None
             shared |= dict.fromkeys(str(r.value).split(", "))
     if places:
-        more = f" and {len(places) - MANY} more" if len(places) > MANY else ""
         outer = [name for name in shared if name and not any(name.startswith(f"{other}.") for other in shared if other)]
         of = ", ".join(outer[:MANY]) or "the model"
-        also = (
-            f"also {', '.join([*places][:MANY])}{more} differ{'s' * (len(places) == 1)}, perhaps by what differs before"
-        )
+        also = f"also {listed([*places], MANY)} differ{'s' * (len(places) == 1)}, perhaps by what differs before"
         yield f"{also}: of values inside {of} that the candidate does not hand out; naming these (a tap) tells"
 
 
 MANY = 4
 """Names in a sentence."""
+
+
+def listed(names: Sequence[str], most: int = 1) -> str:
+    """The first names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _unjudged(sites: Iterable[SiteDiff], found: Sequence[StepRecords], known: Collection[Key]) -> Iterator[str]:
@@ -211,12 +212,11 @@ def _unjudged(sites: Iterable[SiteDiff], found: Sequence[StepRecords], known: Co
     Args:
         sites: of the step. known: what is judged.
     """
-    left = {key.module for key in _marked(found, LEFT_ALONE)}
+    left = {r.key.module for r in _marked(found, LEFT_ALONE)}
     judged = {key.module for key in known}
     names = dict.fromkeys(d.key.module for d in sites if d.verdict == "fail" and d.key.module in left - judged)
     if names:
-        first, more = next(iter(names)), f" and {len(names) - 1} more" if len(names) > 1 else ""
-        yield f"not judged by itself, as what it is given does not line up on both sides: {first}{more}"
+        yield f"not judged by itself, as what it is given does not line up on both sides: {listed([*names])}"
 
 
 LOST = (ParityError, RemoteError)
@@ -251,10 +251,10 @@ def _passes(sites: Sequence[SiteDiff], held: Mapping[Key, Array], modules: Seque
     """
     large = {key.module for key, x in held.items() if _is_missing(x)}
     failing = {d.key.module for d in sites if d.verdict == "fail"} & large & set(modules)
-    sizes: dict[str, int] = {}
+    sizes = Counter[str]()
     for d in sites:
         if d.key.module in failing and not d.key.is_apart:
-            sizes[d.key.module] = sizes.get(d.key.module, 0) + 4 * math.prod(d.shapes[0] if d.shapes else ())
+            sizes[d.key.module] += 4 * math.prod(d.shapes[0])
     passes: list[list[str]] = []
     room = 0
     for module, size in sizes.items():
@@ -271,27 +271,24 @@ def _is_missing(x: Array) -> bool:
     return x.values.size == 0 and x.values.dtype != bool
 
 
-def _placed(result: Result, known: Collection[Key]) -> Result:
+def _placed(result: Result, origin: Key, known: Collection[Key]) -> Result:
     """A result whose origin following has shown to be propagated, or to come after another divergence, with the first
     that stands.
 
     Args:
         known: the values that were followed, in execution order.
     """
-    origin = result.origin
-    if origin is None:
-        return result
-    of_step = (d for d in result.sites if d.key.step == origin.key.step)
+    of_step = (d for d in result.sites if d.key.step == origin.step)
     failing = [d for d in of_step if d.verdict == "fail" and d.key.module != LOOP]
     introduced = {d.key: d for d in failing if d.introduced}
-    left = any(d.key == origin.key and d.verdict == "not compared" for d in (*result.sites, *result.closer))
-    judged = left or origin.key in known or any(d.key == origin.key for d in failing)
+    left = any(d.key == origin and d.verdict == "not compared" for d in (*result.sites, *result.closer))
+    judged = left or origin in known or any(d.key == origin for d in failing)
     # Beside one that stands, what is not followed has no place in the order of what is.
-    order = known if origin.key in known and origin.key in introduced else introduced
+    order = known if origin in known and origin in introduced else introduced
     first = next((introduced[key] for key in order if key in introduced), None)
-    if not judged or first is None or first.key == origin.key:
+    if not judged or first is None or first.key == origin:
         return result
-    if not left and _is_closer(result, origin.key, first.key, known):
+    if not left and _is_closer(result, origin, first.key, known):
         return result
     return begun(result, first, result.sites)
 
@@ -319,27 +316,26 @@ def _left_out(
     """All judged sites, those not compared that are another thing by the same name, and of a step those that have the
     reference's values in another order with others beside them, where the module around them is judged."""
     judged = {key.module for key in known if not key.is_input}
-    around = (key for key in _marked(found, TURNED) if any(module in judged for module in above(key.module)))
-    order = "its values stand in another order than the reference's, as its neighbours' do"
-    notes = {key.site: order for key in around}
-    unread = {key.site for key in _marked(found, UNREAD)}
+    turned = {r.key.site for r in _marked(found, TURNED) if not judged.isdisjoint(above(r.key.module))}
+    unread = {r.key.site for r in _marked(found, UNREAD)}
 
     def one(d: SiteDiff) -> SiteDiff:
-        if d.verdict != "fail" or not (d.key.site in unread or (d.key.step == step and d.key.site in notes)):
+        if d.verdict != "fail" or not (d.key.site in unread or (d.key.step == step and d.key.site in turned)):
             return d
-        return replace(d, verdict="not compared", birth=None, note=notes.get(d.key.site, NOT_READ))
+        return replace(d, verdict="not compared", birth=None, note=IN_ORDER if d.key.site in turned else NOT_READ)
 
-    return [one(d) for d in sites] if unread or notes else sites
+    return [one(d) for d in sites] if unread or turned else sites
 
 
+IN_ORDER = "its values stand in another order than the reference's, as its neighbours' do"
 NOT_READ = "another thing by that name: what comes next is made of the reference's value, not of it"
 """The note of a value that the candidate has otherwise, and its own code goes on without."""
 
 
-def _marked(found: Iterable[StepRecords], mark: str) -> Iterator[Key]:
-    """The sites, as keys, behind which following has put a mark."""
-    keys = (r.key for step in found for r in step.records if r.key.port.endswith(f"@{mark}"))
-    return (replace(key, site=key.site.removesuffix(f"@{mark}")) for key in keys)
+def _marked(found: Iterable[StepRecords], mark: str) -> Iterator[Record]:
+    """What following has put behind sites under a mark, with the keys of these sites."""
+    marked = (r for step in found for r in step.records if r.key.port.endswith(f"@{mark}"))
+    return (replace(r, key=replace(r.key, site=r.key.site.removesuffix(f"@{mark}"))) for r in marked)
 
 
 def _settled(sites: Sequence[SiteDiff], step: int, known: Mapping[Key, Local], pair: Ready) -> list[SiteDiff]:
@@ -363,19 +359,17 @@ class Following:
     whose sites leave doubt about modules that are not among them.
 
     Attributes:
-        pair: whose run. at, outputs: the first step. doubt, doubtful: the other, and the modules in execution order.
-        failed: the step in which an output differs by itself, once it was looked for; None for none. known: what was
-            found in it. lost: why it could not be looked for; empty where it was.
+        pair: whose run. at, outputs: the first step. doubt: the other, and the modules in execution order.
+        known: what was found in the step in which an output differs by itself, once it was looked for; empty for none.
+        lost: why it could not be looked for; empty where it was.
     """
 
     pair: Ready
     at: At | None = None
     outputs: Mapping[Key, Array] = field(default_factory=dict)
-    doubt: At | None = None
-    doubtful: tuple[str, ...] = ()
-    failed: At | None = None
+    doubt: tuple[At, Sequence[str]] | None = None
     known: Mapping[Key, Local] = field(default_factory=dict)
-    lost: str = ""
+    lost: tuple[str, ...] = ()
 
     def add(self, reference: StepRecords, outputs: Mapping[Key, Array], sites: Sequence[SiteDiff]) -> None:
         """Take in a judged step; `outputs`: the candidate's that were held."""
@@ -387,9 +381,9 @@ class Following:
         if self.at is None or self.doubt is not None or cached or born(sites):
             return
         held = {key.module for key, x in outputs.items() if not _is_missing(x)}
-        modules = tuple(m for m in doubtful(sites, self.pair.modules) if self.at != at or m not in held)
+        modules = [m for m in doubtful(sites, self.pair.modules) if self.at != at or m not in held]
         if modules:
-            self.doubt, self.doubtful = at, modules
+            self.doubt = at, modules
 
     def settle(self, side: Side, sites: Sequence[SiteDiff]) -> Sequence[SiteDiff]:
         """All judged sites, with those that differ by themselves where none was beyond its limits.
@@ -407,33 +401,34 @@ class Following:
                 if born(sites):
                     return sites
             sites = self._look(side, self.at, self.outputs, sites)
-            if self.failed is None and self.doubt is not None:
-                self.pair.say(f"the reference on the candidate's own values, {', '.join(self.doubtful)}")
-                some = Held(EVERYTHING.ports, frozenset(self.doubtful), ROOM, ROOM)
-                sites = self._look(side, self.doubt, self.doubt.held(self.pair, some), sites)
+            if not self.known and self.doubt is not None:
+                at, modules = self.doubt
+                self.pair.say(f"the reference on the candidate's own values, {', '.join(modules)}")
+                some = Held(EVERYTHING.ports, frozenset(modules), ROOM, ROOM)
+                sites = self._look(side, at, at.held(self.pair, some), sites)
         except LOST as error:
-            self.lost = _lost(error)
+            self.lost = (_lost(error),)
         return sites
 
     def _look(self, side: Side, at: At, held: Mapping[Key, Array], sites: Sequence[SiteDiff]) -> Sequence[SiteDiff]:
         known = followed_errors(at.followed(self.pair, side, held, far=False))
         if any(local.beyond for local in known.values()):
-            self.failed, self.known = at, known
+            self.known = known
         return _settled(sites, at.step, known, self.pair)
 
 
-def descend(result: Result, pair: Ready, state: State, sink: Sink, unseen: Collection[str]) -> Result:
+def descend(result: Result, origin: Key, pair: Ready, state: State, sink: Sink, unseen: Collection[str]) -> Result:
     """Observe the block of a failing result's origin module by module, and place the origin there.
 
     Args:
         state: of the reference, before the step of the origin. sink: takes what is observed.
         unseen: modules that a port named and that were not compared so far: the origin may lie in them as well.
     """
-    block = block_of_origin(result, pair.facts.reference.trunk)
-    plan = _inside(block, unseen, result, pair.modules)
-    if plan is None or result.origin is None:
-        return result
-    step = result.origin.key.step
+    block = _block_of(origin.module, pair.facts.reference.trunk)
+    inside = {origin.module, *unseen} if block is None else {m for m in pair.modules if within(m, block)}
+    if len(inside) < 2:
+        return result  # nothing that was not observed
+    plan, step = SitePlan("all", (), frozenset(inside - {LOOP})), origin.step
     pair.say(f"verdict: {result.verdict} ({result.failed}), in {block or 'the model'} at step {step}; looking closer")
     steps = (step, step + 1)
     first = pair.sides.reference.observe(
@@ -444,8 +439,7 @@ def descend(result: Result, pair: Ready, state: State, sink: Sink, unseen: Colle
     sink.closer(ours, theirs)
     judge = Judge(excuses(pair.differing), port=pair.port, laid_out=pair.laid_out)
     sites = tuple(d for d in judge.step(ours, theirs) if d.key.module != LOOP)
-    branch = result.origin.key.branch
-    at = next((d for d in sites if d.verdict == "fail" and d.introduced and d.key.branch == branch), None)
+    at = next((d for d in sites if d.verdict == "fail" and d.introduced and d.key.branch == origin.branch), None)
     of_step = (d for d in result.sites if d.key.step == step)
     before = itertools.takewhile(lambda d: not within(d.key.module, block or ""), of_step)
     result = replace(result, closer=sites)
@@ -460,31 +454,17 @@ def _is_predicted(d: SiteDiff, step: int) -> bool:
     return d.key.module == LOOP and bool(d.key.branch) and d.key.step == step and d.introduced
 
 
-def block_of_origin(result: Result, trunk: str) -> str | None:
-    """The block (or child of the module that holds the blocks) in which the origin lies; None for no module.
+def _block_of(module: str, trunk: str) -> str | None:
+    """The block (or child of the module that holds the blocks) in which a module lies; None for no module.
 
     Args:
         trunk: the child of the top module that holds its blocks; empty where the top module does.
     """
-    if result.failed != "logic" or result.origin is None or result.origin.key.module in ("", LOOP):
-        return None
     before = f"{trunk}." if trunk else ""
-    inside = result.origin.key.module.removeprefix(before)
-    if before and inside == result.origin.key.module:
-        return None  # the stage's own ports
-    return before + (block_of(inside) or inside.split(".")[0])
-
-
-def _inside(block: str | None, unseen: Collection[str], result: Result, modules: Sequence[str]) -> SitePlan | None:
-    """What a descent observes: all of the block; without one, what a port named inside blocks that it did not name.
-    None for nothing new, or nothing below the block."""
-    if block is not None:
-        inside = [m for m in modules if m == block or m.startswith(block + ".")]
-        return SitePlan("all", (), frozenset(inside)) if len(inside) > 1 else None
-    origin = result.origin
-    if not unseen or result.failed != "logic" or origin is None:
+    if module in ("", LOOP) or not module.startswith(before):  # the stage's own ports
         return None
-    return SitePlan("all", (), frozenset({origin.key.module, *unseen} - {LOOP}))
+    inside = module.removeprefix(before)
+    return before + (block_of(inside) or inside.split(".")[0])
 
 
 NOTE = (

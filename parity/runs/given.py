@@ -49,16 +49,12 @@ def carried(where: str) -> Like | None:
     return Like(where, golden.provenance, found, noise)
 
 
-def carry(where: str, facts: Facts, provenance: Provenance, *, resumed: bool = False) -> None:
-    """Have a golden carry what its side started from, unless that is the tokens of its text stage.
-
-    Args:
-        resumed: whether it may carry them already, and is then left as it is.
-    """
+def carry(where: str, facts: Facts, provenance: Provenance) -> None:
+    """Have a golden carry what its side started from, unless that is the tokens of its text stage; one that carries
+    them already, as a resumed one does, is left as it is."""
     store = open_store(where)
-    if resumed and INPUTS in store.files():
-        return
-    put_inputs(store, provenance, {**facts.inputs, NOISE: Array(facts.noise, "float32")})
+    if INPUTS not in store.files():
+        put_inputs(store, provenance, {**facts.inputs, NOISE: Array(facts.noise, "float32")})
 
 
 LATENTS = "latents"
@@ -80,10 +76,6 @@ class Given:
     stage1: Path | None = None
     stage2: Path | None = None
     arguments: Path | None = None
-
-    @property
-    def any(self) -> bool:
-        return self != Given()
 
 
 def read_given(where: str | None) -> Given:

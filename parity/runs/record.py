@@ -23,13 +23,13 @@ import numpy as np
 
 from parity.errors import InconclusiveError, Say, UsageError
 from parity.golden import Golden, GoldenWriter
-from parity.hooks.sites import SitePlan, plan_sites
+from parity.hooks.sites import SitePlan
 from parity.models.registry import opened
-from parity.paths.plan import VAE_INPUT, Ends, Openers, Plan, Role, Side, Spec, Start, State, state_of
+from parity.paths.plan import VAE_INPUT, Ends, Openers, Plan, Role, Side, Spec, Start, state_of
 from parity.records import AFTER, LOOP, LOOP_STAGE, OUTSIDE, Facts, Floor, Key, Record, StepRecords
 from parity.runs.given import carry
 from parity.runs.request import Choice, Request
-from parity.runs.sides import counted, modules_of, source_of, spec_of, workers
+from parity.runs.sides import counted, plan_of, source_of, spec_of, workers
 from parity.settings import DeepCache, Settings
 from parity.settings.chips import NO_CHIP
 
@@ -72,18 +72,15 @@ class Recorded:
     idle: tuple[str, ...] = ()
 
 
-def record(request: RecordRequest, say: Say, openers: Openers | None = None) -> Recorded:
+def record(request: RecordRequest, say: Say) -> Recorded:
     """Record one path.
-
-    Args:
-        openers: who loads the side; by default a process of its own.
 
     Raises:
         UsageError: bad input; a golden is there already, or is of another run. InconclusiveError: a setting's code was
         not reached, or a chosen site never fired.
     """
     with contextlib.ExitStack() as stack:
-        openers = openers or request.run.ports.openers or stack.enter_context(workers(request.run))
+        openers = request.run.ports.openers or stack.enter_context(workers(request.run))
         if request.run.stages != (LOOP_STAGE,):
             say("preparing the checkpoint")
         chain = Chain(request, openers, request.run.choices())
@@ -105,7 +102,7 @@ def _spec(request: RecordRequest, openers: Openers, own: Start | None) -> Spec:
 
 
 def _recorded(request: RecordRequest, side: Side, facts: Facts, chain: Chain, say: Say) -> Recorded:
-    plan = plan_sites(["", *modules_of(facts)], *chain.choices[LOOP_STAGE])
+    plan = plan_of(facts, chain.choices[LOOP_STAGE])
     weights = {**facts.provenance.weights, **chain.weights}
     provenance = replace(facts.provenance, command=request.command, weights=weights, sites=request.run.sites)
     provenance = replace(provenance, chip=request.chip)
@@ -126,14 +123,14 @@ def _recorded(request: RecordRequest, side: Side, facts: Facts, chain: Chain, sa
             writer.write_step(step)
             written += 1
             if written == 1:
-                carry(request.where, facts, provenance, resumed=done > 0)
+                carry(request.where, facts, provenance)
         if not written:  # it may have been killed before it could
-            carry(request.where, facts, provenance, resumed=done > 0)
+            carry(request.where, facts, provenance)
         ends = Ends() if over else side.ends()
         if "vae" in request.run.stages:
             chain.decode(ends, say)
         if chain.records:
-            writer.write_step(chain.step())
+            writer.write_step(StepRecords(OUTSIDE, tuple(chain.records), chain.floors))
         if ends.idle:
             writer.finish(replace(provenance, idle=ends.idle))
     return Recorded(written, ends.idle)
@@ -169,20 +166,16 @@ def _like(cache: DeepCache | None, step: int) -> int | None:
 def _steps(request: RecordRequest, side: Side, plan: SitePlan, done: int, say: Say) -> Iterator[StepRecords]:
     """The steps from the first that is needed; with floors that is the first of all."""
     first = 0 if request.floors else done
-    start = _state_after(request.where, first - 1) if first else None
+    start = None
+    if first:  # the latents of the last step that is recorded, and the scheduler's own state
+        start = state_of(Golden.open(request.where).read_step(first - 1), "after")
+        if "latents" not in start:
+            raise InconclusiveError(f"'{request.where}' holds no latents of step {first - 1}: record it anew")
     if request.floors:
         say("preparing the floors")
     return side.observe(
         Plan(sites=plan, floors=request.floors, chip=request.chip), start=start, steps=(first, request.run.steps)
     )
-
-
-def _state_after(where: str, step: int) -> State:
-    """What the step after a recorded one starts from: its latents, and the scheduler's own state."""
-    state = state_of(Golden.open(where).read_step(step), "after")
-    if "latents" not in state:
-        raise InconclusiveError(f"'{where}' holds no latents of step {step}: record it anew")
-    return state
 
 
 # --- the stages outside the loop
@@ -254,8 +247,8 @@ class Chain:
         side = self.openers.of(self.request.side).open(spec)
         facts = side.facts()
         self.weights |= facts.provenance.weights
-        sites = plan_sites(["", *modules_of(facts)], *choice, trunk=facts.trunk)
-        for step in side.observe(Plan(sites=sites, floors=self.request.floors, chip=self.request.chip)):
+        plan = Plan(sites=plan_of(facts, choice), floors=self.request.floors, chip=self.request.chip)
+        for step in side.observe(plan):
             for r in step.records:
                 # The values of a whole video are as large as everything else together: its sketch is compared.
                 video = spec.source.stage == AFTER and r.key.module == LOOP
@@ -264,6 +257,3 @@ class Chain:
         ends = side.ends()
         side.close()
         return ends
-
-    def step(self) -> StepRecords:
-        return StepRecords(OUTSIDE, tuple(self.records), self.floors)

@@ -130,11 +130,6 @@ class Request:
         (stage,) = self.stages
         return stage
 
-    @property
-    def by_itself(self) -> bool:
-        """Whether the compared stage is outside the loop: the runs that measure its floors take the same inputs."""
-        return self.stage != LOOP_STAGE
-
     def of(self, check: str) -> Request:
         """The same with the settings that a check gives both sides: in `logic` every dtype is neutral."""
         if check != "logic":
@@ -149,11 +144,6 @@ class Request:
 
         family, case = opened(self.model, prompt=self.prompt)
         return split_sites(stage_modules(case, family, self.stages), self.sites, self.values)
-
-    def candidate_at(self, step: int) -> str:
-        """What the candidate does at a step, for who waits for it."""
-        compiles = step == 0 and self.candidate.backend == "torchax"
-        return f"candidate{' (tracing and compiling)' * compiles}"
 
 
 FILE = "request.json"
@@ -314,14 +304,11 @@ def load_ports(
     if reference_port is None and port is None:
         return NO_PORTS
     openers = openers or Workers()
-    reference = candidate = None
-    if reference_port is not None:
-        option = "--reference-port"
-        reference = openers.of("reference").port(option, reference_port)
-        if port is None:  # torchax runs the reference's own module
-            openers.of("candidate").port(option, reference_port)
-    if port is not None:
-        candidate = openers.of("candidate").port("--port", port)
+    option = _OPTIONS["reference"]
+    reference = None if reference_port is None else openers.of("reference").port(option, reference_port)
+    if reference_port is not None and port is None:  # torchax runs the reference's own module
+        openers.of("candidate").port(option, reference_port)
+    candidate = None if port is None else openers.of("candidate").port(_OPTIONS["candidate"], port)
     return Ports(reference, candidate, reference is not None and model is None, openers)
 
 

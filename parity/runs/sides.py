@@ -23,7 +23,7 @@ from parity.hooks.sites import SitePlan, plan_sites
 from parity.paths.plan import Ends, Openers, Pair, Role, Side, Source, Spec, Start
 from parity.paths.worker.process import Workers
 from parity.records import LOOP_STAGE, Facts, StepRecords
-from parity.runs.request import Request
+from parity.runs.request import Choice, Request
 from parity.settings import Difference, Settings, differences
 from parity.settings.chips import chip_of
 
@@ -55,10 +55,6 @@ class Ready:
         return self.openers.of("reference").open(spec)
 
     @property
-    def settings(self) -> Pair[Settings]:
-        return Pair(self.request.reference, self.request.candidate)
-
-    @property
     def chip(self) -> str:
         """The candidate's, whose elementary functions the reference's floors allow for."""
         return chip_of(self.facts.candidate.provenance.devices)
@@ -84,13 +80,21 @@ class Ready:
         Raises:
             UsageError: a glob names no module.
         """
-        asked = self.request
-        return plan_sites(["", *self.modules], asked.sites, asked.values, trunk=self.facts.reference.trunk)
+        return plan_of(self.facts.reference, (self.request.sites, self.request.values))
 
 
 def modules_of(facts: Facts) -> tuple[str, ...]:
     """A side's modules, in the order of its tree, without the top one."""
     return tuple(filter(None, facts.provenance.modules))
+
+
+def plan_of(facts: Facts, choice: Choice) -> SitePlan:
+    """The chosen sites of a side.
+
+    Raises:
+        UsageError: a glob names no module.
+    """
+    return plan_sites(["", *modules_of(facts)], *choice, trunk=facts.trunk)
 
 
 def workers(request: Request) -> Workers:
@@ -168,10 +172,8 @@ def candidate_spec(request: Request, reference: Facts, own: Start | None = None)
     if own is not None:
         return spec
     encodes = request.reference[name] != request.candidate[name]
-    if request.like is not None:
-        if encodes:
-            raise UsageError(f"{name} changes how a prompt is encoded: with --inputs nothing is encoded; leave it out")
-        return spec
+    if request.like is not None and encodes:
+        raise UsageError(f"{name} changes how a prompt is encoded: with --inputs nothing is encoded; leave it out")
     if request.stage == LOOP_STAGE and encodes:
         # The encoders' working dtype stays the reference's: a candidate's dtype must not change what it is given.
         return replace(spec, encode={"dtype": request.reference.text("dtype"), name: request.candidate.text(name)})

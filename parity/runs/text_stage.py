@@ -25,7 +25,6 @@ from parity.models.stage_files import read_stage1
 from parity.models.text import TEXT, Encoder, TextStage
 from parity.paths.loaded import array, tensor
 from parity.paths.plan import Ends, Given, Openers, Pair, Start, split_branches
-from parity.runs.checks import coarse_settings
 from parity.runs.compare import Encodings, compare_stage, merged
 from parity.runs.request import Choice, Request
 from parity.settings import BITS, Settings
@@ -74,7 +73,8 @@ def compare_text(
             argument = encoder.stream.argument
             theirs, note = _of_file(encoder, theirs, [file[branch][argument] for branch in encoder.tokens])
             notes += [note] if note else []
-            one, sites = ("precision" if _coarse(encoder, request, theirs) else "logic"), ("none", ())
+            bits = min(encoder.settings(request.reference).working_bits, theirs.working_bits)
+            one, sites = ("precision" if bits < BITS["float32"] else "logic"), ("none", ())
         alone = dataclasses.replace(
             request,
             reference=encoder.settings(request.reference),
@@ -85,10 +85,9 @@ def compare_text(
             stages=(TEXT,),
             part=encoder.part,
             isolate="none",
-            stage2=None,
         )
         results[encoder.part], came[encoder.part] = compare_stage(alone, openers, say, {})
-    result = dataclasses.replace(merged([*results.items()], request), preflight=checks).noted(*notes)
+    result = dataclasses.replace(merged(results, request), preflight=checks).noted(*notes)
     result = dataclasses.replace(result, stages=(stage_diff(result, TEXT),))
     if result.verdict != "pass":
         return (result, {})
@@ -104,12 +103,6 @@ def compare_text(
             pair = Pair(pair.reference, dataclasses.replace(pair.candidate, inputs=given))
         own[name] = pair
     return (result, own)
-
-
-def _coarse(encoder: Encoder, request: Request, theirs: Settings) -> bool:
-    """Whether a file is judged in a working dtype coarser than float32."""
-    ours = encoder.settings(request.reference)
-    return min(ours.working_bits, theirs.working_bits, coarse_settings(ours, theirs).working_bits) < BITS["float32"]
 
 
 def _of_file(encoder: Encoder, said: Settings, held: list[torch.Tensor]) -> tuple[Settings, str]:
@@ -179,8 +172,8 @@ def file_checks(text: TextStage, given: Mapping[str, Mapping[str, torch.Tensor]]
         for branch, name in (("cond", encoder.stream.name), ("uncond", f"negative_{encoder.stream.name}")):
             expected = int(encoder.mask(branch).sum())
             arguments, stream = given[branch], encoder.stream
-            mask = arguments[stream.mask_argument] if stream.masked else None
-            count = arguments[stream.argument].shape[1] if mask is None else int((mask > 0).sum())
+            rows = arguments[stream.argument].shape[1]
+            count = int((arguments[stream.mask_argument] > 0).sum()) if stream.masked else rows
             if count != expected:
                 detail = (
                     f"'{name}' has {count} valid tokens, the prompt {expected}: another prompt (--prompt), template, "
