@@ -48,10 +48,9 @@ def logic(pair: Ready, sink: Sink) -> tuple[Result, Truth]:
     """Judge a pair two ways, against the reference and its float32 floors; returns what the reference computed too."""
     judged, request, reference = Judged(pair, "logic", sink), pair.request, pair.sides.reference
     pair.say("preparing the floors")
-    forced = request.isolate == "steps"
-    plan = Plan(sites=judged.plan, floors=True, chip=pair.chip, forced=forced or request.stage != LOOP_STAGE)
-    steps = counted(reference.observe(plan), "reference and its floors", request.steps, pair.say)
-    truth = Truth([*judged.steps(steps, (), judged.states.get if forced else None)], reference.ends(judged.leave))
+    steps = counted(reference.observe(_measured(pair)), "reference and its floors", request.steps, pair.say)
+    start = judged.states.get if request.isolate == "steps" else None
+    truth = Truth([*judged.steps(steps, (), start)], reference.ends(judged.leave))
     ends = judged.end(truth.ends, reference)
     result = judged.conclude(pair.differing, widest_of(pair.chip))
     result = result.noted(*(_unmatched(pair, ends.names) if pair.port else ()), *attention(truth.ends, ends))
@@ -224,10 +223,17 @@ def truth_alone(pair: Ready) -> Truth:
     request, say = pair.request, pair.say
     say("loading the float32 truth")
     side = pair.reference(request.reference.neutral, pair.facts.reference, "float32")
-    plan = Plan(sites=pair.plan(), floors=True, chip=pair.chip, forced=request.stage != LOOP_STAGE)
-    truth = Truth(list(counted(side.observe(plan), "truth and its floors", request.steps, say)), side.ends())
+    steps = counted(side.observe(_measured(pair)), "truth and its floors", request.steps, say)
+    truth = Truth([*steps], side.ends())
     side.close()
     return truth
+
+
+def _measured(pair: Ready) -> Plan:
+    """What is observed of the reference with its floors, which start as the candidate does: each step by itself, or a
+    stage outside the loop."""
+    forced = pair.request.isolate == "steps" or pair.request.stage != LOOP_STAGE
+    return Plan(sites=pair.plan(), floors=True, chip=pair.chip, forced=forced)
 
 
 def precision(pair: Ready, truth: Truth, sink: Sink) -> Result:

@@ -155,6 +155,16 @@ def test_verdict(row: Row) -> None:
     assert row.notes in " ".join(notes)
 
 
+def test_steps_by_themselves_have_floors_of_steps_by_themselves_in_either_check() -> None:
+    """Those of a loop that goes on from its own latents hold the rounding of all steps before."""
+    found = [
+        lab("wan").judge("latents_dtype=bfloat16", steps=3, isolate="steps", checks=c) for c in ("both", "precision")
+    ]
+    floors = [[step.noise_pred.floor for step in result.steps] for result in found]
+    assert len(floors[0]) == 3
+    assert floors[0] == floors[1]
+
+
 def test_sides_that_agree_were_compared_everywhere() -> None:
     result = lab(NANO).judge()
     assert result.verdict == "pass", result.reason
