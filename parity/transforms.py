@@ -105,10 +105,7 @@ def _exactly(x: np.ndarray, y: np.ndarray) -> Iterator[str]:
         return
     with np.errstate(over="ignore"):
         yield from (words for words, make in TRANSFORMS.items() if _alike(make(x), y))
-    if zero := _zero_rows(x, y):
-        yield zero
-    if clipped := _clipped(x, y):
-        yield clipped
+    yield from filter(None, (_zero_rows(x, y), _clipped(x, y)))
 
 
 def _about(x: np.ndarray, y: np.ndarray) -> Iterator[str]:

@@ -110,23 +110,17 @@ def count_phantoms(reference: Sequence[Record], candidate: Sequence[Record], mod
 
 
 def attention_causes(reference: Sequence[Record], candidate: Sequence[Record], module: str) -> tuple[Cause, ...] | None:
-    """Phantom keys of an attention call, or else a mistaken mask or scale; None where its values are not held.
+    """Phantom keys of an attention call, or else what was mistaken with its mask or scale, of the first branch that
+    shows it; None where its values are not held.
 
     Args:
-        reference, candidate: see `count_phantoms` and `mask_causes`. module: the call's site.
+        reference: records with `in.query`, `in.key` and `out`, for a mask `in.value` too. candidate: `out`; where its
+            rows are others, all of them. module: the call's site.
     """
     counts = count_phantoms(reference, candidate, module)
     certain = tuple(phantom_cause(p, module) for p in counts if p.is_certain)
-    return (certain or mask_causes(reference, candidate, module)) if counts else None
-
-
-def mask_causes(reference: Sequence[Record], candidate: Sequence[Record], module: str) -> tuple[Cause, ...]:
-    """What was mistaken with the mask of an attention call, of the first branch that shows it.
-
-    Args:
-        reference: records with `in.query`, `in.key`, `in.value` and `out`. candidate: `out`; where its rows are others,
-            all of them.
-    """
+    if certain or not counts:
+        return certain or None
     calls = _calls(reference, candidate, module, "in.value")
     found = filter(None, (mask_cause(ours, theirs, module) for _, ours, theirs in calls))
     return tuple(itertools.islice(found, 1))
@@ -401,7 +395,7 @@ def _way_of(
     query, out = call["in.query"][rows], out[rows]
     logits = (query.swapaxes(0, 1) @ key.transpose(1, 2, 0)).swapaxes(0, 1) * (factor / math.sqrt(key.shape[-1]))
     for causal in (False, True) if len(call["in.query"]) == len(key) else (False,):
-        scores = logits + _only(np.arange(len(key)) <= rows[:, None])[:, None, :] if causal else logits
+        scores = np.where(np.arange(len(key)) <= rows[:, None, None], logits, -np.inf) if causal else logits
         reads = _mask(scores, key, value, out)
         left = apart(out, _attention(np.where(reads, scores, -np.inf), value))
         if left <= most:
@@ -439,9 +433,6 @@ def _solved(logits: np.ndarray, value: np.ndarray, out: np.ndarray) -> np.ndarra
     reads: np.ndarray = least / least[np.argmax(np.abs(least))] > 0.5
     return reads
 
-
-def _only(reads: np.ndarray) -> np.ndarray:
-    return np.where(reads, 0.0, -np.inf)
 
 
 def _attention(logits: np.ndarray, value: np.ndarray) -> np.ndarray:
