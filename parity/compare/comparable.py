@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import cast, get_args
 
-from parity.compare.preflight import ABSENT, Factors, Weights, compare_inputs, compare_weights, few, laid_out, unknown
+from parity.compare.preflight import ABSENT, Factors, Weights, compare_inputs, compare_weights, few, laid_out
 from parity.compare.result import Check
 from parity.errors import shown
 from parity.golden import Golden
@@ -39,15 +39,16 @@ def comparable(
     if rename is None and b.backend == PORT:
         rename = str  # the port's rules were applied where it ran
     declared = {d.setting for d in settings_differences(a, b)}
-    weights = _weights(a, b, declared, rename)
+    mapped = rename is not None
+    weights = compare_weights(*_parameters(a, b, rename), declared, mapped=mapped, own=b.backend == PORT)
     return (
         *_shards(a, b),
-        _model(a, b, weights, mapped=rename is not None),
+        _model(a, b, weights, mapped=mapped),
         _number("seed", a.seed, b.seed, "the initial noise is another"),
         _steps(a, b),
-        *_inputs(a.inputs, b.inputs, declared),
+        *compare_inputs(a.inputs, b.inputs, declared),
         weights,
-        *_modules(a, b, mapped=rename is not None),
+        *_modules(a, b, mapped=mapped),
         _held(reference, candidate),
     )
 
@@ -141,16 +142,6 @@ def _model(a: Provenance, b: Provenance, weights: Check, *, mapped: bool) -> Che
     return Check("model", "fail", names)
 
 
-def _inputs(ours: Mapping[str, str], theirs: Mapping[str, str], declared: set[str]) -> list[Check]:
-    if not ours or not theirs:
-        return [Check("inputs", "explained", unknown("inputs were", ours, theirs))]
-    return list(compare_inputs(ours, theirs, declared))
-
-
-def _weights(a: Provenance, b: Provenance, declared: set[str], rename: Callable[[str], str] | None) -> Check:
-    return compare_weights(*_parameters(a, b, rename), declared, mapped=rename is not None, own=b.backend == PORT)
-
-
 def layouts(a: Provenance, b: Provenance, rename: Callable[[str], str] | None) -> Factors:
     """The modules whose parameters a port holds otherwise; see `parity.compare.preflight.laid_out`."""
     return laid_out(*_parameters(a, b, rename)) if b.backend == PORT else {}
@@ -159,7 +150,7 @@ def layouts(a: Provenance, b: Provenance, rename: Callable[[str], str] | None) -
 def _parameters(a: Provenance, b: Provenance, rename: Callable[[str], str] | None) -> tuple[Weights, Weights]:
     """Both sides' parameters under the reference's names."""
     ours = {n: ((), w) for n, w in a.weights.items()}
-    return ours, {n if rename is None else _parameter(n, rename): ((), w) for n, w in b.weights.items()}
+    return ours, {_parameter(n, rename or str): ((), w) for n, w in b.weights.items()}
 
 
 def _modules(a: Provenance, b: Provenance, *, mapped: bool) -> list[Check]:

@@ -110,7 +110,7 @@ def compare_weights(
             compared.
     """
     if not a or not b:
-        return Check(WEIGHTS, "explained", unknown("weights were", a, b))
+        return Check(WEIGHTS, "explained", _unknown("weights were", a, b))
     mapped = mapped or own
     b = {_as_torch(name, x, a, b): x for name, x in b.items()} if own else b
     one_sided, both = a.keys() ^ b.keys(), a.keys() & b.keys()
@@ -284,7 +284,7 @@ def _apart(x: Known | None, y: Known | None) -> float:
     return 0.0 if x == y else math.nan
 
 
-def unknown(what: str, ours: Sized, theirs: Sized) -> str:
+def _unknown(what: str, ours: Sized, theirs: Sized) -> str:
     """The sentence for what one side has no fingerprints of."""
     sides = [side for side, prints in (("reference", ours), ("candidate", theirs)) if not prints]
     return f"{what} not fingerprinted on the {' and the '.join(sides)}: taken for equal"
@@ -335,6 +335,9 @@ can explain. An input is of the first kind that fits."""
 
 def compare_inputs(a: Mapping[str, Known], b: Mapping[str, Known], declared: Collection[str]) -> Iterator[Check]:
     """Compare two sides' inputs, kind by kind."""
+    if not a or not b:
+        yield Check("inputs", "explained", _unknown("inputs were", a, b))
+        return
     names = dict.fromkeys((*a, *b))
     for check, kind, most in _KINDS:
         changes = {n: settings for n in names for part, settings in kind.items() if part in n}
@@ -427,16 +430,11 @@ def _repeats(t: np.ndarray) -> str:
     return ", ".join(each) + ", ..." * (len(many) > 8)
 
 
-def causes_of(check: Check, differing: Iterable[Difference]) -> tuple[Cause, ...]:
+def causes_of(check: Check, differing: Iterable[Difference]) -> Iterator[Cause]:
     """The declared settings that a failing check comes from."""
-    declared = (d for d in differing if d.setting in check.by)
-    return tuple(
-        measured(
-            sentence(d.setting, d.candidate), d.setting, d.reference, d.candidate, detail=check.detail,
-            fix=remedy(d.setting),
-        )
-        for d in declared
-    )  # fmt: skip
+    for d in (d for d in differing if d.setting in check.by):
+        text, fix = sentence(d.setting, d.candidate), remedy(d.setting)
+        yield measured(text, d.setting, d.reference, d.candidate, detail=check.detail, fix=fix)
 
 
 SOME = 8

@@ -66,7 +66,7 @@ def compare(request: Request, openers: Openers, say: Say, sink: Sink, own: Encod
         checks, differing = pair.checks, pair.differing
         problem = failed([c for c in checks if c.check != WEIGHTS] if pair.port else checks)
         if problem is not None:
-            why, causes = _of_check(problem), causes_of(problem, differing)
+            why, causes = _of_check(problem), tuple(causes_of(problem, differing))
             return Result("fail", "preflight", why, request.model, differing, checks, causes=causes)
         pair.plan()  # refuses before anything runs
         if exact == request:
