@@ -434,7 +434,6 @@ def _solved(logits: np.ndarray, value: np.ndarray, out: np.ndarray) -> np.ndarra
     return reads
 
 
-
 def _attention(logits: np.ndarray, value: np.ndarray) -> np.ndarray:
     """Softmax over keys, times values; rows without a key are 0."""
     top = logits.max(axis=-1, keepdims=True)

@@ -29,7 +29,7 @@ import numpy as np
 from parity.compare.preflight import few
 from parity.golden.rename import Rename, Rule
 from parity.records import LOOP, Record, StepRecords
-from parity.sketch import TOTAL, Geometry
+from parity.sketch import Geometry, of_the_whole
 
 CLEARLY = 0.5
 """The nearest must be nearer than this share of the second nearest's distance."""
@@ -95,20 +95,17 @@ def propose(reference: StepRecords, candidate: StepRecords) -> Proposal:
 
 def _modules(records: Iterable[Record]) -> dict[str, _Module]:
     """Modules with their sketched tensors, in execution order."""
-    outputs: defaultdict[str, list[Record]] = defaultdict(list)
-    inputs: defaultdict[str, list[Record]] = defaultdict(list)
+    held: defaultdict[str, tuple[list[Record], list[Record]]] = defaultdict(lambda: ([], []))
     for record in records:
-        if record.sketch is None or record.key.is_apart or record.key.module == LOOP:
-            continue
-        outputs[record.key.module]  # a module of inputs alone is a module too
-        (inputs if record.key.is_input else outputs)[record.key.module].append(record)
+        if record.sketch is not None and not record.key.is_apart and record.key.module != LOOP:
+            held[record.key.module][record.key.is_input].append(record)
     found = {}
-    for name, held in outputs.items():
-        own = tuple(sorted(held, key=lambda r: r.key))
+    for name, (outputs, inputs) in held.items():
+        own = tuple(sorted(outputs, key=lambda r: r.key))
         alone = len({r.key.port.partition("@")[0] for r in own}) == 1  # of a block that a scan calls, beside None
         ports = ("out" if alone else r.key.port for r in own)
         signature = tuple((r.key.branch, r.key.call, port, r.rows, r.frame) for r, port in zip(own, ports, strict=True))
-        found[name] = _Module(name, signature, own, tuple(inputs[name]))
+        found[name] = _Module(name, signature, own, tuple(inputs))
     return found
 
 
@@ -158,8 +155,8 @@ def _vector(records: Sequence[Record]) -> np.ndarray:
     found = []
     for record in records:
         assert record.sketch is not None
-        total = record.sketch if Geometry(*record.frame).exact else record.sketch[:TOTAL]
-        wide = np.nan_to_num(total.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+        whole = of_the_whole(record.sketch, Geometry(*record.frame))
+        wide = np.nan_to_num(whole, nan=0.0, posinf=0.0, neginf=0.0)
         length = float(np.linalg.norm(wide))
         # Also the size counts: a tensor and its multiple are not the same.
         found.append(np.append(wide / (length or 1.0), math.log(length) if length else 0.0))

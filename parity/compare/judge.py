@@ -212,14 +212,12 @@ def _narrow(sites: Sites) -> None:
     wide = [i for i in sites.where("pass", which=_is_output) if sites.floors[i] > WIDEST and _is_wide(sites[i])]
     if not wide:
         return
-    given: dict[object, bool] = {}
-    for d in picked(sites, which=is_input):
-        if not d.key.is_apart:
-            same = d.distance.rel_l2 == 0.0 and d.verdict == "pass"
-            given[call_of(d.key)] = given.get(call_of(d.key), True) and same
+    inputs = [d for d in picked(sites, which=is_input) if not d.key.is_apart]
+    other = {call_of(d.key) for d in inputs if d.distance.rel_l2 != 0.0 or d.verdict != "pass"}
+    same = {call_of(d.key) for d in inputs} - other
     for i in wide:
         d = sites[i]
-        if given.get(call_of(d.key), False):
+        if call_of(d.key) in same:
             far = Distance(d.distance.rel_l2, WIDEST, d.distance.rel_l2 / WIDEST)
             sites[i] = replace(d, distance=far)
 
