@@ -43,6 +43,11 @@ def stored_as(x: np.ndarray) -> str:
         return "float16" if np.array_equal(x, x.astype(np.float16)) else "float32"
 
 
+def norm(x: np.ndarray) -> float:
+    """L2 of all elements."""
+    return float(np.linalg.norm(x))
+
+
 Made = Callable[[np.ndarray], np.ndarray]
 
 
@@ -167,9 +172,9 @@ def _by_channel(x: np.ndarray, y: np.ndarray) -> bool:
         return False
     scale, offset = fitted
     varies = y - y.mean((0, *range(2, y.ndim)), keepdims=True)
-    left = float(np.linalg.norm(scale * x + offset - y))
+    left = norm(scale * x + offset - y)
     exact = 2 * EXACT if np.array_equal(y, bfloat16(y)) else EXACT  # which rounds each of the operations
-    return left <= exact * float(np.linalg.norm(varies)) and left <= LEFT * float(np.linalg.norm(y - x))
+    return left <= exact * norm(varies) and left <= LEFT * norm(y - x)
 
 
 def by_channel(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
@@ -246,5 +251,5 @@ def _alike(x: np.ndarray, y: np.ndarray) -> bool:
 
 def _explains(made: np.ndarray, x: np.ndarray, y: np.ndarray) -> bool:
     """Whether what was made of `x` is `y`, and `x` itself is not."""
-    left = float(np.linalg.norm(made - y))
-    return left <= EXACT * float(np.linalg.norm(y)) and left <= LEFT * float(np.linalg.norm(y - x))
+    left = norm(made - y)
+    return left <= EXACT * norm(y) and left <= LEFT * norm(y - x)

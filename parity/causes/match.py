@@ -27,6 +27,7 @@ from parity.floors import L2_LIMIT
 from parity.records import AFTER, LOOP, Key, Record, StepRecords
 from parity.settings import BITS, NEUTRAL, remedy, sentence
 from parity.sketch import Geometry, norm as norm_of, of_the_whole
+from parity.transforms import norm
 
 BROKEN = 1e6
 """The relative error that a value with NaN or Inf counts as: more than any other, and a number."""
@@ -90,11 +91,6 @@ def noise_norm(reference: StepRecords, keys: Sequence[Key]) -> float:
     scales = {r.key: scale_of(r) for r in reference.records if r.sketch is not None}
     relative = [reference.floors[k].l2 / scales[k] for k in keys if k in reference.floors and scales.get(k)]
     return math.sqrt(sum(x * x for x in relative))
-
-
-def norm(x: Vector) -> float:
-    """L2."""
-    return float(np.linalg.norm(x))
 
 
 # --- the error of a known fault

@@ -19,7 +19,7 @@ import numpy as np
 
 from parity.bisect.settings import Plan, ddmin, plan
 from parity.causes.evidence import Evidence
-from parity.causes.match import common_keys, error_vector, noise_norm, norm
+from parity.causes.match import common_keys, error_vector, noise_norm
 from parity.compare.reason import Note
 from parity.compare.result import HARMLESS, Cause, Witness
 from parity.errors import ParityError, UsageError
@@ -27,6 +27,7 @@ from parity.floors import L2_LIMIT
 from parity.records import LOOP, LOOP_STAGE, Key, StepRecords
 from parity.runs.request import RunSpec
 from parity.settings import Settings, remedy, sentence
+from parity.transforms import norm
 
 Run = Callable[[Settings], StepRecords]
 """The candidate's outputs with these settings."""

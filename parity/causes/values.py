@@ -29,7 +29,7 @@ from parity.golden.disk.part import chosen
 from parity.records import LOOP, PORT, Key, Record, StepRecords
 from parity.settings import BITS
 from parity.sketch import Geometry, of_the_whole
-from parity.transforms import EXACT, LEFT, WITHIN, Done, as_factor, done
+from parity.transforms import EXACT, LEFT, WITHIN, Done, as_factor, done, norm
 
 MOST = 1 << 24
 """Elements of a value that transforms are tried on."""
@@ -171,7 +171,7 @@ def _gain(ours: Record, theirs: Record) -> Iterator[Cause]:
         return
     square, apart = float(x @ x), y - x
     gain = float(x @ y) / square
-    left = float(np.linalg.norm(y - gain * x) / np.linalg.norm(apart))
+    left = norm(y - gain * x) / norm(apart)
     if left <= LEFT:
         detail = f"gain {gain:.6f} leaves {left:.1%} of the difference"
         how = "it is set to zero" if not y.any() else "a scale, gate or count is off"

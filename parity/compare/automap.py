@@ -30,6 +30,7 @@ from parity.compare.preflight import few
 from parity.golden.rename import Rename, Rule
 from parity.records import LOOP, Record, StepRecords
 from parity.sketch import Geometry, of_the_whole
+from parity.transforms import norm
 
 CLEARLY = 0.5
 """The nearest must be nearer than this share of the second nearest's distance."""
@@ -157,7 +158,7 @@ def _vector(records: Sequence[Record]) -> np.ndarray:
         assert record.sketch is not None
         whole = of_the_whole(record.sketch, Geometry(*record.frame))
         wide = np.nan_to_num(whole, nan=0.0, posinf=0.0, neginf=0.0)
-        length = float(np.linalg.norm(wide))
+        length = norm(wide)
         # Also the size counts: a tensor and its multiple are not the same.
         found.append(np.append(wide / (length or 1.0), math.log(length) if length else 0.0))
     return np.concatenate(found) if found else np.zeros(0)

@@ -17,7 +17,7 @@ import numpy as np
 from parity.compare.result import Cause, measured
 from parity.compare.values import PREDICTED, SAME, Kept, Seen, Values, apart
 from parity.settings import BITS
-from parity.transforms import EXACT, stored_as
+from parity.transforms import EXACT, norm, stored_as
 
 Made = tuple[np.ndarray, float]
 """A value, and how far rounding may move what comes of the same."""
@@ -31,7 +31,7 @@ def fitted(target: np.ndarray, *values: np.ndarray) -> Fit:
     """Least squares over all elements."""
     columns = np.stack([x.ravel() for x in values], axis=1)
     weights, *_ = np.linalg.lstsq(columns, target.ravel(), rcond=None)
-    return weights, float(np.linalg.norm(columns @ weights - target.ravel()))
+    return weights, norm(columns @ weights - target.ravel())
 
 
 ROUNDINGS = 4
@@ -47,7 +47,7 @@ def several_roundings(*values: np.ndarray) -> float:
 
 def by_rounding(size: np.ndarray, *values: np.ndarray) -> float:
     """The same of something of this size, absolute."""
-    return several_roundings(*values) * float(np.linalg.norm(size))
+    return several_roundings(*values) * norm(size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +154,13 @@ def _combined(held: Mapping[str, np.ndarray]) -> Combined | None:
     apart = {name: x - uncond for name, x in parts.items() if name != "uncond"}
     every, left = fitted(guided, uncond, *apart.values())
     size, weights = float(every[0]), every[1:]
-    least = min(float(np.linalg.norm(x)) for x in parts.values())
+    least = min(norm(x) for x in parts.values())
     size_unsure = left / least if least else math.inf
     if abs(abs(size) - 1.0) <= EXACT + size_unsure:  # may be 1 or -1, and then is
         size = math.copysign(1.0, size)
         weights, left = fitted(guided - size * uncond, *apart.values())
-    products = sum(abs(weight) * float(np.linalg.norm(x)) for weight, x in zip(weights, apart.values(), strict=True))
-    whole = float(np.linalg.norm(guided))
+    products = sum(abs(weight) * norm(x) for weight, x in zip(weights, apart.values(), strict=True))
+    whole = norm(guided)
     rounded = rounding(guided, *parts.values()) * (whole + 2 * products)  # a sum; a difference, a product
     if left > max(EXACT * whole, rounded) or abs(size) < SAME:
         return None
@@ -246,13 +246,12 @@ def own_guided(seen: Seen) -> Made | None:
         return _own_resized(first, second, parts, seen) if seen.kept and second is not None else None
     if second is not None and first.turned(second):
         return None  # branches of such closeness may only be called by each other's names
-    guided, uncond = (seen.theirs[branch, PREDICTED] for branch in ("", "uncond"))
-    made, near, products = _like(uncond, guided), first.left, 0.0
+    guided, made, near, products = seen.theirs["", PREDICTED], parts["uncond"], first.left, 0.0
     for name, scale in first.scales.items():
-        apart = _like(seen.theirs[name, PREDICTED], guided) - _like(uncond, guided)
-        made, size = made + scale * apart, float(np.linalg.norm(apart))
+        apart = parts[name] - parts["uncond"]
+        made, size = made + scale * apart, norm(apart)
         near, products = near + EXACT * max(1.0, abs(scale)) * size, products + abs(scale) * size
-    rounded = rounding(*parts.values()) * (float(np.linalg.norm(made)) + 2 * products)
+    rounded = rounding(*parts.values()) * (norm(made) + 2 * products)
     made = first.size * made.reshape(guided.shape)  # predictions may be a list's items
     if first.normed:
         alike = second is not None and second.normed == first.normed  # then the norms are right, but for rounding
@@ -272,8 +271,8 @@ def _own_alone(first: Combined | None, seen: Seen) -> Made | None:
         parts, made, left = theirs, theirs["cond"], 0.0
     else:
         return None
-    products = abs(first.scale if first else 1.0) * float(np.linalg.norm(parts["cond"] - parts["uncond"]))
-    rounded = rounding(*parts.values()) * (float(np.linalg.norm(parts[""])) + 2 * products)
+    products = abs(first.scale if first else 1.0) * norm(parts["cond"] - parts["uncond"])
+    rounded = rounding(*parts.values()) * (norm(parts[""]) + 2 * products)
     return made.reshape(guided.shape), left + 2 * rounded  # of the guided one, and of the one that is not
 
 
@@ -284,7 +283,7 @@ def _own_resized(first: Combined, second: Combined, parts: Mapping[str, np.ndarr
     ways = {"cond": (scale * cond, uncond), "uncond": ((1 - scale) * uncond, cond)}
     fixed, free = ways.get(seen.kept, (0.0 * guided, uncond + scale * (cond - uncond)))
     made = fixed + fitted(guided - fixed, free)[0][0] * free
-    near = EXACT * max(1.0, abs(scale)) * float(np.linalg.norm(cond - uncond))
+    near = EXACT * max(1.0, abs(scale)) * norm(cond - uncond)
     return made.reshape(seen.theirs["", PREDICTED].shape), first.left + near + second.left
 
 

@@ -39,7 +39,7 @@ from parity.floors import L2_LIMIT
 from parity.golden.disk.part import chosen
 from parity.records import LOOP, Floor, Key, Record, StepRecords
 from parity.sketch import value_record
-from parity.transforms import EXACT, FEW, WITHIN, bfloat16, by_channel, done, stored_as
+from parity.transforms import EXACT, FEW, WITHIN, bfloat16, by_channel, done, norm, stored_as
 
 _Own = Callable[[Seen], Made | None]
 
@@ -103,7 +103,7 @@ def _own_step(seen: Seen) -> Made | None:
     if ours is None or theirs is None:
         return _own_affine(seen)
     made, most = _stepped(ours)
-    left = float(np.linalg.norm(ours[2] - made))
+    left = norm(ours[2] - made)
     own, rounded = _stepped(theirs)
     return (own, rounded + 2 * left) if left <= most else _own_affine(seen)
 
@@ -166,13 +166,10 @@ def _own_latents(seen: Seen) -> Made | None:
 def _used(held: _Moved) -> float:
     """The multiple of the prediction that a side stepped by: its dt, if that may be it; NaN where it is none."""
     flow, before, after, dt = held
-    moved, size = after - before, float(np.linalg.norm(flow))
+    moved, size = after - before, norm(flow)
     used = float(np.vdot(flow, moved)) / size**2 if size else math.nan
-    left, rounded = (
-        float(np.linalg.norm(moved - used * flow)),
-        by_rounding(after, before, after) + by_rounding(moved, flow),
-    )
-    if not left <= max(TOOK * float(np.linalg.norm(moved)), rounded):
+    left, rounded = norm(moved - used * flow), by_rounding(after, before, after) + by_rounding(moved, flow)
+    if not left <= max(TOOK * norm(moved), rounded):
         return math.nan
     return dt if abs(used - dt) <= TOOK * abs(dt) + left / size else used
 
@@ -193,9 +190,9 @@ def decoded(seen: Seen) -> Iterator[Cause]:
             one = f"the VAE decodes frame by frame on the candidate, {many} frames at once on the reference"
             yield measured(one if few == 1 else text, "vae.frames", float(many), float(few), float(few), at=GIVEN)
         return
-    a, most = _own_decoded(seen) or (a, SAME * float(np.linalg.norm(a)))
+    a, most = _own_decoded(seen) or (a, SAME * norm(a))
     if {settings.get("dtype") for settings in seen.settings} == {"float32"}:
-        most = min(most, SAME * float(np.linalg.norm(a)))  # also of a candidate that rounds them
+        most = min(most, SAME * norm(a))  # also of a candidate that rounds them
     if a.ndim == 5 and np.array_equal(a[:, :, 0], b[:, :, 0]):  # an image's, which was put back
         a, b = a[:, :, 1:], b[:, :, 1:]
     ours, theirs = _scaled(seen)
@@ -203,7 +200,7 @@ def decoded(seen: Seen) -> Iterator[Cause]:
         made_of, put = ("candidate", "reference") if ours[3] else ("reference", "candidate")
         text = f"the first frame that is decoded is of the latents on the {made_of}, an image put back on the {put}"
         yield measured(text, "vae.first_frame", at=GIVEN)
-    made = done(a, b) if np.linalg.norm(b - a) > most else None
+    made = done(a, b) if norm(b - a) > most else None
     if made is not None and not made.inverse and made.words.startswith("with another scale"):
         yield measured(f"what the VAE decodes: {made}{_otherwise(a, b, seen)}", "vae.scaling_factor", at=GIVEN)
     elif made is not None:
@@ -225,7 +222,7 @@ def _own_decoded(seen: Seen) -> Made | None:
     own, scaled = pair[1].copy(), ours[0] * laid[layout] + ours[1]
     scaled = scaled[:, :, ours[3] :]
     last_frames(own, scaled)[:] = scaled
-    return own, most * float(np.linalg.norm(own))
+    return own, most * norm(own)
 
 
 def _of_config(a: np.ndarray, b: np.ndarray, seen: Seen) -> str:
@@ -364,10 +361,10 @@ def by_themselves(seen: Seen, known: Container[str]) -> Iterator[Cause]:
         made = None if pair is None else OWN[site][0](seen)
         if pair is None or made is None or made[0].shape != pair[1].shape:
             continue
-        most = max(made[1], SAME * float(np.linalg.norm(made[0])))
-        far, carried = (float(np.linalg.norm(x - made[0])) for x in reversed(pair))
+        most = max(made[1], SAME * norm(made[0]))
+        far, carried = (norm(x - made[0]) for x in reversed(pair))
         if far > most and carried > most:
-            text = f"{words} differs by itself, by {far / float(np.linalg.norm(made[0])):.2g} relative"
+            text = f"{words} differs by itself, by {far / norm(made[0]):.2g} relative"
             yield measured(text, setting, value=far, detail=f"{text}, on the candidate's own values", at=site)
 
 
@@ -386,10 +383,10 @@ def judged_by_own(reference: StepRecords, seen: Seen) -> tuple[StepRecords, list
         if theirs is None or known is None:
             continue
         value, (made_of, note) = np.asarray(record.value, np.float64), OWN[site]
-        if value.shape != theirs.shape or not 0 < np.linalg.norm(theirs - value) <= L2_LIMIT * known.l2:
+        if value.shape != theirs.shape or not 0 < norm(theirs - value) <= L2_LIMIT * known.l2:
             continue  # equal, or what its own floor shows
         made = made_of(seen)
-        if made is not None and np.linalg.norm(theirs - made[0]) > made[1]:
+        if made is not None and norm(theirs - made[0]) > made[1]:
             replaced[record.key] = value_record(record.key, made[0].astype(np.float32), record.dtype)
             floors[record.key] = Floor(made[1] / L2_LIMIT)
             notes.append(note)

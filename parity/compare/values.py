@@ -22,7 +22,7 @@ import numpy as np
 from parity.compare.result import Cause, measured
 from parity.golden.disk.part import chosen
 from parity.records import LOOP, Record, StepRecords
-from parity.transforms import PATCHES, Done, bfloat16, done, laid_out
+from parity.transforms import PATCHES, Done, bfloat16, done, laid_out, norm
 
 SAME = 1e-4
 """Relative difference up to which values of the loop count as equal here; the judge has said whether they are."""
@@ -90,8 +90,8 @@ def _may_be_held(r: Record) -> bool:
 
 def apart(a: np.ndarray, b: np.ndarray) -> float:
     """Relative L2 distance of `b` from `a`."""
-    size = float(np.linalg.norm(a))
-    return float(np.linalg.norm(b - a)) / size if size > 0 else (0.0 if not np.any(b) else math.inf)
+    size = norm(a)
+    return norm(b - a) / size if size > 0 else (0.0 if not np.any(b) else math.inf)
 
 
 # --- the detectors
@@ -306,5 +306,5 @@ def order(seen: Seen) -> Iterator[Cause]:
 
 
 def _cosine(a: np.ndarray, b: np.ndarray) -> float:
-    size = float(np.linalg.norm(a) * np.linalg.norm(b))
+    size = norm(a) * norm(b)
     return float(np.vdot(a, b)) / size if size else 0.0
