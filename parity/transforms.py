@@ -34,13 +34,20 @@ def bfloat16(x: np.ndarray) -> np.ndarray:
     return rounded.astype(np.uint32).view(np.float32).astype(np.float64)
 
 
+def float16(x: np.ndarray) -> np.ndarray:
+    """Values rounded to float16, as float64; infinite where they are too large for it."""
+    with np.errstate(over="ignore"):
+        return x.astype(np.float16).astype(np.float64)
+
+
+CASTS = {"bfloat16": bfloat16, "float16": float16}
+"""Of 16 bits, the coarsest first."""
+
+
 def stored_as(x: np.ndarray) -> str:
     """The coarsest dtype that holds these values exactly, whatever they are stored as: what they were computed in, or
     rounded to at the end."""
-    with np.errstate(over="ignore"):
-        if np.array_equal(x, bfloat16(x)):
-            return "bfloat16"
-        return "float16" if np.array_equal(x, x.astype(np.float16)) else "float32"
+    return next((dtype for dtype, cast in CASTS.items() if np.array_equal(x, cast(x))), "float32")
 
 
 def norm(x: np.ndarray) -> float:
@@ -54,8 +61,7 @@ Made = Callable[[np.ndarray], np.ndarray]
 TRANSFORMS: dict[str, Made] = {
     "rounded down to integers": np.floor,
     "rounded to integers": np.round,
-    "rounded to bfloat16": bfloat16,
-    "rounded to float16": lambda x: x.astype(np.float16).astype(np.float64),
+    **{f"rounded to {dtype}": cast for dtype, cast in CASTS.items()},
     "negated": np.negative,
     "times 1000": lambda x: 1000.0 * x,
     "divided by 1000": lambda x: x / 1000.0,

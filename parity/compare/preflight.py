@@ -24,7 +24,7 @@ from parity.floors import LINF_LIMIT, SCHEDULE_ROUNDING
 from parity.golden.fingerprint import WeightPrint
 from parity.records import BLOCK, Facts, Key, Schedule, above, any_block
 from parity.settings import Difference, Input, changed_by, remedy, sentence
-from parity.transforms import as_factor, bfloat16
+from parity.transforms import CASTS, as_factor
 
 TABLE_LIMIT = 1e-4
 """Relative L2 by which rotary tables may differ: libraries' sines differ by 5e-7 at 111,600 tokens (measured by
@@ -223,10 +223,8 @@ ROUNDING = "rounding"
 def _rounded_to(other: Iterable[tuple[WeightPrint, WeightPrint]]) -> str:
     """The dtype in which the candidate's extrema are the reference's, of all parameters; else `rounding`."""
     ours, theirs = (np.array([x.extrema for x in side]) for side in zip(*other, strict=True))
-    with np.errstate(over="ignore"):
-        ways = {"bfloat16": bfloat16(ours), "float16": ours.astype(np.float16).astype(np.float64)}
     moved = not np.array_equal(ours, theirs)
-    return next((dtype for dtype, x in ways.items() if moved and np.array_equal(x, theirs)), ROUNDING)
+    return next((dtype for dtype, cast in CASTS.items() if moved and np.array_equal(cast(ours), theirs)), ROUNDING)
 
 
 Factors = Mapping[str, frozenset[float]]

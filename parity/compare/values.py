@@ -22,7 +22,7 @@ import numpy as np
 from parity.compare.result import Cause, measured
 from parity.golden.disk.part import chosen
 from parity.records import LOOP, Record, StepRecords
-from parity.transforms import PATCHES, Done, bfloat16, done, laid_out, norm
+from parity.transforms import CASTS, PATCHES, Done, done, laid_out, norm
 
 SAME = 1e-4
 """Relative difference up to which values of the loop count as equal here; the judge has said whether they are."""
@@ -264,10 +264,8 @@ def _continued(seen: Seen, before: Both, now: Both) -> Iterator[Cause]:
 
 def _carried(before: np.ndarray, now: np.ndarray) -> str:
     """The dtype to which latents of the step before are cast, as a side may that works in it; empty for others."""
-    with np.errstate(over="ignore"):
-        half = before.astype(np.float16).astype(np.float64)
-    casts = {"float32": before, "bfloat16": bfloat16(before), "float16": half}
-    near = (d for d, cast in casts.items() if np.array_equal(cast, now, equal_nan=True) or apart(cast, now) <= SAME)
+    casts = {"float32": before} | {dtype: cast(before) for dtype, cast in CASTS.items()}
+    near = (d for d, x in casts.items() if np.array_equal(x, now, equal_nan=True) or apart(x, now) <= SAME)
     return next(near, "")
 
 
