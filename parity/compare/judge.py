@@ -14,19 +14,8 @@ from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from parity.compare import left_out
-from parity.compare.births import (
-    LATENTS_AS,
-    UNITS,
-    Argument,
-    Arguments,
-    Births,
-    Excuse,
-    call_of,
-    is_input,
-    is_prediction,
-)
+from parity.compare.births import LATENTS_AS, UNITS, Argument, Arguments, Births, call_of, is_input, is_prediction
 from parity.compare.branches import Branches
-from parity.compare.left_out import folded
 from parity.compare.pairs import Meeting, meet
 from parity.compare.preflight import Factors
 from parity.compare.result import Distance, SiteDiff
@@ -70,25 +59,21 @@ class Judge:
     """Judges a run step by step.
 
     Attributes:
-        excuses: the sites that a declared differing setting changes by design.
+        births: which know the sites that a declared differing setting changes by design.
         port: whether the candidate's modules are a user's own. mapped: modules of the reference that other names of the
             candidate are mapped onto; None without a mapping. Inside both, what does not line up is not compared.
         laid_out: the modules whose parameters a port holds in another order or times a factor, with the factors.
         branches: the candidate's, which may be in another order. seen: what both sides had in common so far.
     """
 
-    excuses: tuple[Excuse, ...] = ()
+    births: Births = field(default_factory=Births)
     port: bool = False
     mapped: Collection[str] | None = None
     laid_out: Factors = field(default_factory=dict)
     branches: Branches = field(default_factory=lambda: Branches({}))
-    births: Births = field(init=False)
     seen: Common = field(default_factory=Common)
     _meeting: Meeting | None = None
     _given: dict[Argument, bytes] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.births = Births(self.excuses)
 
     def step(self, reference: StepRecords, candidate: StepRecords) -> Sites:
         """The sites of one step, in execution order, with births."""
@@ -120,7 +105,7 @@ class Judge:
         given = _given(step)
         before, self._given = self._given, given | self._given
         moving = {at for at, value in given.items() if self._given[at] != value or _is_latents(at)}
-        whole = {sites[i].key for at in folded(step, sites) for i in at}
+        whole = {sites[i].key for at in left_out.folded(step, sites) for i in at}
         handed = _handed_on(step, sites, given) | _timed_otherwise(step, sites)
         return Arguments(moving, before.keys() - moving, handed, _made_alone(step, sites, given), whole)
 
