@@ -113,8 +113,8 @@ class Detectors:
         ours, theirs = seen.ours, seen.theirs
         a, b = (side.get(("", LATENTS)) for side in (ours, theirs))
         self._before = None if a is None or b is None else (a, b)
-        if reference.step == 0:
-            self.notes += relations.rounded_otherwise(seen)
+        for of in (values, guidance, relations) if reference.step == 0 else ():
+            self.notes += of.rounded_otherwise(seen)
         called = _called(reference), _called(candidate)
         for model, step in zip(called, (reference, candidate), strict=True):
             if model:

@@ -1,7 +1,8 @@
 """Guidance: how a side combines the predictions of its branches, fitted to them, and what of it is another's.
 
 noise_pred = size (uncond + scale (cond - uncond) + scale (another - uncond) + ...), of which some pipelines then give
-each row the norm of cond's. The weights are fitted on each side by itself. numpy only.
+each row the norm of cond's. The weights are fitted on each side by itself. The order in which a side computed it in
+bfloat16 is read off by doing it again operation by operation. numpy only.
 
 Cost. A few passes over the predictions, at the first step that differs.
 """
@@ -9,15 +10,15 @@ Cost. A few passes over the predictions, at the first step that differs.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from parity.compare.result import Cause, measured
-from parity.compare.values import PREDICTED, SAME, Kept, Seen, Values, apart
+from parity.compare.values import MATCH, PREDICTED, SAME, Kept, Seen, Values, apart
 from parity.settings import BITS
-from parity.transforms import EXACT, norm, stored_as
+from parity.transforms import EXACT, bfloat16, norm, stored_as
 
 Made = tuple[np.ndarray, float]
 """A value, and how far rounding may move what comes of the same."""
@@ -362,3 +363,31 @@ def _zeros(seen: Seen) -> Iterator[Cause]:
     )
     first, second = (float(not np.any(x)) for x in pair)
     yield measured(text, "guidance.zero_steps", first, second, float(seen.step), at=PREDICTED)
+
+
+# --- the same guidance in another order: right, no floor is broken, and bits differ
+
+GUIDED: dict[str, Callable[[np.ndarray, np.ndarray, float], np.ndarray]] = {
+    "uncond + scale (cond - uncond)": lambda c, u, s: bfloat16(u + bfloat16(s * bfloat16(c - u))),
+    "cond + (scale - 1) (cond - uncond)": lambda c, u, s: bfloat16(c + bfloat16((s - 1.0) * bfloat16(c - u))),
+    "scale cond + (1 - scale) uncond": lambda c, u, s: bfloat16(bfloat16(s * c) + bfloat16((1.0 - s) * u)),
+}
+
+
+def rounded_otherwise(seen: Seen) -> Iterator[str]:
+    """A sentence where the sides combine their branches in another order and to the same end."""
+    a, b = combined(seen.ours), combined(seen.theirs)
+    alike = a is not None and b is not None and abs(a.scale - b.scale) <= a.near(b)
+    if alike and (ways := seen.ways(_guided_as)):
+        guided = f"guidance is computed as {ways[1]} on the candidate, as {ways[0]} on the reference"
+        yield f"{guided}: the same but for rounding in bfloat16"
+
+
+def _guided_as(values: Values) -> str:
+    """The way in which a side combined its branches in bfloat16; empty where it is none of those that are known."""
+    parts, own = branches_of(values), combined(values)
+    if parts is None or own is None or {*map(stored_as, parts.values())} != {"bfloat16"}:
+        return ""
+    scales = dict.fromkeys(round(own.scale, digits) for digits in (0, 1, 2))
+    made = ((name, way(parts["cond"], parts["uncond"], scale)) for scale in scales for name, way in GUIDED.items())
+    return next((name for name, x in made if float(np.mean(x == parts[""])) >= MATCH), "")

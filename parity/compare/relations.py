@@ -6,8 +6,8 @@ several percent wide, and a factor of 1.037 lies within it.
 
 How. What the loop computes of its values is linear in them: noise_pred of the branches' predictions, the latents of
 noise_pred, what is decoded of the latents. The weights are fitted on each side by itself; where both fits hold, weights
-that differ are the cause, whatever the values are. The order and precision in which a side computed in bfloat16 is read
-off by doing it again operation by operation. numpy only.
+that differ are the cause, whatever the values are. The precision in which a side computed in bfloat16 is read off by
+doing it again. numpy only.
 
 Cost. A few passes over values of the size of the latents, at the first step that differs.
 """
@@ -21,20 +21,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from parity.compare.guidance import (
-    LEAST,
-    Fit,
-    Made,
-    branches_of,
-    by_rounding,
-    combined,
-    fitted,
-    last_frames,
-    own_guided,
-    several_roundings,
-)
+from parity.compare.guidance import LEAST, Fit, Made, by_rounding, fitted, last_frames, own_guided, several_roundings
 from parity.compare.result import Cause, measured
-from parity.compare.values import GIVEN, LATENTS, PREDICTED, SAME, START, Seen, Values, apart, number
+from parity.compare.values import GIVEN, LATENTS, MATCH, PREDICTED, SAME, START, Seen, Values, apart, number
 from parity.floors import L2_LIMIT
 from parity.golden.disk.part import chosen
 from parity.records import LOOP, Floor, Key, Record, StepRecords
@@ -400,48 +389,14 @@ def _is_made(r: Record) -> bool:
     return r.key.site in OWN and (r.key.branch, r.key.call) == ("", 0)
 
 
-# --- the same relation in another order or precision: right, no floor is broken, and bits differ
-
-MATCH = 0.995
-"""Share of the elements that a way of computing has to give exactly; ties may have gone the other way."""
-
-_Way = Callable[[np.ndarray, np.ndarray, float], np.ndarray]
-GUIDED: dict[str, _Way] = {
-    "uncond + scale (cond - uncond)": lambda c, u, s: bfloat16(u + bfloat16(s * bfloat16(c - u))),
-    "cond + (scale - 1) (cond - uncond)": lambda c, u, s: bfloat16(c + bfloat16((s - 1.0) * bfloat16(c - u))),
-    "scale cond + (1 - scale) uncond": lambda c, u, s: bfloat16(bfloat16(s * c) + bfloat16((1.0 - s) * u)),
-}
+# --- the same step in another precision: right, no floor is broken, and bits differ
 
 
 def rounded_otherwise(seen: Seen) -> Iterator[str]:
-    """Sentences on what the sides compute in another order or precision and to the same end."""
-    pairs = [p for p in (seen.pair("schedule:sigmas"), seen.pair("schedule:timesteps")) if p is not None]
-    worst = max((apart(a, b) for a, b in pairs), default=0.0)
-    if 0.0 < worst <= WITHIN:
-        yield f"the schedules differ by rounding alone ({worst:.1e} relative): made in another precision or order"
-    a, b = combined(seen.ours), combined(seen.theirs)
-    if a is not None and b is not None and abs(a.scale - b.scale) <= a.near(b):
-        guided = "guidance is computed as {1} on the candidate, as {0} on the reference: the same but for rounding in "
-        yield from _two_ways(_guided_as, f"{guided}bfloat16", seen)
-    product = "the scheduler's product of dt and the prediction is {1} on the candidate, {0} on the reference"
-    yield from _two_ways(_stepped_in, f"{product}: a 0-d tensor takes the other's dtype", seen)
-
-
-def _two_ways(way: Callable[[Values], str], text: str, seen: Seen) -> Iterator[str]:
-    """The sentence where the sides' ways are known and not the same."""
-    first, second = way(seen.ours), way(seen.theirs)
-    if first and second and first != second:
-        yield text.format(first, second)
-
-
-def _guided_as(values: Values) -> str:
-    """The way in which a side combined its branches in bfloat16; empty where it is none of those that are known."""
-    parts, own = branches_of(values), combined(values)
-    if parts is None or own is None or {*map(stored_as, parts.values())} != {"bfloat16"}:
-        return ""
-    scales = dict.fromkeys(round(own.scale, digits) for digits in (0, 1, 2))
-    made = ((name, way(parts["cond"], parts["uncond"], scale)) for scale in scales for name, way in GUIDED.items())
-    return next((name for name, x in made if float(np.mean(x == parts[""])) >= MATCH), "")
+    """A sentence where the sides round the scheduler's product otherwise."""
+    if ways := seen.ways(_stepped_in):
+        product = f"the scheduler's product of dt and the prediction is {ways[1]} on the candidate, {ways[0]} on the "
+        yield f"{product}reference: a 0-d tensor takes the other's dtype"
 
 
 def _stepped_in(values: Values) -> str:

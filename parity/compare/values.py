@@ -13,7 +13,7 @@ Cost. A few passes over values of the size of the latents, at the first step tha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -22,7 +22,7 @@ import numpy as np
 from parity.compare.result import Cause, measured
 from parity.golden.disk.part import chosen
 from parity.records import LOOP, Record, StepRecords
-from parity.transforms import CASTS, PATCHES, Done, done, laid_out, norm
+from parity.transforms import CASTS, PATCHES, WITHIN, Done, done, laid_out, norm
 
 SAME = 1e-4
 """Relative difference up to which values of the loop count as equal here; the judge has said whether they are."""
@@ -75,6 +75,11 @@ class Seen:
         a, b = (float(x.item()) for x in pair)
         return (a, b) if a != b else None
 
+    def ways(self, way: Callable[[Values], str]) -> tuple[str, str] | None:
+        """In which way each side computes something, where that is known of both and not the same."""
+        first, second = way(self.ours), way(self.theirs)
+        return (first, second) if first and second and first != second else None
+
 
 def held(step: StepRecords) -> dict[tuple[str, str], np.ndarray]:
     """A step's values that are held whole."""
@@ -86,6 +91,10 @@ def held(step: StepRecords) -> dict[tuple[str, str], np.ndarray]:
 
 def _may_be_held(r: Record) -> bool:
     return r.key.site.startswith((f"{LOOP}:", "schedule:", "decode:in.")) and r.key.call == 0
+
+
+MATCH = 0.995
+"""Share of the elements that a way of computing has to give exactly; ties may have gone the other way."""
 
 
 def apart(a: np.ndarray, b: np.ndarray) -> float:
@@ -119,6 +128,14 @@ def schedule(seen: Seen) -> Iterator[Cause]:
         text = f"the schedule's timesteps are {how}: {repeats} of {times[1].size} repeat the one before"
         text += f", {rises} exceed{'s' * (rises == 1)} it" if rises and (np.diff(times[0]) < 0).all() else ""
         yield measured(text, "timesteps", "float32", "bfloat16", float(repeats), at=_TIMES)
+
+
+def rounded_otherwise(seen: Seen) -> Iterator[str]:
+    """A sentence where the schedules were made in another order or precision, and are the same."""
+    pairs = [p for p in (seen.pair(_SIGMAS), seen.pair(_TIMES)) if p is not None]
+    worst = max((apart(a, b) for a, b in pairs), default=0.0)
+    if 0.0 < worst <= WITHIN:
+        yield f"the schedules differ by rounding alone ({worst:.1e} relative): made in another precision or order"
 
 
 def _narrowed(made: Done | None) -> str:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from parity.compare import guidance, relations, values as around
 from parity.compare.detectors import Detectors
 from parity.compare.diff import judge_streams
 from parity.compare.judge import Judge
-from parity.compare.relations import rounded_otherwise
 from parity.compare.result import Cause
 from parity.compare.values import Seen, Values
 from parity.records import AFTER, LOOP, Floor, Key, StepRecords
@@ -549,7 +549,8 @@ S = np.linspace(1, 0.01, 20)
     ],
 )
 def test_arithmetic_in_another_order_or_precision_is_named(ours: Values, theirs: Values, word: str) -> None:
-    texts = list(rounded_otherwise(Seen(ours=ours, theirs=theirs)))
+    seen = Seen(ours=ours, theirs=theirs)
+    texts = [text for of in (around, guidance, relations) for text in of.rounded_otherwise(seen)]
     assert len(texts) == bool(word)
     assert all(word in text for text in texts)
 
