@@ -88,17 +88,8 @@ class Machine:
             raise UsageError("the reference golden was not recorded by a torch path of parity's")
         if of_script(golden):
             raise UsageError("the reference golden was recorded in a script, of whose model this machine knows nothing")
-        pair = Request(
-            request.model or golden.model,
-            typed(request.ports.reference, "torch", golden.settings),
-            parse("torchax"),
-            max(golden.steps, 1),
-            golden.seed,
-            prompt=request.prompt,
-            inputs=request.inputs,
-            ports=request.ports,
-            like=_inputs(request, golden),
-        )
+        pair = request.pair(golden, typed(request.ports.reference, "torch", golden.settings), parse("torchax"))
+        pair = replace(pair, inputs=request.inputs, ports=request.ports, like=_inputs(request, golden))
         reference = openers.of("reference").open(spec_of(pair, "reference"))
         return cls(openers=openers, request=pair, reference=reference, facts=reference.facts(), say=say)
 
