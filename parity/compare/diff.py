@@ -188,16 +188,10 @@ class Sides:
 
     def incomparable(self, findings: Sequence[Check], notes: Sequence[Note]) -> Result:
         a, b = self.reference.provenance, self.candidate.provenance
-        blocking = [f for f in findings if f.verdict == "fail"]
-        detail = "; ".join(f"{f.check}: {f.detail}" for f in blocking)
+        detail = "; ".join(f"{f.check}: {f.detail}" for f in findings if f.verdict == "fail")
+        why = Reason(kind="inconclusive", problem="not_comparable", detail=detail)
         return Result(
-            "inconclusive",
-            None,
-            Reason(kind="inconclusive", problem="not_comparable", detail=detail),
-            model=a.model,
-            differing_settings=settings_differences(a, b),
-            preflight=tuple(findings),
-            notes=tuple(notes),
+            "inconclusive", None, why, a.model, settings_differences(a, b), tuple(findings), notes=tuple(notes)
         )
 
 

@@ -382,18 +382,12 @@ def _schedule(a: Schedule, b: Schedule, declared: frozenset[str]) -> list[Check]
             detail = f"differ most at {at}: {x[at]:g} against {y[at]:g}"
             checks.append(explained(name, detail, [changed_by("schedule")], declared))
     state: Input = "scheduler state"
-    moved = [
-        Check(
-            state,
-            "fail",
-            f"the {side}'s scheduler already stands at step {schedule.step_index} before step 0: warm-up calls moved "
-            "it or equal first timesteps, of which diffusers' schedulers begin at the second; set_begin_index(0)",
-            by=_settings_of(side, state),
-        )
-        for side, schedule in sides
-        if schedule.step_index not in (None, 0)
-    ]
-    return [*checks, *(moved or [Check(state, "pass", "both stand before step 0")])]
+    moved = [(side, schedule.step_index) for side, schedule in sides if schedule.step_index not in (None, 0)]
+    why = "warm-up calls moved it or equal first timesteps, of which diffusers' schedulers begin at the second"
+    for side, at in moved:
+        detail = f"the {side}'s scheduler already stands at step {at} before step 0: {why}; set_begin_index(0)"
+        checks.append(Check(state, "fail", detail, by=_settings_of(side, state)))
+    return checks if moved else [*checks, Check(state, "pass", "both stand before step 0")]
 
 
 def _settings_of(side: str, what: Input) -> tuple[str, ...]:
