@@ -62,17 +62,14 @@ def settings_differences(reference: Provenance, candidate: Provenance) -> tuple[
     ours, theirs = reference.settings, candidate.settings
     if not ours or not theirs:
         return ()
-    names = [*BY_NAME, *sorted((ours.keys() | theirs.keys()) - BY_NAME.keys())]
-    found = []
-    for name in names:
-        if name not in ours and name not in theirs:
-            continue
-        if name not in BY_NAME and not (_of_component(name, ours) and _of_component(name, theirs)):
-            continue  # the config of a component that only one script has
-        x, y = _value(name, reference), _value(name, candidate)
-        if x != y and (x != _default(name, reference) or y != _default(name, candidate)):
-            found.append(Difference(name, x, y))
-    return tuple(found)
+    held = ours.keys() | theirs.keys()
+    # A config of a component that only one script has is left out.
+    configs = (name for name in held - BY_NAME.keys() if all(_of_component(name, side) for side in (ours, theirs)))
+    names = (*(name for name in BY_NAME if name in held), *sorted(configs))
+    pairs = ((name, _value(name, reference), _value(name, candidate)) for name in names)
+    other = (Difference(name, x, y) for name, x, y in pairs if x != y)
+    sides = (reference, candidate)
+    return tuple(d for d in other if (d.reference, d.candidate) != tuple(_default(d.setting, side) for side in sides))
 
 
 COMPONENTS = ("transformer", "transformer_2", "unet", "vae", "scheduler", "guider", "text_encoder", "text_encoder_2")

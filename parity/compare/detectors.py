@@ -155,12 +155,7 @@ class Detectors:
 
 def _ranges(steps: Sequence[int]) -> str:
     """Rising numbers in words: `5, 8 to 15`."""
-    runs: list[list[int]] = []
-    for step in steps:
-        if runs and step == runs[-1][-1] + 1:
-            runs[-1].append(step)
-        else:
-            runs.append([step])
+    runs = np.split(np.array(steps), np.flatnonzero(np.diff(steps) != 1) + 1)
     return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 

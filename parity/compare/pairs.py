@@ -22,7 +22,6 @@ begin from the nearest noise, and of one noise those whose model is given most n
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -397,8 +396,7 @@ def _numbers(reference: StepRecords, candidate: StepRecords, site: str) -> dict[
         else:
             unlike.append(record)
     numbers |= {free.pop().key.call: record.key.call for record in unlike[: len(free)]}
-    others = itertools.count(len(ours))
-    return numbers | {r.key.call: next(others) for r in free}
+    return numbers | {r.key.call: number for number, r in enumerate(free, len(ours))}
 
 
 SAME_LATENTS = 0.1
