@@ -114,10 +114,7 @@ def lone_ports(
     theirs = {replace(key, call=calls.get(replace(key, site=key.module), key.call)): x for key, x in theirs.items()}
     placed = ((r.key, replace(r.key, call=at.call)) for at, parts in theirs.items() for r in parts.values())
     moved = {key: own for key, own in placed if key != own}
-    mine, other = _alone(ours, theirs), _alone(theirs, ours)
-    both = ((a, other[call]) for call, a in mine.items() if call in other)
-    alone = [(a, b) for a, b in both if _line_up(ours[a], theirs[b])]
-    pairs = [*alone, *_turned(ours, theirs), *_of_several(ours, theirs)]
+    pairs = _of_calls(ours, theirs)
     return moved | {theirs[b][part].key: record.key for a, b in pairs for part, record in ours[a].items()}
 
 
@@ -137,33 +134,21 @@ def _ports(records: Iterable[Record]) -> dict[Key, dict[str, Record]]:
     return found
 
 
-def _alone(ports: Mapping[Key, _Parts], others: Mapping[Key, _Parts]) -> dict[_Side, Key]:
-    """The one port of a tensor whose name the other side does not have; of outputs, beside which there is no other."""
-    found = {side: [p for p in held if not (p.is_input and p in others)] for side, held in _by_call(ports).items()}
-    lone = {side: alone[0] for side, alone in found.items() if len(alone) == 1}
-    return {side: port for side, port in lone.items() if port not in others and "mask" not in port.port}
-
-
-def _turned(ours: Mapping[Key, _Parts], theirs: Mapping[Key, _Parts]) -> Iterator[tuple[Key, Key]]:
-    """Outputs of one call that only another order lines up, each with the one that it can only be."""
+def _of_calls(ours: Mapping[Key, _Parts], theirs: Mapping[Key, _Parts]) -> Iterator[tuple[Key, Key]]:
+    """The ports of each call that are one and that the two sides name, or order, otherwise."""
     others = _by_call(theirs)
-    for side, ports in _by_call(ours).items():
-        if side[1] or set(others.get(side, ())) != set(ports) or all(_line_up(ours[p], theirs[p]) for p in ports):
-            continue
-        fits = {a: [b for b in ports if _line_up(ours[a], theirs[b])] for a in ports}
-        if all(len(found) == 1 for found in fits.values()) and len({b for (b,) in fits.values()}) == len(ports):
-            yield from ((a, b) for a, (b,) in fits.items() if a != b)
-
-
-def _of_several(ours: Mapping[Key, _Parts], theirs: Mapping[Key, _Parts]) -> Iterator[tuple[Key, Key]]:
-    """The one output that the candidate names of a call, with that of the reference's several which it is: the only one
-    that lines up, or else the first."""
-    mine = _by_call(ours)
-    for side, ports in _by_call(theirs).items():
-        several = [] if side[1] or len(ports) > 1 or ports[0] in ours else mine.get(side, [])
-        fits = [a for a in several if _line_up(ours[a], theirs[ports[0]])]
-        if len(several) > 1 and fits and (len(fits) == 1 or fits[0] == several[0]):
-            yield fits[0], ports[0]
+    for side, mine in _by_call(ours).items():
+        other = others.get(side, [])
+        if side[1]:  # an input; of outputs all count
+            mine, other = [p for p in mine if p not in theirs], [p for p in other if p not in ours]
+        fits = [(a, b) for a in mine for b in other if _line_up(ours[a], theirs[b])]
+        if len(mine) == len(other) == 1:
+            new = mine[0] not in theirs and other[0] not in ours
+            yield from ((a, b) for a, b in fits if new and "mask" not in a.port and "mask" not in b.port)
+        elif not side[1] and len(other) == 1 and other[0] not in ours:  # the only one that lines up, or else the first
+            yield from (pair for pair in fits[:1] if len(fits) == 1 or pair[0] == mine[0])
+        elif not side[1] and {*mine} == {*other} == {a for a, _ in fits} == {b for _, b in fits}:
+            yield from (pair for pair in fits if len(fits) == len(mine) and pair[0] != pair[1])
 
 
 def _exchanged(ours: Mapping[Key, _Parts], theirs: Mapping[Key, _Parts]) -> dict[Key, int]:
