@@ -202,9 +202,9 @@ def _places_of(rows: np.ndarray, among: np.ndarray) -> np.ndarray | None:
 
 def _tokens(records: Sequence[Record], module: str, branch: str) -> int:
     """Tokens of the call as its own code has them: a part's record has the whole tensor's shape."""
-    own = [r for r in records if (r.key.module, r.key.branch, r.key.call) == (module, branch, 0)]
-    outs = [r for r in own if r.key.port.partition("@")[0] == "out" and not r.key.is_apart]
-    rows = [(r.shape[1], int(np.asarray(r.value).shape[1])) for r in outs]
+    call = (branch, f"{module}:out", 0)
+    outs = [r for r in records if (r.key.branch, r.key.site.partition("@")[0], r.key.call) == call]
+    rows = [(r.shape[1], int(np.asarray(r.value).shape[1])) for r in outs if not r.key.is_apart]
     return next((whole for whole, held in rows if whole != held), sum(held for _, held in rows))
 
 

@@ -179,18 +179,17 @@ def _held(reference: Golden, candidate: Golden) -> Check:
             f"the recording of the {' and the '.join(unfinished)} was not finished: compared {upto}; go on with parity "
             f"record --resume (of a script: record it anew), or compare that part alone: --steps {len(walked)}"
         )
-        return Check(HELD, "explained", detail)
-    if reference.steps == candidate.steps:
+    elif reference.steps == candidate.steps:
         return Check(HELD, "pass", f"{len(common)} on both sides")
-    if ours == theirs != ():
+    elif ours == theirs != ():
         holds = "reference" if len(reference.steps) > len(ours) else "candidate"
         detail = f"the {holds} alone holds what is outside the loop: {len(common)} steps of the loop compared"
-        return Check(HELD, "explained", detail)
-    if ours[: len(theirs)] == theirs[: len(ours)] != ():
+    elif ours[: len(theirs)] == theirs[: len(ours)] != ():
         both = f"the reference holds {len(ours)} steps of the loop, the candidate {len(theirs)}"
-        alone = f"the first {len(walked)} compared; to judge by these alone: --steps {len(walked)}"
-        return Check(HELD, "explained", f"{both}: {alone}")
-    return Check(HELD, "fail", f"{both}: both are finished, but hold other steps")
+        detail = f"{both}: the first {len(walked)} compared; to judge by these alone: --steps {len(walked)}"
+    else:
+        return Check(HELD, "fail", f"{both}: both are finished, but hold other steps")
+    return Check(HELD, "explained", detail)
 
 
 HELD = "steps held"

@@ -46,9 +46,8 @@ class Common:
         """Count one judged step."""
         self.modules |= meeting.modules
         if not self.compared >= meeting.modules:
-            undecided = {*sites.where("ignored", "not compared")}
-            decided = (meeting.places[i] for i in sites.where(which=_holds) if i not in undecided)
-            self.compared |= meeting.modules & {place.key.module for place in decided}
+            decided = sites.where("pass", "fail", "harmless", "inconclusive", which=_holds)
+            self.compared |= meeting.modules & {meeting.places[i].key.module for i in decided}
         self.alone = self.alone[0] + meeting.alone[0], self.alone[1] + meeting.alone[1]
         self.missing |= meeting.missing
         self.floors += floors

@@ -207,7 +207,7 @@ def _tensors(a: Record, b: Record, floor: Floor | None, drawn: SiteDiff, *, own:
     if comparable and isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and one_shape(x.shape, y.shape):
         drawn, measured = _exactly(x, y, floor, drawn), True
     equal, as_many = same_mask(a, b) if not measured or drawn.distance.rel_l2 != 0.0 else (False, False)
-    if equal and _of_two_forms(a, b):
+    if equal and is_zero(a) != is_zero(b) and all("float" in mask.dtype for mask in (a, b)):
         return _unlike(replace(drawn, distance=UNKNOWN, peak=0.0, bins=(), note=FORMS), inside=True)
     if equal or as_many:
         diff = replace(drawn, distance=_EQUAL, cosine=NAN, max_abs=NAN, linf_ratio=NAN, peak=0.0, bins=())
@@ -336,11 +336,6 @@ def same_mask(a: Record, b: Record) -> tuple[bool, bool]:
         if told := bool(np.isfinite(x).all() and np.isfinite(y).all()):
             return bool(np.abs(x - y).max() <= ALIKE * np.abs(x).max()), False
     return False, not told and bool(keys_through(a) & keys_through(b))
-
-
-def _of_two_forms(a: Record, b: Record) -> bool:
-    """Whether of two masks of floats one is all zeros, which are added or let nothing through, the other all ones."""
-    return is_zero(a) != is_zero(b) and all("float" in mask.dtype for mask in (a, b))
 
 
 def _other_keys(a: Record, b: Record) -> str:
