@@ -18,7 +18,7 @@ from parity.compare.births import LATENTS_AS
 from parity.compare.frames import truncated
 from parity.compare.independent import code_of
 from parity.compare.result import Cause, SettingDifference, measured
-from parity.compare.values import LATENTS, PREDICTED, START, Both, Kept, Seen, held
+from parity.compare.values import LATENTS, PREDICTED, START, TIMESTEP, Both, Kept, Seen, held
 from parity.floors import is_timestep
 from parity.golden.disk.part import chosen, recorded_modules
 from parity.records import LOOP, LOOP_STAGE, SCHEDULE, Key, Record, StepRecords
@@ -28,7 +28,6 @@ _DETECTORS = (
     relations.decoded,
 )  # fmt: skip
 
-TIMESTEP = f"{LOOP}:timestep"
 FIRST_MODEL = "the first model"
 """Of a pipeline with two: it is called above a boundary of the timesteps."""
 

@@ -16,14 +16,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
-from parity.compare.guidance import LEAST, Fit, Made, by_rounding, fitted, last_frames, own_guided, several_roundings
+from parity.compare.guidance import LEAST, Made, by_rounding, fitted, last_frames, own_guided, several_roundings
 from parity.compare.result import Cause, measured
-from parity.compare.values import GIVEN, LATENTS, MATCH, PREDICTED, SAME, START, Seen, Values, apart, number
+from parity.compare.values import GIVEN, LATENTS, MATCH, PREDICTED, SAME, START, TIMESTEP, Seen, Values, apart, number
 from parity.floors import L2_LIMIT
 from parity.golden.disk.part import chosen
 from parity.records import LOOP, Floor, Key, Record, StepRecords
@@ -38,16 +39,43 @@ _Own = Callable[[Seen], Made | None]
 TOOK = 1e-2
 """Relative difference of a used dt from a schedule's that says they are not the same."""
 
-_Moved = tuple[np.ndarray, np.ndarray, np.ndarray, float]
-"""noise_pred, the latents before and after, and the schedule's dt."""
+
+class _Step(NamedTuple):
+    """One step of a scheduler.
+
+    Attributes:
+        before, flow, after: the latents before, noise_pred, the latents after. dt: the schedule's; NaN where nobody
+            knows.
+    """
+
+    before: np.ndarray
+    flow: np.ndarray
+    after: np.ndarray
+    dt: float
 
 
-def _moved(values: Values) -> _Moved | None:
-    names = ("noise_pred", "latents.before", "latents.after", "dt")
-    flow, before, after, dt = (values.get(("", f"{LOOP}:{name}")) for name in names)
-    if flow is None or before is None or after is None or dt is None or dt.size != 1:
+def _step(values: Values) -> _Step | None:
+    """A side's step; None where what it is of is not held, of other shapes or not finite."""
+    before, flow, after = (values.get(("", at)) for at in (START, PREDICTED, LATENTS))
+    if before is None or flow is None or after is None or not before.shape == flow.shape == after.shape:
         return None
-    return (flow, before, after, float(dt.item())) if flow.shape == before.shape == after.shape else None
+    dt = values.get(("", f"{LOOP}:dt"))
+    step = _Step(before, flow, after, float(dt.item()) if dt is not None and dt.size == 1 else math.nan)
+    return step if all(np.isfinite(x).all() for x in (before, flow, after)) else None
+
+
+def _summed(step: _Step, weights: Iterable[float]) -> Made:
+    """What a scheduler makes that adds up its latents and its prediction, with these weights."""
+    before, flow = (weight * x for weight, x in zip(weights, step[:2], strict=True))
+    return before + flow, by_rounding(before, step.before, step.after) + by_rounding(flow, step.flow)
+
+
+def is_affine(values: Values) -> bool:
+    """Whether a side's step is a sum of its latents and prediction, as far as anything says."""
+    if (step := _step(values)) is None:
+        return True
+    weights, left = fitted(step.after, step.before, step.flow)
+    return left <= _summed(step, weights)[1]
 
 
 def stepped(seen: Seen) -> Iterator[Cause]:
@@ -56,11 +84,11 @@ def stepped(seen: Seen) -> Iterator[Cause]:
     if place is not None and not np.array_equal(*place):
         return  # which says it
     yield from _rounded_step(seen)
-    ours, theirs = _moved(seen.ours), _moved(seen.theirs)
+    ours, theirs = _step(seen.ours), _step(seen.theirs)
     if ours is None or theirs is None:
         return
-    said, other = theirs[-1], _used(theirs)
-    if _used(ours) != ours[-1] or math.isnan(other) or other == said:
+    said, other = theirs.dt, _used(theirs)
+    if _used(ours) != ours.dt or math.isnan(other) or math.isnan(said) or other == said:
         return
     text = f"the scheduler stepped by {other:.5g} where its schedule says {said:.5g}"
     fix = "reset its step index before the loop (warm-up calls move it), and check the sign and factor of its update"
@@ -72,72 +100,31 @@ def _rounded_step(seen: Seen) -> Iterator[Cause]:
     pair, dtypes = seen.pair(LATENTS), [settings.get("dtype") for settings in seen.settings]
     if pair is None or stored_as(pair[0]) == "bfloat16" or dtypes[0] != dtypes[1]:
         return
-    moved, text = _moved(seen.theirs), ""
+    step, text = _step(seen.theirs), ""
     if stored_as(pair[1]) == "bfloat16":
         text = "the latents that a step makes are rounded to bfloat16"
-    elif moved is not None:
-        flow, before, after, dt = moved
-        far, rounded = (apart(x, after - dt * flow) for x in (before, bfloat16(before)))
+    elif step is not None:
+        far, rounded = (apart(x, step.after - step.dt * step.flow) for x in (step.before, bfloat16(step.before)))
         text = "a step starts from latents that it rounds to bfloat16" * (rounded < LEAST < far)
     if text:
         yield measured(text, "loop.latents", "float32", "bfloat16", at=LATENTS)
 
 
 def _own_step(seen: Seen) -> Made | None:
-    """What the candidate's own dt makes of its prediction, where the reference steps by its dt and by nothing else, as
-    far as its rounding shows."""
-    ours, theirs = _moved(seen.ours), _moved(seen.theirs)
-    if not seen.affine:
-        return None
-    if ours is None or theirs is None:
-        return _own_affine(seen)
-    made, most = _stepped(ours)
-    left = norm(ours[2] - made)
-    own, rounded = _stepped(theirs)
-    return (own, rounded + 2 * left) if left <= most else _own_affine(seen)
-
-
-def _own_affine(seen: Seen) -> Made | None:
-    """What the reference's step makes of the candidate's latents and prediction, where it is a sum of these with some
+    """What the reference's step makes of the candidate's latents and prediction, as far as its rounding shows: by the
+    candidate's own dt, where the reference steps by its dt and by nothing else; or where it is a sum of these with some
     weights, as DDIM's is and the first of a multistep scheduler, and both stand at one place in one schedule."""
-    ours, theirs = _affine(seen.ours), _affine(seen.theirs)
-    if ours is None or theirs is None or seen.pair(f"{LOOP}:timestep") is None:
+    ours, theirs = _step(seen.ours), _step(seen.theirs)
+    if ours is None or theirs is None or not seen.affine:
         return None
-    if any(seen.numbers(name) for name in ("timestep", "sigma", "dt")):
-        return None
-    weights, left = ours[1]  # a sum, as each of the reference's steps so far
-    own = [weight * x for weight, x in zip(weights, theirs[0][:2], strict=True)]
-    return own[0] + own[1], by_rounding(own[0], *theirs[0][::2]) + by_rounding(own[1], theirs[0][1]) + 2 * left
-
-
-_Affine = tuple[tuple[np.ndarray, np.ndarray, np.ndarray], Fit]
-
-
-def _is_sum(found: _Affine) -> bool:
-    """Whether rounding is all that a fit leaves."""
-    (before, flow, after), (weights, left) = found
-    parts = [weight * x for weight, x in zip(weights, (before, flow), strict=True)]
-    return left <= by_rounding(parts[0], before, after) + by_rounding(parts[1], flow)
-
-
-def is_affine(values: Values) -> bool:
-    """Whether a side's step is a sum of its latents and prediction, as far as anything says."""
-    found = _affine(values)
-    return found is None or _is_sum(found)
-
-
-def _affine(values: Values) -> _Affine | None:
-    """The latents before, the prediction and the latents after, with the weights of the first two in the last."""
-    before, flow, after = (values.get(("", at)) for at in (START, PREDICTED, LATENTS))
-    if before is None or flow is None or after is None or not before.shape == flow.shape == after.shape:
-        return None
-    held = before, flow, after
-    return (held, fitted(after, before, flow)) if all(np.isfinite(x).all() for x in held) else None
-
-
-def _stepped(moved: _Moved) -> Made:
-    flow, before, after, dt = moved
-    return before + dt * flow, by_rounding(dt * flow, flow) + by_rounding(before, before, after)
+    by_dt, most = _summed(ours, (1.0, ours.dt))
+    weights, left = (1.0, theirs.dt), norm(ours.after - by_dt)
+    if not left <= most or math.isnan(theirs.dt):
+        if seen.pair(TIMESTEP) is None or any(seen.numbers(name) for name in ("timestep", "sigma", "dt")):
+            return None
+        weights, left = fitted(ours.after, ours.before, ours.flow)
+    made, rounded = _summed(theirs, weights)
+    return made, rounded + 2 * left
 
 
 def _own_latents(seen: Seen) -> Made | None:
@@ -150,9 +137,9 @@ def _own_latents(seen: Seen) -> Made | None:
     return seen.before[1], by_rounding(seen.before[1], held)
 
 
-def _used(held: _Moved) -> float:
+def _used(step: _Step) -> float:
     """The multiple of the prediction that a side stepped by: its dt, if that may be it; NaN where it is none."""
-    flow, before, after, dt = held
+    before, flow, after, dt = step
     moved, size = after - before, norm(flow)
     used = float(np.vdot(flow, moved)) / size**2 if size else math.nan
     left, rounded = norm(moved - used * flow), by_rounding(after, before, after) + by_rounding(moved, flow)
@@ -399,13 +386,11 @@ def rounded_otherwise(seen: Seen) -> Iterator[str]:
 
 def _stepped_in(values: Values) -> str:
     """How a side's step rounded its product: `rounded to bfloat16` or `in float32`; empty where neither can be told."""
-    held = _moved(values)
-    if held is None:
-        return ""
-    flow, before, after, dt = held
+    step = _step(values)
     # Latents that are kept in 16 bits show nothing of it.
-    if stored_as(flow) != "bfloat16" or stored_as(after) == "bfloat16":
+    if step is None or stored_as(step.flow) != "bfloat16" or stored_as(step.after) == "bfloat16":
         return ""
+    before, flow, after, dt = step
     ways = {"in float32": dt * flow, "rounded to bfloat16": bfloat16(dt * flow)}
     size = np.abs(before) + np.abs(dt * flow)
     near = {name: float(np.mean(np.abs(before + p - after) <= WITHIN * size)) for name, p in ways.items()}

@@ -29,6 +29,7 @@ SAME = 1e-4
 GIVEN = "decode:in.z"
 LATENTS = f"{LOOP}:latents.after"
 PREDICTED = f"{LOOP}:noise_pred"
+TIMESTEP = f"{LOOP}:timestep"
 
 Values = Mapping[tuple[str, str], np.ndarray]
 """(branch, site) -> a value that is held whole, in float64."""
