@@ -219,14 +219,12 @@ def _unpatchified(x: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """The pictures [B, C, T, H, W] of who reads a patch's values, C x p x p or p x p x C, as if in another order."""
     batch, channels, frames, height, width = x.shape
     patches = x.reshape(batch, channels, frames, height // PATCH, PATCH, width // PATCH, PATCH)
-    taken = patches.transpose(0, 2, 3, 5, 1, 4, 6)  # [B, T, H / p, W / p, C, p, p]
-    sizes = {"channels": channels, "row": PATCH, "column": PATCH}
-    right = tuple(sizes)
-    for laid, read in itertools.permutations(itertools.permutations(right), 2):
-        flat = taken.transpose(0, 1, 2, 3, *(4 + right.index(name) for name in laid)).reshape(*taken.shape[:4], -1)
-        again = flat.reshape(*taken.shape[:4], *(sizes[name] for name in read))
-        back = again.transpose(0, 1, 2, 3, *(4 + read.index(name) for name in right))
-        put = back.transpose(0, 4, 1, 2, 5, 3, 6).reshape(x.shape)
+    axes = {"channels": 1, "row": 4, "column": 6}
+    for laid, read in itertools.permutations(itertools.permutations(axes), 2):
+        taken = patches.transpose(0, 2, 3, 5, *(axes[name] for name in laid))  # [B, T, H / p, W / p, a patch's]
+        again = taken.reshape(*taken.shape[:4], *(patches.shape[axes[name]] for name in read))
+        channel, row, column = (4 + read.index(name) for name in axes)
+        put = again.transpose(0, channel, 1, 2, row, 3, column).reshape(x.shape)
         yield f"{PATCHES}{' x '.join(laid)} taken for {' x '.join(read)}", put
 
 

@@ -201,11 +201,10 @@ def _rounded_alike(faults: Faults, fit: _Fit) -> bool:
 
 def _unknown(fits: Mapping[Faults, _Fit]) -> str:
     text = "unknown: no known fault has this error"
-    near = {faults: fit for faults, fit in fits.items() if fit.r2 >= NEAR}
-    if not near:
+    faults, fit = max(fits.items(), key=lambda found: found[1].r2, default=(Faults(), _Fit(1.0, 0.0, 0.0)))
+    if fit.r2 < NEAR:
         return text
-    faults = max(near, key=lambda faults: near[faults].r2)
-    fit, name = near[faults], ", ".join(sorted(faults))
+    name = ", ".join(sorted(faults))
     return f"{text}; the nearest, {name}, {fit.coefficient:.2g} times, explains {fit.r2:.0%} of its square"
 
 

@@ -332,8 +332,7 @@ def laid_alike(reference: StepRecords, candidate: StepRecords) -> StepRecords:
     moved = {r.key: _moved(ours[r.key], r) for r in other}
     if None in moved.values():
         return candidate.where(lambda key: key.module != LOOP or key not in ours or not ours[key].shape)
-    records = ((moved.get(r.key) or r) for r in candidate.records)
-    return replace(candidate, records=tuple(records))
+    return replace(candidate, records=tuple(moved.get(r.key) or r for r in candidate.records))
 
 
 def _is_of_a_loop(r: Record) -> bool:
@@ -356,13 +355,13 @@ def _moved(ours: Record, theirs: Record) -> Record | None:
 def decodes(reference: StepRecords, candidate: StepRecords) -> StepRecords:
     """The candidate's step after the loop, its calls of the decoder under the numbers of the reference's that were
     given the same: a side may warm the decoder up, or show the video while it is made. Frames by what they show."""
-    numbers = {site: _numbers(reference, candidate, site) for site in (GIVEN, FRAMES)}
+    given, made = (_numbers(reference, candidate, site) for site in (GIVEN, FRAMES))
 
     def name(key: Key) -> Key:
-        own = numbers[FRAMES if key.site == FRAMES else GIVEN] if key.module == GIVEN.partition(":")[0] else {}
-        return replace(key, call=own.get(key.call, key.call))
+        own = made if key.site == FRAMES else given
+        return replace(key, call=own.get(key.call, key.call)) if key.module == GIVEN.partition(":")[0] else key
 
-    return candidate.renamed(name) if any(numbers.values()) else candidate
+    return candidate.renamed(name) if given or made else candidate
 
 
 def _numbers(reference: StepRecords, candidate: StepRecords, site: str) -> dict[int, int]:
