@@ -152,12 +152,9 @@ def _timed_otherwise(step: Measured, sites: Sites) -> Set[Key]:
     at = next((i for i, place in enumerate(step.meeting.places) if place.key.site == f"{LOOP}:timestep"), None)
     if at is None or (own := step.numbers(at)) is None or own[0] == own[1]:
         return set()
-    found = set[Key]()
-    for i in sites.where(beyond=True, which=is_input):
-        given = step.numbers(i) if sites[i].key.module == "" else None
-        if given is not None and any(_is(given[0], u * own[0]) and not _is(given[1], u * own[1]) for u in UNITS):
-            found.add(sites[i].key)
-    return found
+    inputs = ((sites[i].key, step.numbers(i)) for i in sites.where(beyond=True, which=is_input))
+    given = ((key, both) for key, both in inputs if key.module == "" and both is not None)
+    return {key for key, (x, y) in given if any(_is(x, u * own[0]) and not _is(y, u * own[1]) for u in UNITS)}
 
 
 def _is(x: float, other: float) -> bool:

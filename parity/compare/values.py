@@ -249,15 +249,13 @@ def _correlation(x: np.ndarray, period: int) -> tuple[float, int]:
     """Correlation of neighbours that lie in one block, along the last two axes, and how many pairs it is of."""
     if x.ndim < 4:
         return 0.0, 0
-    first, second = [], []
+    pairs = []
     for axis in (-2, -1):
         lines = np.moveaxis(x - x.mean(), axis, -1)
         inside = [i for i in range(lines.shape[-1] - 1) if period == 1 or (i + 1) % period]
-        first.append(lines[..., inside].ravel())
-        second.append(lines[..., [i + 1 for i in inside]].ravel())
-    p, q = np.concatenate(first), np.concatenate(second)
-    size = math.sqrt(float(p @ p) * float(q @ q))
-    return (float(p @ q) / size, p.size) if size > 0 and math.isfinite(size) else (0.0, 0)
+        pairs.append([lines[..., [i + beside for i in inside]].ravel() for beside in (0, 1)])
+    p, q = np.concatenate(pairs, axis=1)
+    return _cosine(p, q), p.size if p.any() else 0
 
 
 def _continued(seen: Seen, before: Both, now: Both) -> Iterator[Cause]:
