@@ -177,13 +177,11 @@ def _input_distance(ours: _Module, theirs: _Module) -> float:
 
 
 def _one_way(from_: Sequence[Record], to: Sequence[Record]) -> float:
-    squares = []
-    for record in from_:
-        same = [r for r in to if _place(r) == _place(record)]
-        if not same:
-            return math.inf
-        squares.append(float(np.min(_distances([[record]], [[r] for r in same]))) ** 2)
-    return math.sqrt(sum(squares) / len(squares)) if squares else math.inf
+    same = [[[r] for r in to if _place(r) == _place(record)] for record in from_]
+    if not same or not all(same):
+        return math.inf
+    nearest = [_distances([[record]], others).min() for record, others in zip(from_, same, strict=True)]
+    return float(np.sqrt(np.mean(np.square(nearest))))
 
 
 def _place(record: Record) -> Signature:
@@ -211,7 +209,7 @@ def _generalised(pairs: Mapping[str, str], names: Collection[str]) -> tuple[Rule
 def _pattern(theirs: str, ours: str) -> Rule:
     """The pair's rule, with its numbers as groups where both sides have the same."""
     numbers = _NUMBER.findall(theirs)
-    if not numbers or numbers != _NUMBER.findall(ours) or len(numbers) > 4:
+    if numbers != _NUMBER.findall(ours) or len(numbers) > 4:
         return Rule(re.compile(re.escape(theirs)), _escaped(ours))
     source = r"(\d+)".join(re.escape(part) for part in _NUMBER.split(theirs))
     parts = [_escaped(part) for part in _NUMBER.split(ours)]

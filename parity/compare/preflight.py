@@ -183,10 +183,9 @@ def _judged_weights(
         detail = f"{said} hold the reference's values in another layout: {few(laid_out)}"
         return Check(WEIGHTS, "explained", detail, at=odd)
     if not wrong:
-        near, far_off = _rounded_to(other.values()), f"{max(apart.values()):.1e} relative apart at most"
-        detail = f"{said} are the reference's rounded to {near}, {far_off}"
-        if near == ROUNDING:
-            detail = f"{said} are nearly equal, {far_off}: the sites decide"
+        near = _rounded_to(other.values())
+        detail = f"{said} are {_nearly(near)}, {max(apart.values()):.1e} relative apart at most"
+        detail += ": the sites decide" * (near == ROUNDING)
         return Check(WEIGHTS, "explained", detail, at=tuple(other), near=near)
     gains = {n: other[n][0].gain(other[n][1]) for n in wrong}
     scaled = not any(map(math.isnan, gains.values()))
@@ -207,10 +206,7 @@ def _judged_weights(
         how = f"have other values, '{worst}' by {apart[worst]:.1%}" + " in a few places" * (worst in few_values)
     detail = f"{len(wrong)} of {len(a)} parameters {how}: {few(wrong)}"
     if rounded := [n for n in other if n not in wrong and n not in laid_out]:
-        near = _rounded_to(other[n] for n in rounded)
-        detail += f"; {len(rounded)} more are " + (
-            "nearly equal" if near == ROUNDING else f"the reference's rounded to {near}"
-        )
+        detail += f"; {len(rounded)} more are {_nearly(_rounded_to(other[n] for n in rounded))}"
     # A port may have folded others into these: the sites decide. Zeros hold nothing that was folded.
     if (own and scaled and all(gains.values())) or (otherwise and not mixed_up):
         return Check(WEIGHTS, "explained", detail, at=tuple(wrong))
@@ -225,6 +221,10 @@ def _rounded_to(other: Iterable[tuple[WeightPrint, WeightPrint]]) -> str:
     ours, theirs = (np.array([x.extrema for x in side]) for side in zip(*other, strict=True))
     moved = not np.array_equal(ours, theirs)
     return next((dtype for dtype, cast in CASTS.items() if moved and np.array_equal(cast(ours), theirs)), ROUNDING)
+
+
+def _nearly(near: str) -> str:
+    return "nearly equal" if near == ROUNDING else f"the reference's rounded to {near}"
 
 
 Factors = Mapping[str, frozenset[float]]
