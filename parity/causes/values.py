@@ -200,9 +200,8 @@ def arguments_alone(evidence: Evidence) -> Iterator[Note]:
             continue
         known = {r.key for r in others}
         given = (r for r in records if r.kind == "scalar" and r.key.is_input and r.key.module == "")
-        alone = [r for r in given if r.key not in known]
-        shown = {f"{r.key.port.removeprefix('in.')}={r.value!r}": None for r in alone if r.key.port != "in.return_dict"}
-        if shown:
+        alone = (r for r in given if r.key not in known and r.key.port != "in.return_dict")
+        if shown := dict.fromkeys(f"{r.key.port.removeprefix('in.')}={r.value!r}" for r in alone):
             yield Note(f"only the {name}'s call of the model is given {', '.join(shown)}")
 
 
@@ -276,12 +275,9 @@ a hundred times, both extremes and the norm together never."""
 
 def working_dtype(reference: Sequence[Record], candidate: Sequence[Record]) -> tuple[str, str] | None:
     """The dtype of most module outputs on each side, where the two differ: the dtype map in one word."""
-    theirs = {r.key: r for r in candidate}
-    pairs = [
-        (r.dtype, theirs[r.key].dtype)
-        for r in reference
-        if r.kind == "tensor" and r.key in theirs and r.key.module != LOOP and not r.key.is_input
-    ]
+    theirs = {r.key: r.dtype for r in candidate}
+    outputs = (r for r in reference if r.kind == "tensor" and r.key.module != LOOP and not r.key.is_input)
+    pairs = ((r.dtype, theirs.get(r.key, "")) for r in outputs)
     floats = [(a, b) for a, b in pairs if a in BITS and b in BITS]
     if not floats:
         return None

@@ -163,14 +163,13 @@ def _exchanged(ours: Mapping[Key, _Parts], theirs: Mapping[Key, _Parts]) -> dict
     return found
 
 
-def _attentions(ports: Mapping[Key, _Parts]) -> Mapping[Key, Mapping[int, frozenset[object]]]:
+def _attentions(ports: Mapping[Key, _Parts]) -> Mapping[Key, Mapping[int, set[object]]]:
     """The calls of each attention, by its first one's key: their shapes."""
-    found: defaultdict[Key, dict[int, frozenset[object]]] = defaultdict(dict)
+    found: defaultdict[Key, defaultdict[int, set[object]]] = defaultdict(lambda: defaultdict(set))
     for key, parts in ports.items():
         if key.module.endswith(f".{ATTENTION}"):
-            calls = found[replace(key, site=key.module, call=0)]
             shapes = {(key.port, part, r.shape, r.frame) for part, r in parts.items()}
-            calls[key.call] = calls.get(key.call, frozenset()) | shapes
+            found[replace(key, site=key.module, call=0)][key.call] |= shapes
     return found
 
 
