@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -282,11 +282,8 @@ def mask_cause(reference: Call, candidate: Call, module: str) -> Cause | None:
     if ours is None:
         return None
     most = min(EXACT, LEFT * apart(reference["out"][rows], out[rows])) if alike else EXACT
-    (_, heads, width), scales = reference["in.query"].shape, dict[float, str]()
-    for words, factor in _SCALES.items():
-        at = factor(width, heads)
-        scales[at] = f"{scales[at]} or {words}" if at in scales else words
-    for at, words in scales.items():
+    _, heads, width = reference["in.query"].shape
+    for at, words in _scales(heads, width).items():
         theirs = _way_of(call, out, at, most, ours.reads)
         if theirs is not None and not alike and _has_others(reference, candidate, theirs.reads & ~ours.reads):
             return None
@@ -319,13 +316,13 @@ class Way:
     added: bool = False
 
 
-_SCALES: Mapping[str, Callable[[int, int], float]] = {
-    "": lambda width, heads: 1.0,
-    "are not scaled": lambda width, heads: width**0.5,
-    "are scaled twice": lambda width, heads: width**-0.5,
-    "are scaled by the width of all heads, not of one": lambda width, heads: heads**-0.5,
-}
-"""Mistakes with the scale, none first -> the factor that is too much, of a head's width and the number of heads."""
+def _scales(heads: int, width: int) -> dict[float, str]:
+    """The factor that is too much -> the mistakes with the scale that give it, none first."""
+    of_all = "are scaled by the width of all heads, not of one"
+    found = {1.0: ""}
+    for words, at in (("are not scaled", width**0.5), ("are scaled twice", width**-0.5), (of_all, heads**-0.5)):
+        found[at] = f"{found[at]} or {words}" if found.get(at) else found.get(at, words)
+    return found
 
 
 def _named(ours: Way, theirs: Way, scale: str, module: str) -> Cause | None:

@@ -92,6 +92,14 @@ def test_a_mask_where_the_reference_has_none(rows: slice, how: str) -> None:
     assert how in found.cause if found is not None and how else found is None
 
 
+def test_one_head_is_as_wide_as_all_of_them() -> None:
+    q, k, v = draw((ROWS, 1), (KEYS, 1), (KEYS, 1))
+    call = {"in.query": q, "in.key": k, "in.value": v, "out": attention(q, k, v, only(READS))}
+    found = mask_cause(call, {"out": again(call, 0.0)}, MODULE)
+    assert found is not None
+    assert "scaled" not in found.cause
+
+
 @pytest.mark.parametrize("shape", [(ROWS - 1, HEADS, DIM), (ROWS, 1, HEADS * DIM), (ROWS, HEADS + 1, DIM)])
 def test_odd_shapes_have_no_cause(shape: tuple[int, ...]) -> None:
     q, k, v = draw((ROWS, HEADS), (KEYS, HEADS), (KEYS, HEADS))
