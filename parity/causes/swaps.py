@@ -34,12 +34,12 @@ Run = Callable[[Settings], StepRecords]
 
 
 def swap_test(
-    searched: Plan, ours: StepRecords, keys: Sequence[Key], run: Run, spec: RunSpec | None
+    searched: Plan, ours: StepRecords, keys: Sequence[Key], run: Run, spec: RunSpec
 ) -> Iterator[Cause | Note]:
     """One cause a differing setting, by what it does to the error of some outputs; and what no swap takes back.
 
     Args:
-        ours: the reference's records, with floors. keys: of the outputs. spec: of the run; None where it is not known.
+        ours: the reference's records, with floors. keys: of the outputs. spec: of the run.
     """
     names = tuple(s.setting for s in searched.swaps)
     none: frozenset[str] = frozenset()
@@ -68,7 +68,7 @@ def swap_test(
         )
     # The run with all that do harm set back passes, unless something else differs.
     back = [f"{s.setting}={s.without}" for s in searched.swaps if s.setting in guilty]
-    confirm = "" if spec is None or left else spec.with_settings(candidate=back).command()
+    confirm = "" if left else spec.with_settings(candidate=back).command()
     alone = {name: does((name,)) / noise if noise else math.inf for name in names}
     for swap in sorted(searched.swaps, key=lambda s: (s.setting not in guilty, -alone[s.setting])):
         name, text, gone, fix = swap.setting, sentence(swap.setting, swap.candidate), 0.0, ""

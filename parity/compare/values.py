@@ -116,7 +116,7 @@ def schedule(seen: Seen) -> Iterator[Cause]:
     """The schedule as it was set: shifted once more, in bfloat16, of another shift."""
     sigmas, times = seen.pair(_SIGMAS), seen.pair(_TIMES)
     if sigmas is not None and apart(*sigmas) > SAME:
-        made, of_the_config = done(*sigmas), [*_shift_of_the_config(*sigmas, seen.settings)]
+        made, of_the_config = done(*sigmas), [*_shift_of_the_config(seen, *sigmas)]
         if of_the_config:
             yield from of_the_config
         elif made is not None and made.words.startswith("shifted"):
@@ -144,14 +144,12 @@ def _narrowed(made: Done | None) -> str:
     return made.words if made is not None and not made.inverse and made.words.endswith("bfloat16") else ""
 
 
-def _shift_of_the_config(
-    a: np.ndarray, b: np.ndarray, settings: tuple[Mapping[str, str], Mapping[str, str]]
-) -> Iterator[Cause]:
+def _shift_of_the_config(seen: Seen, a: np.ndarray, b: np.ndarray) -> Iterator[Cause]:
     """Two schedulers whose configs differ in their shift, and whose sigmas without it are alike.
 
     Their last ones differ still: the least sigma is itself shifted, and the others are spaced down to it.
     """
-    first, second = (number(side, "scheduler.shift") or number(side, "scheduler.flow_shift") for side in settings)
+    first, second = (number(side, "scheduler.shift") or number(side, "scheduler.flow_shift") for side in seen.settings)
     if first is None or second is None or first == second or first <= 0 or second <= 0:
         return
     plain, other = (x / (s - (s - 1) * x) for x, s in ((a, first), (b, second)))
