@@ -61,9 +61,9 @@ def sketch_distance(reference: Record, candidate: Record) -> float:
     return far / size if math.isfinite(far) and size > 0.0 else NAN
 
 
-def far_apart(a: Record | None, b: Record | None) -> float:
-    """The same; infinite where they do not line up, or one is not there."""
-    far = sketch_distance(a, b) if a is not None and b is not None and a.shape == b.shape else math.inf
+def far_apart(a: Record, b: Record) -> float:
+    """The same; infinite where they do not line up."""
+    far = sketch_distance(a, b) if a.shape == b.shape else math.inf
     return math.inf if math.isnan(far) else far
 
 
