@@ -57,11 +57,6 @@ class Evidence:
     model: Machine | None = None
     causes: tuple[Cause, ...] = ()
 
-    @property
-    def counts_keys(self) -> bool:
-        """Whether phantom keys were counted: by the comparison, from what the goldens hold, or by a witness."""
-        return any("phantom keys" in c.cause for c in (*self.found.causes, *self.causes))
-
 
 # --- the model on this machine
 

@@ -38,8 +38,9 @@ MOST = 1 << 24
 def values(evidence: Evidence) -> Iterator[Cause]:
     """What the two records at the origin show, at most one thing; phantom keys, whose count says it, shrink what an
     attention gives, all alike."""
-    key = evidence.origin.key
-    if not (evidence.counts_keys or any(cause.at == key.site for cause in evidence.found.causes)):
+    key, known = evidence.origin.key, evidence.found.causes
+    counted = any("phantom keys" in cause.cause for cause in (*known, *evidence.causes))
+    if not (counted or any(cause.at == key.site for cause in known)):
         yield from _shown(evidence, key)
 
 
