@@ -23,8 +23,6 @@ from parity.golden import Golden
 from parity.records import PORT, Provenance
 from parity.settings import AUTO, BY_NAME, Backend, Difference, default_of, render
 
-_BACKENDS = get_args(Backend)
-
 
 def comparable(
     reference: Golden, candidate: Golden, *, rename: Callable[[str], str] | None = None
@@ -96,7 +94,7 @@ def _value(name: str, side: Provenance) -> str:
 
 def _default(name: str, side: Provenance) -> str | None:
     backend = "torchax" if side.backend == PORT else side.backend
-    if name not in BY_NAME or backend not in _BACKENDS:
+    if name not in BY_NAME or backend not in get_args(Backend):
         return None
     return render(default_of(BY_NAME[name], cast(Backend, backend), side.settings.get("device", AUTO)))
 

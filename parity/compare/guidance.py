@@ -24,12 +24,8 @@ Made = tuple[np.ndarray, float]
 """A value, and how far rounding may move what comes of the same."""
 
 
-Fit = tuple[np.ndarray, float]
-"""The weights of some values in a sum of them, and the norm of what they leave over."""
-
-
-def fitted(target: np.ndarray, *values: np.ndarray) -> Fit:
-    """Least squares over all elements."""
+def fitted(target: np.ndarray, *values: np.ndarray) -> tuple[np.ndarray, float]:
+    """The weights of some values in a sum of them that is nearest to a target, and the norm of what it leaves over."""
     columns = np.stack([x.ravel() for x in values], axis=1)
     weights, *_ = np.linalg.lstsq(columns, target.ravel(), rcond=None)
     return weights, norm(columns @ weights - target.ravel())

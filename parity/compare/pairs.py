@@ -97,8 +97,6 @@ def _absent(pair: Pair) -> bool:
 
 _Parts = Mapping[str, Record]
 """A port's records by the part of its rows that they hold; the whole's is empty."""
-_Side = tuple[Key, bool]
-"""A call of a module, and whether its inputs or its outputs."""
 
 
 def lone_ports(
@@ -173,9 +171,9 @@ def _attentions(ports: Mapping[Key, _Parts]) -> Mapping[Key, Mapping[int, set[ob
     return found
 
 
-def _by_call(ports: Mapping[Key, _Parts]) -> dict[_Side, list[Key]]:
-    """The tensors that each call is given, and those that it gives back."""
-    found: defaultdict[_Side, list[Key]] = defaultdict(list)
+def _by_call(ports: Mapping[Key, _Parts]) -> dict[tuple[Key, bool], list[Key]]:
+    """By a call of a module, and whether they are its inputs, the tensors that it is given or gives back."""
+    found: defaultdict[tuple[Key, bool], list[Key]] = defaultdict(list)
     for port, parts in ports.items():
         if any(r.kind == "tensor" for r in parts.values()):
             found[replace(port, site=port.module), port.is_input].append(port)

@@ -31,9 +31,6 @@ from parity.records import LOOP, Floor, Key, Record, StepRecords
 from parity.sketch import value_record
 from parity.transforms import EXACT, FEW, WITHIN, bfloat16, by_channel, done, norm, stored_as
 
-_Own = Callable[[Seen], Made | None]
-
-
 # --- the step: latents.after = latents.before + dt noise_pred, if the scheduler is Euler's
 
 TOOK = 1e-2
@@ -300,7 +297,7 @@ def _unpacked(tokens: np.ndarray, shape: tuple[int, ...]) -> Iterator[np.ndarray
 
 # --- judged on the candidate's own values
 
-OWN: Mapping[str, tuple[_Own, str]] = {
+OWN: Mapping[str, tuple[Callable[[Seen], Made | None], str]] = {
     PREDICTED: (
         own_guided,
         "noise_pred is compared with what the reference's guidance makes of the candidate's branches",
