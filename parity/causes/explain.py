@@ -252,7 +252,6 @@ def _with_closer(request: ExplainRequest, role: Role, step: StepRecords) -> Step
     inside = Golden.open(folder / role)
     if step.step not in inside.steps:
         return step
-    closer, held = inside.read_step(step.step), {r.key for r in step.records}
-    more = tuple(r for r in closer.records if r.key not in held)
-    floors = {r.key: closer.floors[r.key] for r in more if r.key in closer.floors}
-    return StepRecords(step.step, (*step.records, *more), {**step.floors, **floors})
+    held = {r.key for r in step.records}
+    more = inside.read_step(step.step).where(lambda key: key not in held)
+    return StepRecords(step.step, (*step.records, *more.records), {**step.floors, **more.floors})
