@@ -181,7 +181,6 @@ def decoder_faults(reference: Settings) -> Iterator[str]:
             )
 
 
-def _digest(provenance: Provenance, settings: Settings, step: int) -> str:
-    p = provenance
+def _digest(p: Provenance, settings: Settings, step: int) -> str:
     what = [dict(p.weights), dict(p.inputs), dict(p.versions), settings.as_text(), p.steps, p.seed, step]
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:32]

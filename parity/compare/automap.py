@@ -146,8 +146,9 @@ def _nearest(line: np.ndarray, module: _Module, others: Sequence[_Module]) -> li
         near = list(range(len(line))) if len(line) <= MOST_BY_INPUTS else []
     if len(near) > related:
         told = [_input_distance(module, others[i]) for i in near]
-        if _clear(told):
-            return [near[told.index(min(told))]]
+        first, *rest = sorted(told)
+        if first < CLEARLY * min([UNRELATED, *rest]):
+            return [near[told.index(first)]]
     return near if related else []
 
 
@@ -237,9 +238,3 @@ def _inputs_alone(module: _Module, other: _Module) -> Iterator[_Module]:
     """Inputs whose name the other module has not, each as a module of one output, to be matched as modules are."""
     names = {r.key.port for r in other.inputs}
     return (_Module(r.key.port.partition("@")[0], _place(r), (r,)) for r in module.inputs if r.key.port not in names)
-
-
-def _clear(line: Iterable[float]) -> bool:
-    """Whether the least is clearly less than the others."""
-    first, *rest = sorted(float(x) for x in line)
-    return first < CLEARLY * min([UNRELATED, *rest])
