@@ -22,7 +22,6 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
@@ -104,7 +103,7 @@ def count_phantoms(reference: Sequence[Record], candidate: Sequence[Record], mod
         )
         if out is not None and fits and len(ours["in.key"]):
             tokens, true = _tokens(candidate, module, branch), _true_keys(ours)
-            counts = [_count(branch, ours, out, tokens, true, how) for how in ("plain", "smooth", "zeroed")]
+            counts = [*_counts(branch, ours, out, tokens, true)]
             found.append(next((c for c in counts if c.is_certain), counts[0]))
     return tuple(found)
 
@@ -208,11 +207,6 @@ def _tokens(records: Sequence[Record], module: str, branch: str) -> int:
     return next((whole for whole, held in rows if whole != held), sum(held for _, held in rows))
 
 
-How = Literal["plain", "smooth", "zeroed"]
-"""How the candidate treats its keys: as they are; their mean subtracted; the same after padded ones were zeroed, whose
-logit is then that of the negative mean."""
-
-
 def _true_keys(ours: Mapping[str, np.ndarray]) -> np.ndarray:
     """Which keys the reference attends to, bool [keys]: not those that its mask leaves out, nor rows of a frame that
     are padding, which are held as zeros."""
@@ -221,33 +215,29 @@ def _true_keys(ours: Mapping[str, np.ndarray]) -> np.ndarray:
     return held if way is None or way.causal else held & way.reads
 
 
-def _count(
-    branch: str, ours: Mapping[str, np.ndarray], out: np.ndarray, tokens: int, true: np.ndarray, how: How
-) -> Phantoms:
+def _counts(
+    branch: str, ours: Mapping[str, np.ndarray], out: np.ndarray, tokens: int, true: np.ndarray
+) -> Iterator[Phantoms]:
+    """The counts of each way in which the candidate may treat its keys: as they are; their mean subtracted; the same
+    after padded ones were zeroed, whose logit is then that of the negative mean."""
     q, k, ref = ours["in.query"], ours["in.key"], ours["out"]
     asks = np.abs(ref).sum(axis=(1, 2)) > 0
     if len(asks) == len(true):  # who asks no key is none
         true = true & asks
-    q, k, ref, out = q[asks], k[true], ref[asks], out[asks]
-    padded, smooth = tokens - int(true.sum()), how != "plain"
-    mean = k.sum(axis=0) / (len(k) + (padded if how == "zeroed" else 0))
-    if smooth:
-        k = k - mean
-    logits = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(q.shape[-1])
-    z = np.exp(logits).sum(axis=-1).T  # [rows, heads]
+    q, k, ref, out = q[asks] / np.sqrt(q.shape[-1]), k[true], ref[asks], out[asks]
+    padded, total = tokens - int(true.sum()), k.sum(axis=0)
     square, dot = (ref * ref).sum(-1), (out * ref).sum(-1)
-    cosine = dot / np.sqrt(square * (out * out).sum(-1))
-    parallel = cosine > PARALLEL
-    counts = z * (square / dot - 1.0)
-    if how == "zeroed":
-        weight = np.exp(-np.einsum("qhd,hd->qh", q, mean) / np.sqrt(q.shape[-1]))
-        counts = counts - padded * weight + padded
-    counts = counts[parallel]
-    if counts.size == 0:
-        return Phantoms(branch, 0.0, np.inf, 0.0, padded, tokens, smooth)
-    middle = float(np.median(counts))
-    spread = 1.96 * 1.2533 * 1.4826 * float(np.median(np.abs(counts - middle))) / np.sqrt(counts.size)
-    return Phantoms(branch, middle, float(spread), float(parallel.mean()), padded, tokens, smooth)
+    parallel = dot / np.sqrt(square * (out * out).sum(-1)) > PARALLEL
+    none, mean, of_all = 0.0 * total, total / len(k), total / (len(k) + padded)
+    for keys, phantoms in ((none, none), (mean, none), (of_all, of_all)):
+        z = np.exp(np.einsum("qhd,khd->hqk", q, k - keys)).sum(axis=-1).T  # [rows, heads]
+        weight = np.exp(-np.einsum("qhd,hd->qh", q, phantoms))
+        counts = (z * (square / dot - 1.0) - padded * weight + padded)[parallel]
+        middle, spread = 0.0, math.inf
+        if counts.size:
+            middle = float(np.median(counts))
+            spread = 1.96 * 1.2533 * 1.4826 * float(np.median(np.abs(counts - middle))) / math.sqrt(counts.size)
+        yield Phantoms(branch, middle, spread, float(parallel.mean()), padded, tokens, keys is not none)
 
 
 # --- masks
