@@ -123,16 +123,15 @@ class Machine:
                         writer.write_step(last)
             return Golden.open(where).read_step(step)
 
-    def candidate_side(self, settings: Settings) -> Side:
-        """Parity's candidate path with these settings, or the port."""
-        request = replace(self.request, candidate=settings)
-        return self.openers.of("candidate").open(candidate_spec(request, self.facts))
+    def candidate(self, settings: Settings, step: int, plan: Plan | None = None) -> StepRecords:
+        """A step of parity's candidate path with these settings, or of the port.
 
-    def candidate(self, settings: Settings, step: int) -> StepRecords:
-        """The loop's own records of a step of the candidate with these settings."""
-        self.say("candidate with swapped settings")
-        with contextlib.closing(self.candidate_side(settings)) as side:
-            *_, last = side.observe(Plan(), steps=(0, step + 1))
+        Args:
+            plan: what is observed; None for the loop's own records.
+        """
+        spec = candidate_spec(replace(self.request, candidate=settings), self.facts)
+        with contextlib.closing(self.openers.of("candidate").open(spec)) as side:
+            *_, last = side.observe(plan or Plan(), steps=(0, step + 1))
         return last
 
 

@@ -15,7 +15,6 @@ the records of its closer look.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -210,11 +209,8 @@ def _values_of_call(evidence: Evidence, machine: Machine, module: str) -> tuple[
         return held
     machine.say(f"both sides again, with the values of {module}")
     plan = Plan(sites=plan_sites(["", *modules_of(machine.facts)], module, (module,)))
-    steps = (0, evidence.ours.step + 1)
-    *_, ours = machine.reference.observe(plan, steps=steps)
-    settings = machine.candidate_settings(evidence.declared)
-    with contextlib.closing(machine.candidate_side(settings)) as side:
-        *_, theirs = side.observe(plan, steps=steps)
+    *_, ours = machine.reference.observe(plan, steps=(0, evidence.ours.step + 1))
+    theirs = machine.candidate(machine.candidate_settings(evidence.declared), evidence.ours.step, plan)
     return ours.records, theirs.records
 
 

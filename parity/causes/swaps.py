@@ -97,15 +97,19 @@ def swap_tests(evidence: Evidence) -> Iterator[Cause | Note]:
         return
     ran = {_key(candidate): theirs}
 
+    def again(settings: Settings) -> StepRecords:
+        machine.say("candidate with swapped settings")
+        return machine.candidate(settings, step)
+
     def run(settings: Settings) -> StepRecords:
         if (key := _key(settings)) not in ran:
-            ran[key] = machine.candidate(settings, step)
+            ran[key] = again(settings)
         return ran[key]
 
     keys = _judged_at(ours, theirs)
     if machine.request.ports.candidate is not None:
         notes: list[str] = []
-        searched = _obeyed(searched, machine.candidate(candidate, step), run, notes)
+        searched = _obeyed(searched, again(candidate), run, notes)
         yield from map(Note, notes)
     try:
         yield from swap_test(searched, ours, keys, run, evidence.request.spec) if searched.swaps else ()
