@@ -109,8 +109,7 @@ class Detectors:
         """
         seen = seen or self.seen(reference, candidate)
         self._many = max(self._many, seen.step + 1)
-        ours, theirs = seen.ours, seen.theirs
-        a, b = (side.get(("", LATENTS)) for side in (ours, theirs))
+        a, b = (side.get(("", LATENTS)) for side in (seen.ours, seen.theirs))
         self._before = None if a is None or b is None else (a, b)
         for of in (values, guidance, relations) if reference.step == 0 else ():
             self.notes += of.rounded_otherwise(seen)

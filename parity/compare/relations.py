@@ -115,7 +115,7 @@ def _own_step(seen: Seen) -> Made | None:
     if ours is None or theirs is None or not seen.affine:
         return None
     by_dt, most = _summed(ours, (1.0, ours.dt))
-    weights, left = (1.0, theirs.dt), norm(ours.after - by_dt)
+    weights, left = np.array([1.0, theirs.dt]), norm(ours.after - by_dt)
     if not left <= most or math.isnan(theirs.dt):
         if seen.pair(TIMESTEP) is None or any(seen.numbers(name) for name in ("timestep", "sigma", "dt")):
             return None
