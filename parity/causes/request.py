@@ -105,19 +105,12 @@ def of_run(where: Path, openers: Openers, named: Mapping[Role, str | None] | Non
 
 def _outside(where: Path, spec: RunSpec, stage: str, ports: Ports) -> Request:
     """The comparison of one stage of a kept run."""
-    latents = where / "reference_latents.safetensors"
+    sides, latents = ports.settings([*spec.reference], [*spec.candidate]), where / "reference_latents.safetensors"
+    asked = Request(str(spec.model), *sides, spec.steps, spec.seed, prompt=spec.prompt, stages=(stage,), ports=ports)
     given = spec.latents or (str(latents) if latents.is_file() else None)
-    return Request(
-        str(spec.model),
-        *ports.settings([*spec.reference], [*spec.candidate]),
-        spec.steps,
-        spec.seed,
-        None if spec.embeddings is None or stage == AFTER else Path(spec.embeddings),
-        prompt=None if given is not None and stage == AFTER else spec.prompt,
-        stages=(stage,),
-        stage2=None if given is None or stage != AFTER else Path(given),
-        ports=ports,
-    )
+    if stage == AFTER:
+        return asked if given is None else replace(asked, prompt=None, stage2=Path(given))
+    return asked if spec.embeddings is None else replace(asked, stage1=Path(spec.embeddings))
 
 
 def own_settings(golden: Provenance, backend: Backend) -> Settings | None:
