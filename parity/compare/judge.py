@@ -222,8 +222,8 @@ def _tell_apart(sites: Sites) -> None:
     nothing of it, and an input, where its module's shows far less: one side applies an activation before a projection,
     the other in it."""
     predicted = {d.key.branch: d for d in picked(sites, which=is_prediction)}
-    outputs = (sites[i] for i in sites.where(beyond=True, which=lambda d: not d.key.is_input))
-    made = {call_of(d.key): d.distance.rel_l2 for d in outputs}
+    far = (sites[i] for i in sites.where(beyond=True))
+    made = {call_of(d.key): d.distance.rel_l2 for d in far if not d.key.is_input}
     for i in sites.where(beyond=True, which=_is_renamed):
         d = sites[i]
         if d.verdict != "ignored":
