@@ -159,11 +159,9 @@ def known_faults(reference: Settings, facts: Facts, port: PortInfo | None, steps
         steps_left: steps of the schedule after the one that is looked at, into which warm-up calls move the scheduler.
     """
     for setting in SETTINGS:
-        if setting.innocent or setting.name in facts.lacks or not setting.applies_in(LOOP_STAGE):
-            continue
-        if port is not None and not port.knows(setting.name):
-            continue
-        if setting.name == "scheduler.warmup_steps" and steps_left < 1:
+        unknown = setting.name in facts.lacks or (port is not None and not port.knows(setting.name))
+        at_the_end = setting.name == "scheduler.warmup_steps" and steps_left < 1
+        if setting.innocent or unknown or at_the_end or not setting.applies_in(LOOP_STAGE):
             continue
         for value in (*setting.kind.values, *setting.examples):
             default = value == "float32" and setting.name != "dtype"  # which it only spells, of a float32 path

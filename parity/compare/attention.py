@@ -76,9 +76,8 @@ class Phantoms:
         whole, own = round(self.count), f"its {self.padded} padded text tokens"
         found = [own] if whole == self.padded else []
         for padded, before in {self.padded: f"{own} and ", 0: ""}.items():
-            fills = {b: -self.tokens % b for b in FILLS}
-            counted = [b for b, fill in fills.items() if fill and padded + fill == whole]
-            found += [f"{before}the {fills[b]} that fill {self.tokens} tokens to {_many(b)}" for b in counted]
+            counted = ((b, fill) for b in FILLS if (fill := -self.tokens % b) and padded + fill == whole)
+            found += [f"{before}the {fill} that fill {self.tokens} tokens to {_many(b)}" for b, fill in counted]
         known = " or ".join(found) or "no count that is known here"
         return f"{known}, with the keys' mean subtracted" if self.smooth else known
 
