@@ -162,14 +162,14 @@ def _vector(records: Sequence[Record]) -> np.ndarray:
         length = norm(wide)
         # Also the size counts: a tensor and its multiple are not the same.
         found.append(np.append(wide / (length or 1.0), math.log(length) if length else 0.0))
-    return np.concatenate(found) if found else np.zeros(0)
+    return np.concatenate(found)
 
 
 def _distances(ours: Sequence[Sequence[Record]], theirs: Sequence[Sequence[Record]]) -> np.ndarray:
     """Root mean square over the records of their relative distances, [ours, theirs]."""
     a, b = np.stack([_vector(r) for r in ours]), np.stack([_vector(r) for r in theirs])
     squares = np.sum(a * a, axis=1)[:, None] + np.sum(b * b, axis=1)[None] - 2 * (a @ b.T)
-    return np.sqrt(np.maximum(squares, 0.0) / max(1, len(ours[0])))
+    return np.sqrt(np.maximum(squares, 0.0) / len(ours[0]))
 
 
 def _input_distance(ours: _Module, theirs: _Module) -> float:

@@ -53,9 +53,8 @@ def preflight(reference: Facts, candidate: Facts, differing: Iterable[str]) -> t
     declared = frozenset(differing)
     own = reference.own or candidate.own
     other = _other_dtypes(reference, candidate)
-    rounded = other if own else ()
     return (
-        compare_weights(reference.weights, candidate.weights, declared, own=own, rounded=rounded),
+        compare_weights(reference.weights, candidate.weights, declared, own=own, rounded=other if own else ()),
         _dtypes(reference, candidate, other, declared, own=own),
         *_inputs(reference, candidate, declared),
         *_schedule(reference.schedule, candidate.schedule, declared),

@@ -77,8 +77,7 @@ def is_affine(values: Values) -> bool:
 
 def stepped(seen: Seen) -> Iterator[Cause]:
     """A scheduler that moves the latents by another multiple of the prediction than its own schedule says."""
-    place = seen.pair(f"{LOOP}:step_index")
-    if place is not None and not np.array_equal(*place):
+    if seen.numbers("step_index"):
         return  # which says it
     yield from _rounded_step(seen)
     ours, theirs = _step(seen.ours), _step(seen.theirs)
