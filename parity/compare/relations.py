@@ -18,7 +18,7 @@ import json
 import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -172,11 +172,13 @@ def decoded(seen: Seen) -> Iterator[Cause]:
         yield measured(text, "vae.first_frame", at=GIVEN)
     made = done(a, b) if norm(b - a) > most else None
     if made is not None and not made.inverse and made.words.startswith("with another scale"):
-        yield measured(f"what the VAE decodes: {made}{_otherwise(a, b, seen)}", "vae.scaling_factor", at=GIVEN)
+        found = by_channel(a, b)
+        assert found is not None  # or nothing would have been done to each
+        how = _which(found, _by_moments(a.shape[1], seen))
+        yield measured(f"what the VAE decodes: {made}{how}", "vae.scaling_factor", at=GIVEN)
     elif made is not None:
-        factor = float(np.vdot(a, b) / np.vdot(a, a))
-        text = f"what the VAE decodes: {made}{_of_config(a, b, seen)}"
-        yield measured(text, "vae.scaling_factor", 1.0, factor, factor, at=GIVEN)
+        factor, how = float(np.vdot(a, b) / np.vdot(a, a)), _which(fitted(b, a, np.ones_like(a))[0], _by_factors(seen))
+        yield measured(f"what the VAE decodes: {made}{how}", "vae.scaling_factor", 1.0, factor, factor, at=GIVEN)
 
 
 def _own_decoded(seen: Seen) -> Made | None:
@@ -195,47 +197,46 @@ def _own_decoded(seen: Seen) -> Made | None:
     return own, most * norm(own)
 
 
-def _of_config(a: np.ndarray, b: np.ndarray, seen: Seen) -> str:
-    """What was done otherwise with the factors of the VAE's config: what is decoded is latents / factor + shift."""
-    found, _ = fitted(b, a, np.ones_like(a))
+_Ways = Iterator[tuple[str, tuple[Any, Any]]]
+"""What may have been done, and the scale and offset that come of it."""
+
+
+def _which(found: Iterable[Any], ways: _Ways) -> str:
+    """Which of several ways has the scale and offset that were found, of all latents or of each channel, behind a
+    colon; empty for none."""
+    for what, way in ways:
+        if all(np.allclose(np.ravel(x), y, rtol=EXACT, atol=EXACT) for x, y in zip(found, way, strict=True)):
+            return f": {what}"
+    return ""
+
+
+def _by_factors(seen: Seen) -> _Ways:
+    """What may be done otherwise with the factors of the VAE's config: what is decoded is latents / factor + shift."""
     settings = {name: value for side in reversed(seen.settings) for name, value in side.items()}
     shift = number(settings, "vae.shift_factor") or 0.0
     for name in ("scaling_factor", "scaling_factor_image"):
-        scale = number(settings, f"vae.{name}")
-        if not scale:
-            continue
-        ways = {
-            f"the latents are not divided by {name} {scale:.4g}": (scale, shift - scale * shift),
-            f"the latents are divided by {name} {scale:.4g} twice": (1 / scale, shift - shift / scale),
-            f"the latents are multiplied by {name} {scale:.4g}": (scale**2, shift - scale**2 * shift),
-            f"shift_factor {shift:.4g} is left out": (1.0, -shift),
-            f"shift_factor {shift:.4g} is added before the division": (1.0, shift / scale - shift),
-            f"{name} {scale:.4g} and shift_factor {shift:.4g} are left out": (scale, -scale * shift),
-        }
-        for what, way in ways.items():
-            if way != (1.0, 0.0) and np.allclose(found, way, rtol=EXACT, atol=EXACT):
-                return f": {what}"
-    return ""
+        if scale := number(settings, f"vae.{name}"):
+            ways = {
+                f"the latents are not divided by {name} {scale:.4g}": (scale, shift - scale * shift),
+                f"the latents are divided by {name} {scale:.4g} twice": (1 / scale, shift - shift / scale),
+                f"the latents are multiplied by {name} {scale:.4g}": (scale**2, shift - scale**2 * shift),
+                f"shift_factor {shift:.4g} is left out": (1.0, -shift),
+                f"shift_factor {shift:.4g} is added before the division": (1.0, shift / scale - shift),
+                f"{name} {scale:.4g} and shift_factor {shift:.4g} are left out": (scale, -scale * shift),
+            }
+            yield from ((what, way) for what, way in ways.items() if way != (1.0, 0.0))
 
 
-def _otherwise(a: np.ndarray, b: np.ndarray, seen: Seen) -> str:
-    """What was done with the mean and deviation of the VAE's config, by which the channels of latents are scaled."""
-    fitted = by_channel(a, b)
+def _by_moments(channels: int, seen: Seen) -> _Ways:
+    """The same with the mean and deviation of the VAE's config, by which the channels of latents are scaled."""
     for settings in seen.settings:
         mean, std = (_numbers(settings.get(f"vae.latents_{name}", "")) for name in ("mean", "std"))
-        if fitted is None or not mean.size == std.size == a.shape[1] or not std.all():
-            continue
-        ways = {
-            "latents_mean and latents_std are left out": (1 / std, -mean / std),
-            "latents_mean and latents_std are applied twice": (std, mean),
-            "latents_mean is left out": (np.ones_like(std), -mean),
-            "latents_std is left out": (1 / std, mean - mean / std),
-            "latents_std divides where it multiplies": (1 / std**2, mean - mean / std**2),
-        }
-        for what, way in ways.items():
-            if all(np.allclose(x.ravel(), y, rtol=EXACT, atol=EXACT) for x, y in zip(fitted, way, strict=True)):
-                return f": {what}"
-    return ""
+        if mean.size == std.size == channels and std.all():
+            yield "latents_mean and latents_std are left out", (1 / std, -mean / std)
+            yield "latents_mean and latents_std are applied twice", (std, mean)
+            yield "latents_mean is left out", (np.ones_like(std), -mean)
+            yield "latents_std is left out", (1 / std, mean - mean / std)
+            yield "latents_std divides where it multiplies", (1 / std**2, mean - mean / std**2)
 
 
 def _numbers(text: str) -> np.ndarray:
