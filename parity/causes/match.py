@@ -111,7 +111,7 @@ NEAR = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """An error beyond rounding, and what is known around it.
+    """An error, and what is known around it.
 
     Attributes:
         error: the candidate's. noise: norm that rounding alone gives. told: the reference's settings as text.
@@ -125,18 +125,10 @@ class Known:
     confirm: Callable[[str], str]
     enough: float = UNKNOWN
 
-    @classmethod
-    def of(
-        cls,
-        reference: StepRecords,
-        candidate: StepRecords,
-        keys: Sequence[Key],
-        told: Mapping[str, str],
-        confirm: Callable[[str], str] = lambda fault: "",
-    ) -> Known | None:
-        """The candidate's error at these outputs; None where rounding can be all of it."""
-        error, noise = error_vector(reference, candidate, keys), noise_norm(reference, keys)
-        return cls(error, noise, told, confirm) if norm(error) > L2_LIMIT * noise else None
+    @property
+    def is_rounding(self) -> bool:
+        """Whether rounding can be all of it."""
+        return not norm(self.error) > L2_LIMIT * self.noise
 
 
 WITHIN = Note("unknown: the outputs in which known faults show are, together, within what rounding gives")
@@ -242,8 +234,9 @@ def signatures(evidence: Evidence) -> Iterator[Cause | Note]:
         yield Note("signatures are skipped: the goldens share no outputs with this machine's reference")
         return
     confirm = functools.partial(evidence.request.with_fault, golden=evidence.reference)
-    known = Known.of(ours, theirs, keys, machine.request.reference.as_text(), confirm)
-    if known is None:
+    told = machine.request.reference.as_text()
+    known = Known(error_vector(ours, theirs, keys), noise_norm(ours, keys), told, confirm)
+    if known.is_rounding:
         yield WITHIN
         return
     drift = norm(error_vector(ours, base, keys))
