@@ -95,12 +95,9 @@ def count_phantoms(reference: Sequence[Record], candidate: Sequence[Record], mod
     """
     found = []
     for branch, ours, theirs in _calls(reference, candidate, module):
-        out = _in_the_rows_of(ours, theirs)
-        fits = (
-            ours["in.key"].shape[1:] == ours["in.query"].shape[1:]
-            and ours["out"].shape[:2] == ours["in.query"].shape[:2]
-        )
-        if out is not None and fits and len(ours["in.key"]):
+        out, (key, query, ref) = _in_the_rows_of(ours, theirs), (ours[port] for port in ("in.key", "in.query", "out"))
+        fits = len(key) and key.shape[1:] == query.shape[1:] and ref.shape[:2] == query.shape[:2]
+        if out is not None and fits:
             tokens, true = _tokens(candidate, module, branch), _true_keys(ours)
             counts = [*_counts(branch, ours, out, tokens, true)]
             found.append(next((c for c in counts if c.is_certain), counts[0]))
@@ -176,10 +173,9 @@ def _in_the_rows_of(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndar
     ref, out, query = ours["out"], theirs["out"], theirs.get("in.query")
     if ref.shape == out.shape:
         return out
-    same = query is not None and query.shape == out.shape and ref.shape == ours["in.query"].shape
-    if not same or ref.shape[1:] != out.shape[1:] or len(ref) * len(out) > MOST_PAIRS:
+    same = (ref.shape, ref.shape[1:]) == (ours["in.query"].shape, out.shape[1:])
+    if query is None or query.shape != out.shape or not same or len(ref) * len(out) > MOST_PAIRS:
         return None
-    assert query is not None
     asks = np.flatnonzero(np.abs(ref).sum(axis=(1, 2)) > 0)
     places = _places_of(ours["in.query"][asks], query)
     if places is None:

@@ -400,8 +400,7 @@ def _walkable(side: str, schedule: Schedule) -> Check:
     t, sigma = schedule.timesteps, schedule.sigmas
     if not (np.isfinite(t).all() and np.isfinite(sigma).all()):
         return Check(name, "fail", "timesteps or sigmas are not finite")
-    repeats = _repeats(t)
-    if repeats:
+    if repeats := _repeats(t):
         return Check(name, "fail", f"timesteps repeat: {repeats}", by=_settings_of(side, "schedule"))
     for what, x in (("timesteps", t), ("sigmas", sigma)):
         if (rising := np.flatnonzero(np.diff(x) >= 0)).size:
