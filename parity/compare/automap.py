@@ -48,12 +48,10 @@ class Proposal:
     """A proposed mapping.
 
     Attributes:
-        rename: the rules. pairs: candidate's module -> reference's, those that were accepted by their numbers.
-        notes: what is ambiguous or was not matched.
+        rename: the rules. notes: how many modules were matched, and what is ambiguous or was not.
     """
 
     rename: Rename
-    pairs: Mapping[str, str]
     notes: tuple[str, ...]
 
 
@@ -77,21 +75,18 @@ def propose(reference: StepRecords, candidate: StepRecords) -> Proposal:
     only_ours = {name: m for name, m in ours.items() if name not in theirs}
     only_theirs = {name: m for name, m in theirs.items() if name not in ours}
     if not only_theirs or not only_ours:
-        return Proposal(Rename(), {}, ())
+        return Proposal(Rename(), ())
     pairs, ambiguous = _matched(only_ours.values(), only_theirs.values())
     modules = _generalised(pairs, theirs.keys())
     covered = Rename(modules)
     free = [name for name in only_theirs if covered.module(name) not in only_ours]
-    notes = [
-        f"--map auto: {name!r} may be one of {few(ambiguous[name])}: not mapped; say which in a rule"
-        for name in free
-        if name in ambiguous
-    ][:MOST_NOTES]
+    unclear, how = [name for name in free if name in ambiguous], "not mapped; say which in a rule"
+    notes = [f"--map auto: {name!r} may be one of {few(ambiguous[name])}: {how}" for name in unclear[:MOST_NOTES]]
     if alone := [name for name in free if name not in ambiguous]:
         notes.append(f"--map auto: no module of the reference computes what these {len(alone)} do: {few(alone)}")
     made = f"--map auto: {len(pairs)} of {len(only_theirs)} modules matched by what they compute, {len(modules)} rules"
     ports = _ports(ours, theirs, covered)
-    return Proposal(Rename(modules, ports), pairs, (made, *notes))
+    return Proposal(Rename(modules, ports), (made, *notes))
 
 
 def _modules(records: Iterable[Record]) -> dict[str, _Module]:
