@@ -244,15 +244,16 @@ def meet(ours: Layout, theirs: Layout, *, port: bool, mapped: Collection[str] | 
     first, second = (_positions(ours, [p.reference for p in pairs]), _positions(theirs, [p.candidate for p in pairs]))
     groups: defaultdict[Geometry, list[int]] = defaultdict(list)
     plain = np.zeros(len(pairs), bool)
-    for i, (p, a, b) in enumerate(zip(pairs, first.tolist(), second.tolist(), strict=True)):
-        if _drawn(p) and ours.sketches[a] >= 0 and theirs.sketches[b] >= 0:
-            groups[Geometry(*places[i].frame)].append(i)
-            plain[i] = "mask" not in p.key.port and not (ours.values[a] and theirs.values[b])  # perhaps of another form
+    for i, (place, a, b) in enumerate(zip(places, first.tolist(), second.tolist(), strict=True)):
+        drawn = all(place.dtypes) and ours.sketches[a] >= 0 and theirs.sketches[b] >= 0 and math.prod(place.frame) > 0
+        if drawn and comparable_shapes(ours.records[a], theirs.records[b]):
+            groups[Geometry(*place.frame)].append(i)
+            plain[i] = "mask" not in place.key.port and not (ours.values[a] and theirs.values[b])  # of another form
     return Meeting(
         layouts=(ours, theirs),
         places=places,
         at=(first, second),
-        floors=np.array([-1 if p.reference is None else ours.floors.get(p.reference.key, -1) for p in pairs], np.int64),
+        floors=np.array([ours.floors.get(p.key, -1) for p in pairs], np.int64),
         groups={view: np.array(at, np.int64) for view, at in groups.items()},
         others=tuple(np.flatnonzero(~plain).tolist()),
         inputs=tuple(i for i, place in enumerate(places) if place.key.is_input),
@@ -300,14 +301,6 @@ def _place(pair: Pair) -> SiteDiff:
         return place
     shapes, dtypes, called = (a.shape, b.shape), (a.dtype, b.dtype), b.key.port if b.key.site != pair.key.site else ""
     return replace(place, shapes=shapes, dtypes=dtypes, frame=a.frame, rows=a.rows, called=called)
-
-
-def _drawn(pair: Pair) -> bool:
-    """Whether two records are compared by their sketches, where both have one."""
-    a, b = pair.reference, pair.candidate
-    if a is None or b is None or not a.kind == b.kind == "tensor":
-        return False
-    return comparable_shapes(a, b) and math.prod(a.frame) > 0
 
 
 def _counts(r: Record | None) -> bool:
