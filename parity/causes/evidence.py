@@ -171,11 +171,8 @@ def known_faults(reference: Settings, facts: Facts, port: PortInfo | None, steps
 
 def decoder_faults(reference: Settings) -> Iterator[str]:
     """`setting=value` of each known fault of a VAE: what belongs to it alone."""
-    for setting in SETTINGS:
-        if setting.places == (AFTER,) and not setting.innocent:
-            yield from (
-                f"{setting.name}={v}" for v in setting.kind.values if setting.read(v) != reference[setting.name]
-            )
+    own = (s for s in SETTINGS if s.places == (AFTER,) and not s.innocent)
+    yield from (f"{s.name}={value}" for s in own for value in s.kind.values if s.read(value) != reference[s.name])
 
 
 def _digest(p: Provenance, settings: Settings, step: int) -> str:

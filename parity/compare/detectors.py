@@ -158,11 +158,9 @@ def _ranges(steps: Sequence[int]) -> str:
 
 def _given_alike(reference: StepRecords, candidate: StepRecords) -> bool:
     """Whether the model is given the same latents, bit for bit, in some branch."""
-    ours, theirs = (
-        {r.key: r.sketch.tobytes() for r in chosen(step.records, _is_given) if r.sketch is not None}
-        for step in (reference, candidate)
-    )
-    return not ours.items().isdisjoint(theirs.items())
+    sides = (chosen(step.records, _is_given) for step in (reference, candidate))
+    ours, theirs = ({(r.key, r.sketch.tobytes()) for r in side if r.sketch is not None} for side in sides)
+    return not ours.isdisjoint(theirs)
 
 
 def _is_given(r: Record) -> bool:

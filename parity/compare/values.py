@@ -84,10 +84,8 @@ class Seen:
 
 def held(step: StepRecords) -> dict[tuple[str, str], np.ndarray]:
     """A step's values that are held whole."""
-    records = chosen(step.records, _may_be_held)
-    return {
-        (r.key.branch, r.key.site): np.asarray(r.value, np.float64) for r in records if isinstance(r.value, np.ndarray)
-    }
+    whole = (r for r in chosen(step.records, _may_be_held) if isinstance(r.value, np.ndarray))
+    return {(r.key.branch, r.key.site): np.asarray(r.value, np.float64) for r in whole}
 
 
 def _may_be_held(r: Record) -> bool:
