@@ -174,7 +174,8 @@ def matched(known: Known, errors: Mapping[Faults, Vector]) -> Iterator[Cause | N
             f"{fit.r2:.0%} of the square"
         )
     share = 1.0 - min(1.0, fits[best].left)
-    yield from (_named(name, best, share, said, known, errors) for name in sorted(best))
+    alike = _alike(best, known, errors) if len(best) == 1 else ()
+    yield from (_named(name, alike, share, said, known) for name in sorted(best))
 
 
 def _fit(error: Vector, known: Vector) -> _Fit:
@@ -208,11 +209,8 @@ def _alike(faults: Faults, known: Known, errors: Mapping[Faults, Vector]) -> tup
     return tuple(name for other in others for name in other - faults)
 
 
-def _named(
-    name: str, faults: Faults, share: float, detail: str, known: Known, errors: Mapping[Faults, Vector]
-) -> Cause:
+def _named(name: str, alike: tuple[str, ...], share: float, detail: str, known: Known) -> Cause:
     setting, _, value = name.partition("=")
-    alike = _alike(faults, known, errors) if len(faults) == 1 else ()
     group = f" (or {', '.join(alike)}, whose errors are the same)" if alike else ""
     witness = Witness("fault", share, detail, known.confirm(name))
     told = known.told.get(setting, "")

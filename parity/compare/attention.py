@@ -42,6 +42,9 @@ BLOCKS = (128, 256, 512, 1024, 2048, 2816, 3328, 4096)
 FILLS = (8, 16, 24, 48, *BLOCKS)
 """Numbers of tokens that a sequence is filled up to a multiple of: registers and tiles, then blocks."""
 
+Call = Mapping[str, np.ndarray]
+"""`in.query`, `in.key`, `in.value` and `out` of one call: float64 [rows, heads, head dim]."""
+
 
 @dataclass(frozen=True, slots=True)
 class Phantoms:
@@ -167,7 +170,7 @@ def _values(records: Sequence[Record], module: str, branch: str, *, padded: bool
     return {port: np.concatenate([held[name] for name in sorted(held)]) for port, held in parts.items()}
 
 
-def _in_the_rows_of(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> np.ndarray | None:
+def _in_the_rows_of(ours: Call, theirs: Call) -> np.ndarray | None:
     """The candidate's output in the reference's rows: as it is, or where their numbers differ, row by row by the query
     that is the same. Rows that the reference computes nothing for are left at zero; None where another has no match."""
     ref, out, query = ours["out"], theirs["out"], theirs.get("in.query")
@@ -202,7 +205,7 @@ def _tokens(records: Sequence[Record], module: str, branch: str) -> int:
     return next((whole for whole, held in rows if whole != held), sum(held for _, held in rows))
 
 
-def _true_keys(ours: Mapping[str, np.ndarray]) -> np.ndarray:
+def _true_keys(ours: Call) -> np.ndarray:
     """Which keys the reference attends to, bool [keys]: not those that its mask leaves out, nor rows of a frame that
     are padding, which are held as zeros."""
     held = np.abs(ours["in.key"]).sum(axis=(1, 2)) > 0
@@ -210,9 +213,7 @@ def _true_keys(ours: Mapping[str, np.ndarray]) -> np.ndarray:
     return held if way is None or way.causal else held & way.reads
 
 
-def _counts(
-    branch: str, ours: Mapping[str, np.ndarray], out: np.ndarray, tokens: int, true: np.ndarray
-) -> Iterator[Phantoms]:
+def _counts(branch: str, ours: Call, out: np.ndarray, tokens: int, true: np.ndarray) -> Iterator[Phantoms]:
     """The counts of each way in which the candidate may treat its keys: as they are; their mean subtracted; the same
     after padded ones were zeroed, whose logit is then that of the negative mean."""
     q, k, ref = ours["in.query"], ours["in.key"], ours["out"]
@@ -241,9 +242,6 @@ MOST, MOST_ROWS = 1024, 256
 """Keys at most, as the system is of their square; queries that are looked at."""
 EXACT = 1e-3
 """Relative residual up to which attention under a mask is the output; float32 leaves 1e-6, bfloat16 some 3e-3."""
-
-Call = Mapping[str, np.ndarray]
-"""`in.query`, `in.key`, `in.value` and `out` of one call: float64 [rows, heads, head dim]."""
 
 
 def mask_cause(reference: Call, candidate: Call, module: str) -> Cause | None:
