@@ -148,13 +148,12 @@ def _parameters(a: Provenance, b: Provenance, rename: Callable[[str], str] | Non
     return ours, {_parameter(n, rename or str): ((), w) for n, w in b.weights.items()}
 
 
-def _modules(a: Provenance, b: Provenance, *, mapped: bool) -> list[Check]:
+def _modules(a: Provenance, b: Provenance, *, mapped: bool) -> Iterator[Check]:
     """Other names are no fault by themselves, but what only one side has will be taken for one."""
-    one_sided = sorted(a.modules.keys() ^ b.modules.keys())
-    if mapped or not a.modules or not b.modules or not one_sided:
-        return []
-    detail = f"{len(one_sided)} on one side only: {few(one_sided)}; where only the names differ: --map auto"
-    return [Check("module names", "explained", detail)]
+    one_sided = a.modules.keys() ^ b.modules.keys()
+    if one_sided and a.modules and b.modules and not mapped:
+        detail = f"{len(one_sided)} on one side only: {few(one_sided)}; where only the names differ: --map auto"
+        yield Check("module names", "explained", detail)
 
 
 def _parameter(name: str, rename: Callable[[str], str]) -> str:
