@@ -34,13 +34,25 @@ def bfloat16(x: np.ndarray) -> np.ndarray:
     return rounded.astype(np.uint32).view(np.float32).astype(np.float64)
 
 
+def float16(x: np.ndarray) -> np.ndarray:
+    """Values rounded to float16, as float64; infinite where they are too large for it."""
+    with np.errstate(over="ignore"):
+        return x.astype(np.float16).astype(np.float64)
+
+
+CASTS = {"bfloat16": bfloat16, "float16": float16}
+"""Of 16 bits, the coarsest first."""
+
+
 def stored_as(x: np.ndarray) -> str:
     """The coarsest dtype that holds these values exactly, whatever they are stored as: what they were computed in, or
     rounded to at the end."""
-    with np.errstate(over="ignore"):
-        if np.array_equal(x, bfloat16(x)):
-            return "bfloat16"
-        return "float16" if np.array_equal(x, x.astype(np.float16)) else "float32"
+    return next((dtype for dtype, cast in CASTS.items() if np.array_equal(x, cast(x))), "float32")
+
+
+def norm(x: np.ndarray) -> float:
+    """L2 of all elements."""
+    return float(np.linalg.norm(x))
 
 
 Made = Callable[[np.ndarray], np.ndarray]
@@ -49,8 +61,7 @@ Made = Callable[[np.ndarray], np.ndarray]
 TRANSFORMS: dict[str, Made] = {
     "rounded down to integers": np.floor,
     "rounded to integers": np.round,
-    "rounded to bfloat16": bfloat16,
-    "rounded to float16": lambda x: x.astype(np.float16).astype(np.float64),
+    **{f"rounded to {dtype}": cast for dtype, cast in CASTS.items()},
     "negated": np.negative,
     "times 1000": lambda x: 1000.0 * x,
     "divided by 1000": lambda x: x / 1000.0,
@@ -105,10 +116,7 @@ def _exactly(x: np.ndarray, y: np.ndarray) -> Iterator[str]:
         return
     with np.errstate(over="ignore"):
         yield from (words for words, make in TRANSFORMS.items() if _alike(make(x), y))
-    if zero := _zero_rows(x, y):
-        yield zero
-    if clipped := _clipped(x, y):
-        yield clipped
+    yield from filter(None, (_zero_rows(x, y), _clipped(x, y)))
 
 
 def _about(x: np.ndarray, y: np.ndarray) -> Iterator[str]:
@@ -170,9 +178,9 @@ def _by_channel(x: np.ndarray, y: np.ndarray) -> bool:
         return False
     scale, offset = fitted
     varies = y - y.mean((0, *range(2, y.ndim)), keepdims=True)
-    left = float(np.linalg.norm(scale * x + offset - y))
+    left = norm(scale * x + offset - y)
     exact = 2 * EXACT if np.array_equal(y, bfloat16(y)) else EXACT  # which rounds each of the operations
-    return left <= exact * float(np.linalg.norm(varies)) and left <= LEFT * float(np.linalg.norm(y - x))
+    return left <= exact * norm(varies) and left <= LEFT * norm(y - x)
 
 
 def by_channel(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
@@ -211,14 +219,12 @@ def _unpatchified(x: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """The pictures [B, C, T, H, W] of who reads a patch's values, C x p x p or p x p x C, as if in another order."""
     batch, channels, frames, height, width = x.shape
     patches = x.reshape(batch, channels, frames, height // PATCH, PATCH, width // PATCH, PATCH)
-    taken = patches.transpose(0, 2, 3, 5, 1, 4, 6)  # [B, T, H / p, W / p, C, p, p]
-    sizes = {"channels": channels, "row": PATCH, "column": PATCH}
-    right = tuple(sizes)
-    for laid, read in itertools.permutations(itertools.permutations(right), 2):
-        flat = taken.transpose(0, 1, 2, 3, *(4 + right.index(name) for name in laid)).reshape(*taken.shape[:4], -1)
-        again = flat.reshape(*taken.shape[:4], *(sizes[name] for name in read))
-        back = again.transpose(0, 1, 2, 3, *(4 + read.index(name) for name in right))
-        put = back.transpose(0, 4, 1, 2, 5, 3, 6).reshape(x.shape)
+    axes = {"channels": 1, "row": 4, "column": 6}
+    for laid, read in itertools.permutations(itertools.permutations(axes), 2):
+        taken = patches.transpose(0, 2, 3, 5, *(axes[name] for name in laid))  # [B, T, H / p, W / p, a patch's]
+        again = taken.reshape(*taken.shape[:4], *(patches.shape[axes[name]] for name in read))
+        channel, row, column = (4 + read.index(name) for name in axes)
+        put = again.transpose(0, channel, 1, 2, row, 3, column).reshape(x.shape)
         yield f"{PATCHES}{' x '.join(laid)} taken for {' x '.join(read)}", put
 
 
@@ -249,5 +255,5 @@ def _alike(x: np.ndarray, y: np.ndarray) -> bool:
 
 def _explains(made: np.ndarray, x: np.ndarray, y: np.ndarray) -> bool:
     """Whether what was made of `x` is `y`, and `x` itself is not."""
-    left = float(np.linalg.norm(made - y))
-    return left <= EXACT * float(np.linalg.norm(y)) and left <= LEFT * float(np.linalg.norm(y - x))
+    left = norm(made - y)
+    return left <= EXACT * norm(y) and left <= LEFT * norm(y - x)

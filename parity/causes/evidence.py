@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from parity.cache import cache_dir
@@ -23,7 +23,7 @@ from parity.golden import Golden, GoldenWriter
 from parity.hooks.sites import plan_sites
 from parity.paths.plan import Openers, Plan, Side
 from parity.paths.port.settings import PortInfo, typed
-from parity.records import AFTER, LOOP_STAGE, PORT, Facts, Key, Provenance, StepRecords
+from parity.records import AFTER, LOOP_STAGE, PORT, Facts, Provenance, StepRecords
 from parity.runs.given import Like, carried
 from parity.runs.request import Request
 from parity.runs.sides import candidate_spec, modules_of, spec_of
@@ -33,10 +33,6 @@ Both = tuple[StepRecords, StepRecords]
 """A step of the reference, and of the candidate under the same keys."""
 
 
-Numbers = Mapping[Key, float]
-"""Of what the model is given in a step: what is one number, as its timestep is."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """What is known of a comparison.
@@ -44,7 +40,6 @@ class Evidence:
     Attributes:
         request: the two goldens, and how they came about. found: their comparison. origin: where they part.
         ours, theirs: the records of the step in which they part, reference and candidate. read: those of a step.
-        numbers: one number that the model is given -> it, of both sides in a step.
         reference, declared: what the reference's golden says of itself, and the candidate's.
         model: the reference's model on this machine; None where it cannot be run.
         causes: found so far, by the witnesses that were asked before.
@@ -58,14 +53,9 @@ class Evidence:
     reference: Provenance
     declared: Provenance
     read: Callable[[int], Both]
-    numbers: Callable[[int], tuple[Numbers, Numbers]]
+
     model: Machine | None = None
     causes: tuple[Cause, ...] = ()
-
-    @property
-    def counts_keys(self) -> bool:
-        """Whether phantom keys were counted: by the comparison, from what the goldens hold, or by a witness."""
-        return any("phantom keys" in c.cause for c in (*self.found.causes, *self.causes))
 
 
 # --- the model on this machine
@@ -93,17 +83,8 @@ class Machine:
             raise UsageError("the reference golden was not recorded by a torch path of parity's")
         if of_script(golden):
             raise UsageError("the reference golden was recorded in a script, of whose model this machine knows nothing")
-        pair = Request(
-            request.model or golden.model,
-            typed(request.ports.reference, "torch", golden.settings),
-            parse("torchax"),
-            max(golden.steps, 1),
-            golden.seed,
-            prompt=request.prompt,
-            inputs=request.inputs,
-            ports=request.ports,
-            like=_inputs(request, golden),
-        )
+        pair = request.pair(golden, typed(request.ports.reference, "torch", golden.settings), parse("torchax"))
+        pair = replace(pair, inputs=request.inputs, ports=request.ports, like=_inputs(request, golden))
         reference = openers.of("reference").open(spec_of(pair, "reference"))
         return cls(openers=openers, request=pair, reference=reference, facts=reference.facts(), say=say)
 
@@ -142,16 +123,15 @@ class Machine:
                         writer.write_step(last)
             return Golden.open(where).read_step(step)
 
-    def candidate_side(self, settings: Settings) -> Side:
-        """Parity's candidate path with these settings, or the port."""
-        request = replace(self.request, candidate=settings)
-        return self.openers.of("candidate").open(candidate_spec(request, self.facts))
+    def candidate(self, settings: Settings, step: int, plan: Plan | None = None) -> StepRecords:
+        """A step of parity's candidate path with these settings, or of the port.
 
-    def candidate(self, settings: Settings, step: int) -> StepRecords:
-        """The loop's own records of a step of the candidate with these settings."""
-        self.say("candidate with swapped settings")
-        with contextlib.closing(self.candidate_side(settings)) as side:
-            *_, last = side.observe(Plan(), steps=(0, step + 1))
+        Args:
+            plan: what is observed; None for the loop's own records.
+        """
+        spec = candidate_spec(replace(self.request, candidate=settings), self.facts)
+        with contextlib.closing(self.openers.of("candidate").open(spec)) as side:
+            *_, last = side.observe(plan or Plan(), steps=(0, step + 1))
         return last
 
 
@@ -179,11 +159,9 @@ def known_faults(reference: Settings, facts: Facts, port: PortInfo | None, steps
         steps_left: steps of the schedule after the one that is looked at, into which warm-up calls move the scheduler.
     """
     for setting in SETTINGS:
-        if setting.innocent or setting.name in facts.lacks or not setting.applies_in(LOOP_STAGE):
-            continue
-        if port is not None and not port.knows(setting.name):
-            continue
-        if setting.name == "scheduler.warmup_steps" and steps_left < 1:
+        unknown = setting.name in facts.lacks or (port is not None and not port.knows(setting.name))
+        at_the_end = setting.name == "scheduler.warmup_steps" and steps_left < 1
+        if setting.innocent or unknown or at_the_end or not setting.applies_in(LOOP_STAGE):
             continue
         for value in (*setting.kind.values, *setting.examples):
             default = value == "float32" and setting.name != "dtype"  # which it only spells, of a float32 path
@@ -193,14 +171,10 @@ def known_faults(reference: Settings, facts: Facts, port: PortInfo | None, steps
 
 def decoder_faults(reference: Settings) -> Iterator[str]:
     """`setting=value` of each known fault of a VAE: what belongs to it alone."""
-    for setting in SETTINGS:
-        if setting.places == (AFTER,) and not setting.innocent:
-            yield from (
-                f"{setting.name}={v}" for v in setting.kind.values if setting.read(v) != reference[setting.name]
-            )
+    own = (s for s in SETTINGS if s.places == (AFTER,) and not s.innocent)
+    yield from (f"{s.name}={value}" for s in own for value in s.kind.values if s.read(value) != reference[s.name])
 
 
-def _digest(provenance: Provenance, settings: Settings, step: int) -> str:
-    p = provenance
+def _digest(p: Provenance, settings: Settings, step: int) -> str:
     what = [dict(p.weights), dict(p.inputs), dict(p.versions), settings.as_text(), p.steps, p.seed, step]
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:32]

@@ -15,7 +15,6 @@ the records of its closer look.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -24,11 +23,11 @@ from pathlib import Path
 
 import numpy as np
 
-from parity.causes.evidence import Both, Evidence, Machine, Numbers
+from parity.causes.evidence import Both, Evidence, Machine
 from parity.causes.match import UNKNOWN, signatures
 from parity.causes.request import FOLDER, ExplainRequest, of_run, outside_of
 from parity.causes.swaps import swap_tests
-from parity.causes.values import arguments_alone, dtype, numbers_given, schedule, values, values_elsewhere
+from parity.causes.values import arguments_alone, dtype, schedule, values, values_elsewhere
 from parity.compare.attention import attention_causes
 from parity.compare.branches import Branches
 from parity.compare.conclude import BEFORE
@@ -109,11 +108,6 @@ def _in_loop(found: Result, request: ExplainRequest, origin: Origin, openers: Op
         ours, theirs = _with_closer(request, "reference", ours), _with_closer(request, "candidate", theirs)
         return ours, met(ours, theirs) if candidate.provenance.backend == PORT else theirs
 
-    @functools.cache
-    def numbers(step: int) -> tuple[Numbers, Numbers]:
-        ours, theirs = read(step)
-        return numbers_given(ours), numbers_given(theirs)
-
     ours, theirs = read(key.step)
     evidence = Evidence(
         request=request,
@@ -124,7 +118,6 @@ def _in_loop(found: Result, request: ExplainRequest, origin: Origin, openers: Op
         reference=reference.provenance,
         declared=candidate.provenance,
         read=read,
-        numbers=numbers,
     )
     try:
         check_extras(torchax=False)
@@ -216,11 +209,8 @@ def _values_of_call(evidence: Evidence, machine: Machine, module: str) -> tuple[
         return held
     machine.say(f"both sides again, with the values of {module}")
     plan = Plan(sites=plan_sites(["", *modules_of(machine.facts)], module, (module,)))
-    steps = (0, evidence.ours.step + 1)
-    *_, ours = machine.reference.observe(plan, steps=steps)
-    settings = machine.candidate_settings(evidence.declared)
-    with contextlib.closing(machine.candidate_side(settings)) as side:
-        *_, theirs = side.observe(plan, steps=steps)
+    *_, ours = machine.reference.observe(plan, steps=(0, evidence.ours.step + 1))
+    theirs = machine.candidate(machine.candidate_settings(evidence.declared), evidence.ours.step, plan)
     return ours.records, theirs.records
 
 
@@ -258,7 +248,6 @@ def _with_closer(request: ExplainRequest, role: Role, step: StepRecords) -> Step
     inside = Golden.open(folder / role)
     if step.step not in inside.steps:
         return step
-    closer, held = inside.read_step(step.step), {r.key for r in step.records}
-    more = tuple(r for r in closer.records if r.key not in held)
-    floors = {r.key: closer.floors[r.key] for r in more if r.key in closer.floors}
-    return StepRecords(step.step, (*step.records, *more), {**step.floors, **floors})
+    held = {r.key for r in step.records}
+    more = inside.read_step(step.step).where(lambda key: key not in held)
+    return StepRecords(step.step, (*step.records, *more.records), {**step.floors, **more.floors})

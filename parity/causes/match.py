@@ -27,6 +27,7 @@ from parity.floors import L2_LIMIT
 from parity.records import AFTER, LOOP, Key, Record, StepRecords
 from parity.settings import BITS, NEUTRAL, remedy, sentence
 from parity.sketch import Geometry, norm as norm_of, of_the_whole
+from parity.transforms import norm
 
 BROKEN = 1e6
 """The relative error that a value with NaN or Inf counts as: more than any other, and a number."""
@@ -92,11 +93,6 @@ def noise_norm(reference: StepRecords, keys: Sequence[Key]) -> float:
     return math.sqrt(sum(x * x for x in relative))
 
 
-def norm(x: Vector) -> float:
-    """L2."""
-    return float(np.linalg.norm(x))
-
-
 # --- the error of a known fault
 
 UNKNOWN = 0.3
@@ -115,7 +111,7 @@ NEAR = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """An error beyond rounding, and what is known around it.
+    """An error, and what is known around it.
 
     Attributes:
         error: the candidate's. noise: norm that rounding alone gives. told: the reference's settings as text.
@@ -129,18 +125,10 @@ class Known:
     confirm: Callable[[str], str]
     enough: float = UNKNOWN
 
-    @classmethod
-    def of(
-        cls,
-        reference: StepRecords,
-        candidate: StepRecords,
-        keys: Sequence[Key],
-        told: Mapping[str, str],
-        confirm: Callable[[str], str] = lambda fault: "",
-    ) -> Known | None:
-        """The candidate's error at these outputs; None where rounding can be all of it."""
-        error, noise = error_vector(reference, candidate, keys), noise_norm(reference, keys)
-        return cls(error, noise, told, confirm) if norm(error) > L2_LIMIT * noise else None
+    @property
+    def is_rounding(self) -> bool:
+        """Whether rounding can be all of it."""
+        return not norm(self.error) > L2_LIMIT * self.noise
 
 
 WITHIN = Note("unknown: the outputs in which known faults show are, together, within what rounding gives")
@@ -186,7 +174,8 @@ def matched(known: Known, errors: Mapping[Faults, Vector]) -> Iterator[Cause | N
             f"{fit.r2:.0%} of the square"
         )
     share = 1.0 - min(1.0, fits[best].left)
-    yield from (_named(name, best, share, said, known, errors) for name in sorted(best))
+    alike = _alike(best, known, errors) if len(best) == 1 else ()
+    yield from (_named(name, alike, share, said, known) for name in sorted(best))
 
 
 def _fit(error: Vector, known: Vector) -> _Fit:
@@ -205,11 +194,10 @@ def _rounded_alike(faults: Faults, fit: _Fit) -> bool:
 
 def _unknown(fits: Mapping[Faults, _Fit]) -> str:
     text = "unknown: no known fault has this error"
-    near = {faults: fit for faults, fit in fits.items() if fit.r2 >= NEAR}
-    if not near:
+    faults, fit = max(fits.items(), key=lambda found: found[1].r2, default=(Faults(), _Fit(1.0, 0.0, 0.0)))
+    if fit.r2 < NEAR:
         return text
-    faults = max(near, key=lambda faults: near[faults].r2)
-    fit, name = near[faults], ", ".join(sorted(faults))
+    name = ", ".join(sorted(faults))
     return f"{text}; the nearest, {name}, {fit.coefficient:.2g} times, explains {fit.r2:.0%} of its square"
 
 
@@ -221,11 +209,8 @@ def _alike(faults: Faults, known: Known, errors: Mapping[Faults, Vector]) -> tup
     return tuple(name for other in others for name in other - faults)
 
 
-def _named(
-    name: str, faults: Faults, share: float, detail: str, known: Known, errors: Mapping[Faults, Vector]
-) -> Cause:
+def _named(name: str, alike: tuple[str, ...], share: float, detail: str, known: Known) -> Cause:
     setting, _, value = name.partition("=")
-    alike = _alike(faults, known, errors) if len(faults) == 1 else ()
     group = f" (or {', '.join(alike)}, whose errors are the same)" if alike else ""
     witness = Witness("fault", share, detail, known.confirm(name))
     told = known.told.get(setting, "")
@@ -247,8 +232,9 @@ def signatures(evidence: Evidence) -> Iterator[Cause | Note]:
         yield Note("signatures are skipped: the goldens share no outputs with this machine's reference")
         return
     confirm = functools.partial(evidence.request.with_fault, golden=evidence.reference)
-    known = Known.of(ours, theirs, keys, machine.request.reference.as_text(), confirm)
-    if known is None:
+    told = machine.request.reference.as_text()
+    known = Known(error_vector(ours, theirs, keys), noise_norm(ours, keys), told, confirm)
+    if known.is_rounding:
         yield WITHIN
         return
     drift = norm(error_vector(ours, base, keys))

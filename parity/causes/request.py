@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from parity.compare.result import Result, read_result
@@ -46,6 +46,11 @@ class ExplainRequest:
     outside: tuple[Request, ...] = ()
     spec: RunSpec | None = None
     found: Result | None = None
+
+    def pair(self, golden: Provenance, reference: Settings, candidate: Settings) -> Request:
+        """The comparison of two sides with these settings, of the model that the reference's golden is of."""
+        model, steps = self.model or golden.model, max(golden.steps, 1)
+        return Request(model, reference, candidate, steps, golden.seed, prompt=self.prompt)
 
     def with_fault(self, fault: str, golden: Provenance) -> str:
         """The command whose reference has a known fault (`NAME=VALUE`): it passes where the candidate has the same.
@@ -100,19 +105,12 @@ def of_run(where: Path, openers: Openers, named: Mapping[Role, str | None] | Non
 
 def _outside(where: Path, spec: RunSpec, stage: str, ports: Ports) -> Request:
     """The comparison of one stage of a kept run."""
-    latents = where / "reference_latents.safetensors"
+    sides, latents = ports.settings([*spec.reference], [*spec.candidate]), where / "reference_latents.safetensors"
+    asked = Request(str(spec.model), *sides, spec.steps, spec.seed, prompt=spec.prompt, stages=(stage,), ports=ports)
     given = spec.latents or (str(latents) if latents.is_file() else None)
-    return Request(
-        str(spec.model),
-        *ports.settings([*spec.reference], [*spec.candidate]),
-        spec.steps,
-        spec.seed,
-        None if spec.embeddings is None or stage == AFTER else Path(spec.embeddings),
-        prompt=None if given is not None and stage == AFTER else spec.prompt,
-        stages=(stage,),
-        stage2=None if given is None or stage != AFTER else Path(given),
-        ports=ports,
-    )
+    if stage == AFTER:
+        return asked if given is None else replace(asked, prompt=None, stage2=Path(given))
+    return asked if spec.embeddings is None else replace(asked, stage1=Path(spec.embeddings))
 
 
 def own_settings(golden: Provenance, backend: Backend) -> Settings | None:
@@ -133,12 +131,4 @@ def outside_of(request: ExplainRequest, reference: Provenance, candidate: Proven
     if ours is None or theirs is None:
         side = reference.side if ours is None else candidate.side
         raise UsageError(f"the {side}'s golden was not recorded by parity's own path")
-    return Request(
-        request.model or reference.model,
-        ours,
-        theirs,
-        max(reference.steps, 1),
-        reference.seed,
-        prompt=request.prompt,
-        stages=(stage,),
-    )
+    return replace(request.pair(reference, ours, theirs), stages=(stage,))

@@ -23,7 +23,7 @@ from dataclasses import replace
 
 from parity.bisect.settings import plan
 from parity.causes.evidence import decoder_faults
-from parity.causes.match import WITHIN, Faults, Known, Vector, as_read, error_vector, matched, scale_of
+from parity.causes.match import WITHIN, Faults, Known, Vector, as_read, error_vector, matched, noise_norm, scale_of
 from parity.causes.swaps import swap_test
 from parity.compare.reason import Note
 from parity.compare.result import Cause, Result
@@ -94,8 +94,9 @@ def _decoding(request: Request, again: Callable[[Role, Settings], StepRecords]) 
     keys = tuple(r.key for r in ours.records)
     spec = RunSpec.of(request)
     told = request.reference.as_text()
-    known = Known.of(ours, theirs, keys, told, lambda fault: spec.with_settings(reference=[fault]).command())
-    if known is None:
+    error, noise = error_vector(ours, theirs, keys), noise_norm(ours, keys)
+    known = Known(error, noise, told, lambda fault: spec.with_settings(reference=[fault]).command())
+    if known.is_rounding:
         yield WITHIN
         return
     singles = [frozenset({name}) for name in decoder_faults(request.reference)]

@@ -19,7 +19,7 @@ import numpy as np
 
 from parity.bisect.settings import Plan, ddmin, plan
 from parity.causes.evidence import Evidence
-from parity.causes.match import common_keys, error_vector, noise_norm, norm
+from parity.causes.match import common_keys, error_vector, noise_norm
 from parity.compare.reason import Note
 from parity.compare.result import HARMLESS, Cause, Witness
 from parity.errors import ParityError, UsageError
@@ -27,18 +27,19 @@ from parity.floors import L2_LIMIT
 from parity.records import LOOP, LOOP_STAGE, Key, StepRecords
 from parity.runs.request import RunSpec
 from parity.settings import Settings, remedy, sentence
+from parity.transforms import norm
 
 Run = Callable[[Settings], StepRecords]
 """The candidate's outputs with these settings."""
 
 
 def swap_test(
-    searched: Plan, ours: StepRecords, keys: Sequence[Key], run: Run, spec: RunSpec | None
+    searched: Plan, ours: StepRecords, keys: Sequence[Key], run: Run, spec: RunSpec
 ) -> Iterator[Cause | Note]:
     """One cause a differing setting, by what it does to the error of some outputs; and what no swap takes back.
 
     Args:
-        ours: the reference's records, with floors. keys: of the outputs. spec: of the run; None where it is not known.
+        ours: the reference's records, with floors. keys: of the outputs. spec: of the run.
     """
     names = tuple(s.setting for s in searched.swaps)
     none: frozenset[str] = frozenset()
@@ -67,7 +68,7 @@ def swap_test(
         )
     # The run with all that do harm set back passes, unless something else differs.
     back = [f"{s.setting}={s.without}" for s in searched.swaps if s.setting in guilty]
-    confirm = "" if spec is None or left else spec.with_settings(candidate=back).command()
+    confirm = "" if left else spec.with_settings(candidate=back).command()
     alone = {name: does((name,)) / noise if noise else math.inf for name in names}
     for swap in sorted(searched.swaps, key=lambda s: (s.setting not in guilty, -alone[s.setting])):
         name, text, gone, fix = swap.setting, sentence(swap.setting, swap.candidate), 0.0, ""
@@ -96,15 +97,19 @@ def swap_tests(evidence: Evidence) -> Iterator[Cause | Note]:
         return
     ran = {_key(candidate): theirs}
 
+    def again(settings: Settings) -> StepRecords:
+        machine.say("candidate with swapped settings")
+        return machine.candidate(settings, step)
+
     def run(settings: Settings) -> StepRecords:
         if (key := _key(settings)) not in ran:
-            ran[key] = machine.candidate(settings, step)
+            ran[key] = again(settings)
         return ran[key]
 
     keys = _judged_at(ours, theirs)
     if machine.request.ports.candidate is not None:
         notes: list[str] = []
-        searched = _obeyed(searched, machine.candidate(candidate, step), run, notes)
+        searched = _obeyed(searched, again(candidate), run, notes)
         yield from map(Note, notes)
     try:
         yield from swap_test(searched, ours, keys, run, evidence.request.spec) if searched.swaps else ()

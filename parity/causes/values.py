@@ -19,7 +19,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from parity.causes.evidence import Evidence, Numbers
+from parity.causes.evidence import Evidence
 from parity.compare.births import UNITS
 from parity.compare.independent import code_of, differences
 from parity.compare.metrics import is_zero, keys_through, sketch_distance
@@ -29,7 +29,7 @@ from parity.golden.disk.part import chosen
 from parity.records import LOOP, PORT, Key, Record, StepRecords
 from parity.settings import BITS
 from parity.sketch import Geometry, of_the_whole
-from parity.transforms import EXACT, LEFT, WITHIN, Done, as_factor, done
+from parity.transforms import EXACT, LEFT, WITHIN, Done, as_factor, done, norm
 
 MOST = 1 << 24
 """Elements of a value that transforms are tried on."""
@@ -38,8 +38,9 @@ MOST = 1 << 24
 def values(evidence: Evidence) -> Iterator[Cause]:
     """What the two records at the origin show, at most one thing; phantom keys, whose count says it, shrink what an
     attention gives, all alike."""
-    key = evidence.origin.key
-    if not (evidence.counts_keys or any(cause.at == key.site for cause in evidence.found.causes)):
+    key, known = evidence.origin.key, evidence.found.causes
+    counted = any("phantom keys" in cause.cause for cause in (*known, *evidence.causes))
+    if not (counted or any(cause.at == key.site for cause in known)):
         yield from _shown(evidence, key)
 
 
@@ -55,28 +56,26 @@ def values_elsewhere(evidence: Evidence) -> Iterator[Cause]:
 def _shown(evidence: Evidence, key: Key) -> Iterator[Cause]:
     """See `shown_by`; of one number, as a timestep is, all steps are asked: of a single one nobody knows how it came to
     be another."""
-    ours, theirs = evidence.read(key.step)
-    if not all(key in given for given in evidence.numbers(key.step)):
-        yield from shown_by(key, ours.records, theirs.records)
-        return
-    steps = ((replace(key, step=s.step), *evidence.numbers(s.step)) for s in evidence.found.steps)
-    pairs = [(a[at], b[at]) for at, a, b in steps if at in a and at in b]
+    both = evidence.read(key.step)
+    steps = evidence.found.steps if all(_number(step, key) is not None for step in both) else ()
+    every = ((_number(side, replace(key, step=s.step)) for side in evidence.read(s.step)) for s in steps)
+    pairs = [pair for pair in map(tuple, every) if None not in pair]
     x, y = np.array(pairs, np.float64).reshape(-1, 2).T
-    own = np.array([s.timestep for s in evidence.found.steps], np.float64).reshape(-1, 2).T
+    own = np.array([s.timestep for s in steps], np.float64).reshape(-1, 2).T
     for unit in UNITS:  # of another schedule the argument is to be another
         if own.shape == (2, x.size) and np.allclose(x, unit * own[0], rtol=WITHIN, atol=0.0):
             x = unit * own[1]
     if x.size > 1 and (made := done(x, y)):
         yield _told(key, made, x, y)
     else:
-        yield from shown_by(key, ours.records, theirs.records)
+        yield from shown_by(key, *(step.records for step in both))
 
 
-def numbers_given(step: StepRecords) -> Numbers:
-    """What the model is given that is one number, as its timestep is."""
+def _number(step: StepRecords, key: Key) -> float | None:
+    """What the model is given at a site that is one number, as its timestep is; None for anything else."""
     given = chosen(step.records, lambda r: r.kind == "tensor" and r.key.is_input and r.key.module == "")
-    held = ((r.key, _whole(r)) for r in given if math.prod(r.shape) == 1)
-    return {key: float(x.item()) for key, x in held if x is not None}
+    held = next((_whole(r) for r in given if r.key == key and math.prod(r.shape) == 1), None)
+    return None if held is None else float(held.item())
 
 
 def shown_by(key: Key, reference: Sequence[Record], candidate: Sequence[Record]) -> Iterator[Cause]:
@@ -171,7 +170,7 @@ def _gain(ours: Record, theirs: Record) -> Iterator[Cause]:
         return
     square, apart = float(x @ x), y - x
     gain = float(x @ y) / square
-    left = float(np.linalg.norm(y - gain * x) / np.linalg.norm(apart))
+    left = norm(y - gain * x) / norm(apart)
     if left <= LEFT:
         detail = f"gain {gain:.6f} leaves {left:.1%} of the difference"
         how = "it is set to zero" if not y.any() else "a scale, gate or count is off"
@@ -202,9 +201,8 @@ def arguments_alone(evidence: Evidence) -> Iterator[Note]:
             continue
         known = {r.key for r in others}
         given = (r for r in records if r.kind == "scalar" and r.key.is_input and r.key.module == "")
-        alone = [r for r in given if r.key not in known]
-        shown = {f"{r.key.port.removeprefix('in.')}={r.value!r}": None for r in alone if r.key.port != "in.return_dict"}
-        if shown:
+        alone = (r for r in given if r.key not in known and r.key.port != "in.return_dict")
+        if shown := dict.fromkeys(f"{r.key.port.removeprefix('in.')}={r.value!r}" for r in alone):
             yield Note(f"only the {name}'s call of the model is given {', '.join(shown)}")
 
 
@@ -278,12 +276,9 @@ a hundred times, both extremes and the norm together never."""
 
 def working_dtype(reference: Sequence[Record], candidate: Sequence[Record]) -> tuple[str, str] | None:
     """The dtype of most module outputs on each side, where the two differ: the dtype map in one word."""
-    theirs = {r.key: r for r in candidate}
-    pairs = [
-        (r.dtype, theirs[r.key].dtype)
-        for r in reference
-        if r.kind == "tensor" and r.key in theirs and r.key.module != LOOP and not r.key.is_input
-    ]
+    theirs = {r.key: r.dtype for r in candidate}
+    outputs = (r for r in reference if r.kind == "tensor" and r.key.module != LOOP and not r.key.is_input)
+    pairs = ((r.dtype, theirs.get(r.key, "")) for r in outputs)
     floats = [(a, b) for a, b in pairs if a in BITS and b in BITS]
     if not floats:
         return None

@@ -20,9 +20,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
@@ -42,6 +41,9 @@ BLOCKS = (128, 256, 512, 1024, 2048, 2816, 3328, 4096)
 """Of splash attention, as ports choose them."""
 FILLS = (8, 16, 24, 48, *BLOCKS)
 """Numbers of tokens that a sequence is filled up to a multiple of: registers and tiles, then blocks."""
+
+Call = Mapping[str, np.ndarray]
+"""`in.query`, `in.key`, `in.value` and `out` of one call: float64 [rows, heads, head dim]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +79,8 @@ class Phantoms:
         whole, own = round(self.count), f"its {self.padded} padded text tokens"
         found = [own] if whole == self.padded else []
         for padded, before in {self.padded: f"{own} and ", 0: ""}.items():
-            fills = {b: -self.tokens % b for b in FILLS}
-            counted = [b for b, fill in fills.items() if fill and padded + fill == whole]
-            found += [f"{before}the {fills[b]} that fill {self.tokens} tokens to {_many(b)}" for b in counted]
+            counted = ((b, fill) for b in FILLS if (fill := -self.tokens % b) and padded + fill == whole)
+            found += [f"{before}the {fill} that fill {self.tokens} tokens to {_many(b)}" for b, fill in counted]
         known = " or ".join(found) or "no count that is known here"
         return f"{known}, with the keys' mean subtracted" if self.smooth else known
 
@@ -97,36 +98,27 @@ def count_phantoms(reference: Sequence[Record], candidate: Sequence[Record], mod
     """
     found = []
     for branch, ours, theirs in _calls(reference, candidate, module):
-        out = _in_the_rows_of(ours, theirs)
-        fits = (
-            ours["in.key"].shape[1:] == ours["in.query"].shape[1:]
-            and ours["out"].shape[:2] == ours["in.query"].shape[:2]
-        )
-        if out is not None and fits and len(ours["in.key"]):
+        out, (key, query, ref) = _in_the_rows_of(ours, theirs), (ours[port] for port in ("in.key", "in.query", "out"))
+        fits = len(key) and key.shape[1:] == query.shape[1:] and ref.shape[:2] == query.shape[:2]
+        if out is not None and fits:
             tokens, true = _tokens(candidate, module, branch), _true_keys(ours)
-            counts = [_count(branch, ours, out, tokens, true, how) for how in ("plain", "smooth", "zeroed")]
+            counts = [*_counts(branch, ours, out, tokens, true)]
             found.append(next((c for c in counts if c.is_certain), counts[0]))
     return tuple(found)
 
 
 def attention_causes(reference: Sequence[Record], candidate: Sequence[Record], module: str) -> tuple[Cause, ...] | None:
-    """Phantom keys of an attention call, or else a mistaken mask or scale; None where its values are not held.
+    """Phantom keys of an attention call, or else what was mistaken with its mask or scale, of the first branch that
+    shows it; None where its values are not held.
 
     Args:
-        reference, candidate: see `count_phantoms` and `mask_causes`. module: the call's site.
+        reference: records with `in.query`, `in.key` and `out`, for a mask `in.value` too. candidate: `out`; where its
+            rows are others, all of them. module: the call's site.
     """
     counts = count_phantoms(reference, candidate, module)
     certain = tuple(phantom_cause(p, module) for p in counts if p.is_certain)
-    return (certain or mask_causes(reference, candidate, module)) if counts else None
-
-
-def mask_causes(reference: Sequence[Record], candidate: Sequence[Record], module: str) -> tuple[Cause, ...]:
-    """What was mistaken with the mask of an attention call, of the first branch that shows it.
-
-    Args:
-        reference: records with `in.query`, `in.key`, `in.value` and `out`. candidate: `out`; where its rows are others,
-            all of them.
-    """
+    if certain or not counts:
+        return certain or None
     calls = _calls(reference, candidate, module, "in.value")
     found = filter(None, (mask_cause(ours, theirs, module) for _, ours, theirs in calls))
     return tuple(itertools.islice(found, 1))
@@ -178,16 +170,15 @@ def _values(records: Sequence[Record], module: str, branch: str, *, padded: bool
     return {port: np.concatenate([held[name] for name in sorted(held)]) for port, held in parts.items()}
 
 
-def _in_the_rows_of(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> np.ndarray | None:
+def _in_the_rows_of(ours: Call, theirs: Call) -> np.ndarray | None:
     """The candidate's output in the reference's rows: as it is, or where their numbers differ, row by row by the query
     that is the same. Rows that the reference computes nothing for are left at zero; None where another has no match."""
     ref, out, query = ours["out"], theirs["out"], theirs.get("in.query")
     if ref.shape == out.shape:
         return out
-    same = query is not None and query.shape == out.shape and ref.shape == ours["in.query"].shape
-    if not same or ref.shape[1:] != out.shape[1:] or len(ref) * len(out) > MOST_PAIRS:
+    same = (ref.shape, ref.shape[1:]) == (ours["in.query"].shape, out.shape[1:])
+    if query is None or query.shape != out.shape or not same or len(ref) * len(out) > MOST_PAIRS:
         return None
-    assert query is not None
     asks = np.flatnonzero(np.abs(ref).sum(axis=(1, 2)) > 0)
     places = _places_of(ours["in.query"][asks], query)
     if places is None:
@@ -208,18 +199,13 @@ def _places_of(rows: np.ndarray, among: np.ndarray) -> np.ndarray | None:
 
 def _tokens(records: Sequence[Record], module: str, branch: str) -> int:
     """Tokens of the call as its own code has them: a part's record has the whole tensor's shape."""
-    own = [r for r in records if (r.key.module, r.key.branch, r.key.call) == (module, branch, 0)]
-    outs = [r for r in own if r.key.port.partition("@")[0] == "out" and not r.key.is_apart]
-    rows = [(r.shape[1], int(np.asarray(r.value).shape[1])) for r in outs]
+    call = (branch, f"{module}:out", 0)
+    outs = [r for r in records if (r.key.branch, r.key.site.partition("@")[0], r.key.call) == call]
+    rows = [(r.shape[1], int(np.asarray(r.value).shape[1])) for r in outs if not r.key.is_apart]
     return next((whole for whole, held in rows if whole != held), sum(held for _, held in rows))
 
 
-How = Literal["plain", "smooth", "zeroed"]
-"""How the candidate treats its keys: as they are; their mean subtracted; the same after padded ones were zeroed, whose
-logit is then that of the negative mean."""
-
-
-def _true_keys(ours: Mapping[str, np.ndarray]) -> np.ndarray:
+def _true_keys(ours: Call) -> np.ndarray:
     """Which keys the reference attends to, bool [keys]: not those that its mask leaves out, nor rows of a frame that
     are padding, which are held as zeros."""
     held = np.abs(ours["in.key"]).sum(axis=(1, 2)) > 0
@@ -227,33 +213,27 @@ def _true_keys(ours: Mapping[str, np.ndarray]) -> np.ndarray:
     return held if way is None or way.causal else held & way.reads
 
 
-def _count(
-    branch: str, ours: Mapping[str, np.ndarray], out: np.ndarray, tokens: int, true: np.ndarray, how: How
-) -> Phantoms:
+def _counts(branch: str, ours: Call, out: np.ndarray, tokens: int, true: np.ndarray) -> Iterator[Phantoms]:
+    """The counts of each way in which the candidate may treat its keys: as they are; their mean subtracted; the same
+    after padded ones were zeroed, whose logit is then that of the negative mean."""
     q, k, ref = ours["in.query"], ours["in.key"], ours["out"]
     asks = np.abs(ref).sum(axis=(1, 2)) > 0
     if len(asks) == len(true):  # who asks no key is none
         true = true & asks
-    q, k, ref, out = q[asks], k[true], ref[asks], out[asks]
-    padded, smooth = tokens - int(true.sum()), how != "plain"
-    mean = k.sum(axis=0) / (len(k) + (padded if how == "zeroed" else 0))
-    if smooth:
-        k = k - mean
-    logits = np.einsum("qhd,khd->hqk", q, k) / np.sqrt(q.shape[-1])
-    z = np.exp(logits).sum(axis=-1).T  # [rows, heads]
+    q, k, ref, out = q[asks] / np.sqrt(q.shape[-1]), k[true], ref[asks], out[asks]
+    padded, total = tokens - int(true.sum()), k.sum(axis=0)
     square, dot = (ref * ref).sum(-1), (out * ref).sum(-1)
-    cosine = dot / np.sqrt(square * (out * out).sum(-1))
-    parallel = cosine > PARALLEL
-    counts = z * (square / dot - 1.0)
-    if how == "zeroed":
-        weight = np.exp(-np.einsum("qhd,hd->qh", q, mean) / np.sqrt(q.shape[-1]))
-        counts = counts - padded * weight + padded
-    counts = counts[parallel]
-    if counts.size == 0:
-        return Phantoms(branch, 0.0, np.inf, 0.0, padded, tokens, smooth)
-    middle = float(np.median(counts))
-    spread = 1.96 * 1.2533 * 1.4826 * float(np.median(np.abs(counts - middle))) / np.sqrt(counts.size)
-    return Phantoms(branch, middle, float(spread), float(parallel.mean()), padded, tokens, smooth)
+    parallel = dot / np.sqrt(square * (out * out).sum(-1)) > PARALLEL
+    none, mean, of_all = 0.0 * total, total / len(k), total / (len(k) + padded)
+    for keys, phantoms in ((none, none), (mean, none), (of_all, of_all)):
+        z = np.exp(np.einsum("qhd,khd->hqk", q, k - keys)).sum(axis=-1).T  # [rows, heads]
+        weight = np.exp(-np.einsum("qhd,hd->qh", q, phantoms))
+        counts = (z * (square / dot - 1.0) - padded * weight + padded)[parallel]
+        middle, spread = 0.0, math.inf
+        if counts.size:
+            middle = float(np.median(counts))
+            spread = 1.96 * 1.2533 * 1.4826 * float(np.median(np.abs(counts - middle))) / math.sqrt(counts.size)
+        yield Phantoms(branch, middle, spread, float(parallel.mean()), padded, tokens, keys is not none)
 
 
 # --- masks
@@ -262,9 +242,6 @@ MOST, MOST_ROWS = 1024, 256
 """Keys at most, as the system is of their square; queries that are looked at."""
 EXACT = 1e-3
 """Relative residual up to which attention under a mask is the output; float32 leaves 1e-6, bfloat16 some 3e-3."""
-
-Call = Mapping[str, np.ndarray]
-"""`in.query`, `in.key`, `in.value` and `out` of one call: float64 [rows, heads, head dim]."""
 
 
 def mask_cause(reference: Call, candidate: Call, module: str) -> Cause | None:
@@ -288,11 +265,8 @@ def mask_cause(reference: Call, candidate: Call, module: str) -> Cause | None:
     if ours is None:
         return None
     most = min(EXACT, LEFT * apart(reference["out"][rows], out[rows])) if alike else EXACT
-    (_, heads, width), scales = reference["in.query"].shape, dict[float, str]()
-    for words, factor in _SCALES.items():
-        at = factor(width, heads)
-        scales[at] = f"{scales[at]} or {words}" if at in scales else words
-    for at, words in scales.items():
+    _, heads, width = reference["in.query"].shape
+    for at, words in _scales(heads, width).items():
         theirs = _way_of(call, out, at, most, ours.reads)
         if theirs is not None and not alike and _has_others(reference, candidate, theirs.reads & ~ours.reads):
             return None
@@ -325,13 +299,13 @@ class Way:
     added: bool = False
 
 
-_SCALES: Mapping[str, Callable[[int, int], float]] = {
-    "": lambda width, heads: 1.0,
-    "are not scaled": lambda width, heads: width**0.5,
-    "are scaled twice": lambda width, heads: width**-0.5,
-    "are scaled by the width of all heads, not of one": lambda width, heads: heads**-0.5,
-}
-"""Mistakes with the scale, none first -> the factor that is too much, of a head's width and the number of heads."""
+def _scales(heads: int, width: int) -> dict[float, str]:
+    """The factor that is too much -> the mistakes with the scale that give it, none first."""
+    of_all = "are scaled by the width of all heads, not of one"
+    found = {1.0: ""}
+    for words, at in (("are not scaled", width**0.5), ("are scaled twice", width**-0.5), (of_all, heads**-0.5)):
+        found[at] = f"{found[at]} or {words}" if found.get(at) else found.get(at, words)
+    return found
 
 
 def _named(ours: Way, theirs: Way, scale: str, module: str) -> Cause | None:
@@ -401,7 +375,7 @@ def _way_of(
     query, out = call["in.query"][rows], out[rows]
     logits = (query.swapaxes(0, 1) @ key.transpose(1, 2, 0)).swapaxes(0, 1) * (factor / math.sqrt(key.shape[-1]))
     for causal in (False, True) if len(call["in.query"]) == len(key) else (False,):
-        scores = logits + _only(np.arange(len(key)) <= rows[:, None])[:, None, :] if causal else logits
+        scores = np.where(np.arange(len(key)) <= rows[:, None, None], logits, -np.inf) if causal else logits
         reads = _mask(scores, key, value, out)
         left = apart(out, _attention(np.where(reads, scores, -np.inf), value))
         if left <= most:
@@ -438,10 +412,6 @@ def _solved(logits: np.ndarray, value: np.ndarray, out: np.ndarray) -> np.ndarra
     least = np.linalg.eigh(system)[1][:, 0]
     reads: np.ndarray = least / least[np.argmax(np.abs(least))] > 0.5
     return reads
-
-
-def _only(reads: np.ndarray) -> np.ndarray:
-    return np.where(reads, 0.0, -np.inf)
 
 
 def _attention(logits: np.ndarray, value: np.ndarray) -> np.ndarray:

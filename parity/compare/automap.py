@@ -29,7 +29,8 @@ import numpy as np
 from parity.compare.preflight import few
 from parity.golden.rename import Rename, Rule
 from parity.records import LOOP, Record, StepRecords
-from parity.sketch import TOTAL, Geometry
+from parity.sketch import Geometry, of_the_whole
+from parity.transforms import norm
 
 CLEARLY = 0.5
 """The nearest must be nearer than this share of the second nearest's distance."""
@@ -47,12 +48,10 @@ class Proposal:
     """A proposed mapping.
 
     Attributes:
-        rename: the rules. pairs: candidate's module -> reference's, those that were accepted by their numbers.
-        notes: what is ambiguous or was not matched.
+        rename: the rules. notes: how many modules were matched, and what is ambiguous or was not.
     """
 
     rename: Rename
-    pairs: Mapping[str, str]
     notes: tuple[str, ...]
 
 
@@ -76,39 +75,33 @@ def propose(reference: StepRecords, candidate: StepRecords) -> Proposal:
     only_ours = {name: m for name, m in ours.items() if name not in theirs}
     only_theirs = {name: m for name, m in theirs.items() if name not in ours}
     if not only_theirs or not only_ours:
-        return Proposal(Rename(), {}, ())
+        return Proposal(Rename(), ())
     pairs, ambiguous = _matched(only_ours.values(), only_theirs.values())
     modules = _generalised(pairs, theirs.keys())
     covered = Rename(modules)
     free = [name for name in only_theirs if covered.module(name) not in only_ours]
-    notes = [
-        f"--map auto: {name!r} may be one of {few(ambiguous[name])}: not mapped; say which in a rule"
-        for name in free
-        if name in ambiguous
-    ][:MOST_NOTES]
+    unclear, how = [name for name in free if name in ambiguous], "not mapped; say which in a rule"
+    notes = [f"--map auto: {name!r} may be one of {few(ambiguous[name])}: {how}" for name in unclear[:MOST_NOTES]]
     if alone := [name for name in free if name not in ambiguous]:
         notes.append(f"--map auto: no module of the reference computes what these {len(alone)} do: {few(alone)}")
     made = f"--map auto: {len(pairs)} of {len(only_theirs)} modules matched by what they compute, {len(modules)} rules"
     ports = _ports(ours, theirs, covered)
-    return Proposal(Rename(modules, ports), pairs, (made, *notes))
+    return Proposal(Rename(modules, ports), (made, *notes))
 
 
 def _modules(records: Iterable[Record]) -> dict[str, _Module]:
     """Modules with their sketched tensors, in execution order."""
-    outputs: defaultdict[str, list[Record]] = defaultdict(list)
-    inputs: defaultdict[str, list[Record]] = defaultdict(list)
+    held: defaultdict[str, tuple[list[Record], list[Record]]] = defaultdict(lambda: ([], []))
     for record in records:
-        if record.sketch is None or record.key.is_apart or record.key.module == LOOP:
-            continue
-        outputs[record.key.module]  # a module of inputs alone is a module too
-        (inputs if record.key.is_input else outputs)[record.key.module].append(record)
+        if record.sketch is not None and not record.key.is_apart and record.key.module != LOOP:
+            held[record.key.module][record.key.is_input].append(record)
     found = {}
-    for name, held in outputs.items():
-        own = tuple(sorted(held, key=lambda r: r.key))
+    for name, (outputs, inputs) in held.items():
+        own = tuple(sorted(outputs, key=lambda r: r.key))
         alone = len({r.key.port.partition("@")[0] for r in own}) == 1  # of a block that a scan calls, beside None
         ports = ("out" if alone else r.key.port for r in own)
         signature = tuple((r.key.branch, r.key.call, port, r.rows, r.frame) for r, port in zip(own, ports, strict=True))
-        found[name] = _Module(name, signature, own, tuple(inputs[name]))
+        found[name] = _Module(name, signature, own, tuple(inputs))
     return found
 
 
@@ -148,8 +141,9 @@ def _nearest(line: np.ndarray, module: _Module, others: Sequence[_Module]) -> li
         near = list(range(len(line))) if len(line) <= MOST_BY_INPUTS else []
     if len(near) > related:
         told = [_input_distance(module, others[i]) for i in near]
-        if _clear(told):
-            return [near[told.index(min(told))]]
+        first, *rest = sorted(told)
+        if first < CLEARLY * min([UNRELATED, *rest]):
+            return [near[told.index(first)]]
     return near if related else []
 
 
@@ -158,19 +152,19 @@ def _vector(records: Sequence[Record]) -> np.ndarray:
     found = []
     for record in records:
         assert record.sketch is not None
-        total = record.sketch if Geometry(*record.frame).exact else record.sketch[:TOTAL]
-        wide = np.nan_to_num(total.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
-        length = float(np.linalg.norm(wide))
+        whole = of_the_whole(record.sketch, Geometry(*record.frame))
+        wide = np.nan_to_num(whole, nan=0.0, posinf=0.0, neginf=0.0)
+        length = norm(wide)
         # Also the size counts: a tensor and its multiple are not the same.
         found.append(np.append(wide / (length or 1.0), math.log(length) if length else 0.0))
-    return np.concatenate(found) if found else np.zeros(0)
+    return np.concatenate(found)
 
 
 def _distances(ours: Sequence[Sequence[Record]], theirs: Sequence[Sequence[Record]]) -> np.ndarray:
     """Root mean square over the records of their relative distances, [ours, theirs]."""
     a, b = np.stack([_vector(r) for r in ours]), np.stack([_vector(r) for r in theirs])
     squares = np.sum(a * a, axis=1)[:, None] + np.sum(b * b, axis=1)[None] - 2 * (a @ b.T)
-    return np.sqrt(np.maximum(squares, 0.0) / max(1, len(ours[0])))
+    return np.sqrt(np.maximum(squares, 0.0) / len(ours[0]))
 
 
 def _input_distance(ours: _Module, theirs: _Module) -> float:
@@ -179,13 +173,11 @@ def _input_distance(ours: _Module, theirs: _Module) -> float:
 
 
 def _one_way(from_: Sequence[Record], to: Sequence[Record]) -> float:
-    squares = []
-    for record in from_:
-        same = [r for r in to if _place(r) == _place(record)]
-        if not same:
-            return math.inf
-        squares.append(float(np.min(_distances([[record]], [[r] for r in same]))) ** 2)
-    return math.sqrt(sum(squares) / len(squares)) if squares else math.inf
+    same = [[[r] for r in to if _place(r) == _place(record)] for record in from_]
+    if not same or not all(same):
+        return math.inf
+    nearest = [_distances([[record]], others).min() for record, others in zip(from_, same, strict=True)]
+    return float(np.sqrt(np.mean(np.square(nearest))))
 
 
 def _place(record: Record) -> Signature:
@@ -213,7 +205,7 @@ def _generalised(pairs: Mapping[str, str], names: Collection[str]) -> tuple[Rule
 def _pattern(theirs: str, ours: str) -> Rule:
     """The pair's rule, with its numbers as groups where both sides have the same."""
     numbers = _NUMBER.findall(theirs)
-    if not numbers or numbers != _NUMBER.findall(ours) or len(numbers) > 4:
+    if numbers != _NUMBER.findall(ours) or len(numbers) > 4:
         return Rule(re.compile(re.escape(theirs)), _escaped(ours))
     source = r"(\d+)".join(re.escape(part) for part in _NUMBER.split(theirs))
     parts = [_escaped(part) for part in _NUMBER.split(ours)]
@@ -241,9 +233,3 @@ def _inputs_alone(module: _Module, other: _Module) -> Iterator[_Module]:
     """Inputs whose name the other module has not, each as a module of one output, to be matched as modules are."""
     names = {r.key.port for r in other.inputs}
     return (_Module(r.key.port.partition("@")[0], _place(r), (r,)) for r in module.inputs if r.key.port not in names)
-
-
-def _clear(line: Iterable[float]) -> bool:
-    """Whether the least is clearly less than the others."""
-    first, *rest = sorted(float(x) for x in line)
-    return first < CLEARLY * min([UNRELATED, *rest])

@@ -16,14 +16,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import cast, get_args
 
-from parity.compare.preflight import ABSENT, Factors, Weights, compare_inputs, compare_weights, few, laid_out, unknown
+from parity.compare.preflight import ABSENT, Factors, Weights, compare_inputs, compare_weights, few, laid_out
 from parity.compare.result import Check
 from parity.errors import shown
 from parity.golden import Golden
 from parity.records import PORT, Provenance
 from parity.settings import AUTO, BY_NAME, Backend, Difference, default_of, render
-
-_BACKENDS = get_args(Backend)
 
 
 def comparable(
@@ -39,15 +37,16 @@ def comparable(
     if rename is None and b.backend == PORT:
         rename = str  # the port's rules were applied where it ran
     declared = {d.setting for d in settings_differences(a, b)}
-    weights = _weights(a, b, declared, rename)
+    mapped = rename is not None
+    weights = compare_weights(*_parameters(a, b, rename), declared, mapped=mapped, own=b.backend == PORT)
     return (
         *_shards(a, b),
-        _model(a, b, weights, mapped=rename is not None),
+        _model(a, b, weights, mapped=mapped),
         _number("seed", a.seed, b.seed, "the initial noise is another"),
         _steps(a, b),
-        *_inputs(a.inputs, b.inputs, declared),
+        *compare_inputs(a.inputs, b.inputs, declared),
         weights,
-        *_modules(a, b, mapped=rename is not None),
+        *_modules(a, b, mapped=mapped),
         _held(reference, candidate),
     )
 
@@ -61,17 +60,14 @@ def settings_differences(reference: Provenance, candidate: Provenance) -> tuple[
     ours, theirs = reference.settings, candidate.settings
     if not ours or not theirs:
         return ()
-    names = [*BY_NAME, *sorted((ours.keys() | theirs.keys()) - BY_NAME.keys())]
-    found = []
-    for name in names:
-        if name not in ours and name not in theirs:
-            continue
-        if name not in BY_NAME and not (_of_component(name, ours) and _of_component(name, theirs)):
-            continue  # the config of a component that only one script has
-        x, y = _value(name, reference), _value(name, candidate)
-        if x != y and (x != _default(name, reference) or y != _default(name, candidate)):
-            found.append(Difference(name, x, y))
-    return tuple(found)
+    held = ours.keys() | theirs.keys()
+    # A config of a component that only one script has is left out.
+    configs = (name for name in held - BY_NAME.keys() if all(_of_component(name, side) for side in (ours, theirs)))
+    names = (*(name for name in BY_NAME if name in held), *sorted(configs))
+    pairs = ((name, _value(name, reference), _value(name, candidate)) for name in names)
+    other = (Difference(name, x, y) for name, x, y in pairs if x != y)
+    sides = (reference, candidate)
+    return tuple(d for d in other if (d.reference, d.candidate) != tuple(_default(d.setting, side) for side in sides))
 
 
 COMPONENTS = ("transformer", "transformer_2", "unet", "vae", "scheduler", "guider", "text_encoder", "text_encoder_2")
@@ -98,7 +94,7 @@ def _value(name: str, side: Provenance) -> str:
 
 def _default(name: str, side: Provenance) -> str | None:
     backend = "torchax" if side.backend == PORT else side.backend
-    if name not in BY_NAME or backend not in _BACKENDS:
+    if name not in BY_NAME or backend not in get_args(Backend):
         return None
     return render(default_of(BY_NAME[name], cast(Backend, backend), side.settings.get("device", AUTO)))
 
@@ -141,16 +137,6 @@ def _model(a: Provenance, b: Provenance, weights: Check, *, mapped: bool) -> Che
     return Check("model", "fail", names)
 
 
-def _inputs(ours: Mapping[str, str], theirs: Mapping[str, str], declared: set[str]) -> list[Check]:
-    if not ours or not theirs:
-        return [Check("inputs", "explained", unknown("inputs were", ours, theirs))]
-    return list(compare_inputs(ours, theirs, declared))
-
-
-def _weights(a: Provenance, b: Provenance, declared: set[str], rename: Callable[[str], str] | None) -> Check:
-    return compare_weights(*_parameters(a, b, rename), declared, mapped=rename is not None, own=b.backend == PORT)
-
-
 def layouts(a: Provenance, b: Provenance, rename: Callable[[str], str] | None) -> Factors:
     """The modules whose parameters a port holds otherwise; see `parity.compare.preflight.laid_out`."""
     return laid_out(*_parameters(a, b, rename)) if b.backend == PORT else {}
@@ -159,16 +145,15 @@ def layouts(a: Provenance, b: Provenance, rename: Callable[[str], str] | None) -
 def _parameters(a: Provenance, b: Provenance, rename: Callable[[str], str] | None) -> tuple[Weights, Weights]:
     """Both sides' parameters under the reference's names."""
     ours = {n: ((), w) for n, w in a.weights.items()}
-    return ours, {n if rename is None else _parameter(n, rename): ((), w) for n, w in b.weights.items()}
+    return ours, {_parameter(n, rename or str): ((), w) for n, w in b.weights.items()}
 
 
-def _modules(a: Provenance, b: Provenance, *, mapped: bool) -> list[Check]:
+def _modules(a: Provenance, b: Provenance, *, mapped: bool) -> Iterator[Check]:
     """Other names are no fault by themselves, but what only one side has will be taken for one."""
-    one_sided = sorted(a.modules.keys() ^ b.modules.keys())
-    if mapped or not a.modules or not b.modules or not one_sided:
-        return []
-    detail = f"{len(one_sided)} on one side only: {few(one_sided)}; where only the names differ: --map auto"
-    return [Check("module names", "explained", detail)]
+    one_sided = a.modules.keys() ^ b.modules.keys()
+    if one_sided and a.modules and b.modules and not mapped:
+        detail = f"{len(one_sided)} on one side only: {few(one_sided)}; where only the names differ: --map auto"
+        yield Check("module names", "explained", detail)
 
 
 def _parameter(name: str, rename: Callable[[str], str]) -> str:
@@ -191,18 +176,17 @@ def _held(reference: Golden, candidate: Golden) -> Check:
             f"the recording of the {' and the '.join(unfinished)} was not finished: compared {upto}; go on with parity "
             f"record --resume (of a script: record it anew), or compare that part alone: --steps {len(walked)}"
         )
-        return Check(HELD, "explained", detail)
-    if reference.steps == candidate.steps:
+    elif reference.steps == candidate.steps:
         return Check(HELD, "pass", f"{len(common)} on both sides")
-    if ours == theirs != ():
+    elif ours == theirs != ():
         holds = "reference" if len(reference.steps) > len(ours) else "candidate"
         detail = f"the {holds} alone holds what is outside the loop: {len(common)} steps of the loop compared"
-        return Check(HELD, "explained", detail)
-    if ours[: len(theirs)] == theirs[: len(ours)] != ():
+    elif ours[: len(theirs)] == theirs[: len(ours)] != ():
         both = f"the reference holds {len(ours)} steps of the loop, the candidate {len(theirs)}"
-        alone = f"the first {len(walked)} compared; to judge by these alone: --steps {len(walked)}"
-        return Check(HELD, "explained", f"{both}: {alone}")
-    return Check(HELD, "fail", f"{both}: both are finished, but hold other steps")
+        detail = f"{both}: the first {len(walked)} compared; to judge by these alone: --steps {len(walked)}"
+    else:
+        return Check(HELD, "fail", f"{both}: both are finished, but hold other steps")
+    return Check(HELD, "explained", detail)
 
 
 HELD = "steps held"

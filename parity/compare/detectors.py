@@ -18,7 +18,7 @@ from parity.compare.births import LATENTS_AS
 from parity.compare.frames import truncated
 from parity.compare.independent import code_of
 from parity.compare.result import Cause, SettingDifference, measured
-from parity.compare.values import LATENTS, PREDICTED, START, Both, Kept, Seen, held
+from parity.compare.values import LATENTS, PREDICTED, START, TIMESTEP, Both, Kept, Seen, held
 from parity.floors import is_timestep
 from parity.golden.disk.part import chosen, recorded_modules
 from parity.records import LOOP, LOOP_STAGE, SCHEDULE, Key, Record, StepRecords
@@ -28,7 +28,6 @@ _DETECTORS = (
     relations.decoded,
 )  # fmt: skip
 
-TIMESTEP = f"{LOOP}:timestep"
 FIRST_MODEL = "the first model"
 """Of a pipeline with two: it is called above a boundary of the timesteps."""
 
@@ -38,32 +37,31 @@ class Detectors:
     """Collects causes step by step.
 
     Attributes:
-        settings: of both sides, configs among them. modules: names of both sides' modules. found: causes, the first
-            first; `told` has them with the steps at which they show.
+        settings: of both sides, configs among them. modules: names of both sides' modules.
         notes: what the sides compute in another order or precision, and what was compared otherwise, in sentences.
         scale_read: whether the reference's guidance scale could be read off some step; None without guidance.
-        _shown: by a cause's place in `found`, the steps at which it shows. _many: steps of the loop so far.
+        _found: causes, the first first, by their setting and model, or by the site that differs by itself. _shown: of
+            those by a setting, the steps at which they show. _many: steps of the loop so far.
         _guided: how the reference combined its branches when it first did.
         _spans: the timesteps so far at which a side called the first model, and another.
     """
 
     settings: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
     modules: tuple[Container[str], Container[str]] = ((), ())
-    found: list[Cause] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     scale_read: bool | None = None
     _before: Both | None = None
     _affine: bool = True
     _guided: guidance.Combined | None = None
     _spans: dict[bool, list[float]] = field(default_factory=dict)
-    _named: dict[tuple[str, str], int] = field(default_factory=dict)
-    _shown: dict[int, list[int]] = field(default_factory=dict)
+    _found: dict[object, Cause] = field(default_factory=dict)
+    _shown: dict[object, list[int]] = field(default_factory=dict)
     _many: int = 0
 
     @property
     def told(self) -> list[Cause]:
         """The causes, with the steps at which each shows where that is not at all."""
-        return [self._told(cause, self._shown.get(i, [])) for i, cause in enumerate(self.found)]
+        return [self._told(cause, self._shown.get(key, [])) for key, cause in self._found.items()]
 
     def _told(self, cause: Cause, steps: Sequence[int]) -> Cause:
         if not steps or steps[0] < 0 or len(steps) == self._many:
@@ -110,11 +108,10 @@ class Detectors:
         """
         seen = seen or self.seen(reference, candidate)
         self._many = max(self._many, seen.step + 1)
-        ours, theirs = seen.ours, seen.theirs
-        a, b = (side.get(("", LATENTS)) for side in (ours, theirs))
+        a, b = (side.get(("", LATENTS)) for side in (seen.ours, seen.theirs))
         self._before = None if a is None or b is None else (a, b)
-        if reference.step == 0:
-            self.notes += relations.rounded_otherwise(seen)
+        for of in (values, guidance, relations) if reference.step == 0 else ():
+            self.notes += of.rounded_otherwise(seen)
         called = _called(reference), _called(candidate)
         for model, step in zip(called, (reference, candidate), strict=True):
             if model:
@@ -131,11 +128,11 @@ class Detectors:
             for cause in itertools.chain(another, told, truncated(reference, candidate)):
                 guided = cause.setting.startswith("guidance")  # of which each model has its own
                 model = called[0] if guided and called[0] != FIRST_MODEL else ""
-                if (cause.setting, model) not in self._named:
-                    self._named[cause.setting, model] = len(self.found)
-                    self.found.append(replace(cause, cause=f"{cause.cause} (of {model})") if model else cause)
-                self._shown.setdefault(self._named[cause.setting, model], []).append(seen.step)
-            self.found += relations.by_themselves(seen, {*begun, *(cause.at for cause in self.found)})
+                named = replace(cause, cause=f"{cause.cause} (of {model})") if model else cause
+                self._found.setdefault((cause.setting, model), named)
+                self._shown.setdefault((cause.setting, model), []).append(seen.step)
+            known = {*begun, *(cause.at for cause in self._found.values())}
+            self._found |= {cause.at: cause for cause in relations.by_themselves(seen, known)}
 
     def _is_another(self, ours: str, theirs: str) -> bool:
         """Whether each side calls another model of two that both have; one alone may hold the weights of either."""
@@ -155,22 +152,15 @@ class Detectors:
 
 def _ranges(steps: Sequence[int]) -> str:
     """Rising numbers in words: `5, 8 to 15`."""
-    runs: list[list[int]] = []
-    for step in steps:
-        if runs and step == runs[-1][-1] + 1:
-            runs[-1].append(step)
-        else:
-            runs.append([step])
+    runs = np.split(np.array(steps), np.flatnonzero(np.diff(steps) != 1) + 1)
     return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
 def _given_alike(reference: StepRecords, candidate: StepRecords) -> bool:
     """Whether the model is given the same latents, bit for bit, in some branch."""
-    ours, theirs = (
-        {r.key: r.sketch.tobytes() for r in chosen(step.records, _is_given) if r.sketch is not None}
-        for step in (reference, candidate)
-    )
-    return not ours.items().isdisjoint(theirs.items())
+    sides = (chosen(step.records, _is_given) for step in (reference, candidate))
+    ours, theirs = ({(r.key, r.sketch.tobytes()) for r in side if r.sketch is not None} for side in sides)
+    return not ours.isdisjoint(theirs)
 
 
 def _is_given(r: Record) -> bool:

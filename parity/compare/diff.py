@@ -25,7 +25,7 @@ import numpy as np
 
 from parity.compare.attention import attention_causes
 from parity.compare.automap import Proposal, propose
-from parity.compare.births import excuses, is_number
+from parity.compare.births import Births, excuses, is_number
 from parity.compare.branches import Branches
 from parity.compare.comparable import common_steps, comparable, layouts, settings_differences
 from parity.compare.conclude import WIDEST_ROUNDED, Collected, conclude, recorded_stages, widest_of
@@ -188,16 +188,10 @@ class Sides:
 
     def incomparable(self, findings: Sequence[Check], notes: Sequence[Note]) -> Result:
         a, b = self.reference.provenance, self.candidate.provenance
-        blocking = [f for f in findings if f.verdict == "fail"]
-        detail = "; ".join(f"{f.check}: {f.detail}" for f in blocking)
+        detail = "; ".join(f"{f.check}: {f.detail}" for f in findings if f.verdict == "fail")
+        why = Reason(kind="inconclusive", problem="not_comparable", detail=detail)
         return Result(
-            "inconclusive",
-            None,
-            Reason(kind="inconclusive", problem="not_comparable", detail=detail),
-            model=a.model,
-            differing_settings=settings_differences(a, b),
-            preflight=tuple(findings),
-            notes=tuple(notes),
+            "inconclusive", None, why, a.model, settings_differences(a, b), tuple(findings), notes=tuple(notes)
         )
 
 
@@ -218,7 +212,7 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     renamer = Renamer(rename)
     mapped, lies = renamer.mapped if rename else None, layouts(a, b, rename.module if rename else None)
     detectors, branches = Detectors((a.settings, b.settings), (a.modules, b.modules)), Branches.of(a, b)
-    judge = Judge(excuses(differing), port=port, mapped=mapped, laid_out=lies, branches=branches)
+    judge = Judge(Births(excuses(differing)), port=port, mapped=mapped, laid_out=lies, branches=branches)
     collected = judge_streams(_steps(sides, renamer, branches, say, strict=not (rename or port)), judge, detectors)
     held = (f.detail for f in findings if f.check == "steps held" and f.verdict == "explained")
     if sides.of_other_sites:

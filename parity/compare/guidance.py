@@ -1,7 +1,8 @@
 """Guidance: how a side combines the predictions of its branches, fitted to them, and what of it is another's.
 
 noise_pred = size (uncond + scale (cond - uncond) + scale (another - uncond) + ...), of which some pipelines then give
-each row the norm of cond's. The weights are fitted on each side by itself. numpy only.
+each row the norm of cond's. The weights are fitted on each side by itself. The order in which a side computed it in
+bfloat16 is read off by doing it again operation by operation. numpy only.
 
 Cost. A few passes over the predictions, at the first step that differs.
 """
@@ -9,29 +10,25 @@ Cost. A few passes over the predictions, at the first step that differs.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from parity.compare.result import Cause, measured
-from parity.compare.values import PREDICTED, SAME, Kept, Seen, Values, apart
+from parity.compare.values import MATCH, PREDICTED, SAME, Kept, Seen, Values, apart
 from parity.settings import BITS
-from parity.transforms import EXACT, stored_as
+from parity.transforms import EXACT, bfloat16, norm, stored_as
 
 Made = tuple[np.ndarray, float]
 """A value, and how far rounding may move what comes of the same."""
 
 
-Fit = tuple[np.ndarray, float]
-"""The weights of some values in a sum of them, and the norm of what they leave over."""
-
-
-def fitted(target: np.ndarray, *values: np.ndarray) -> Fit:
-    """Least squares over all elements."""
+def fitted(target: np.ndarray, *values: np.ndarray) -> tuple[np.ndarray, float]:
+    """The weights of some values in a sum of them that is nearest to a target, and the norm of what it leaves over."""
     columns = np.stack([x.ravel() for x in values], axis=1)
     weights, *_ = np.linalg.lstsq(columns, target.ravel(), rcond=None)
-    return weights, float(np.linalg.norm(columns @ weights - target.ravel()))
+    return weights, norm(columns @ weights - target.ravel())
 
 
 ROUNDINGS = 4
@@ -47,7 +44,7 @@ def several_roundings(*values: np.ndarray) -> float:
 
 def by_rounding(size: np.ndarray, *values: np.ndarray) -> float:
     """The same of something of this size, absolute."""
-    return several_roundings(*values) * float(np.linalg.norm(size))
+    return several_roundings(*values) * norm(size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +151,13 @@ def _combined(held: Mapping[str, np.ndarray]) -> Combined | None:
     apart = {name: x - uncond for name, x in parts.items() if name != "uncond"}
     every, left = fitted(guided, uncond, *apart.values())
     size, weights = float(every[0]), every[1:]
-    least = min(float(np.linalg.norm(x)) for x in parts.values())
+    least = min(norm(x) for x in parts.values())
     size_unsure = left / least if least else math.inf
     if abs(abs(size) - 1.0) <= EXACT + size_unsure:  # may be 1 or -1, and then is
         size = math.copysign(1.0, size)
         weights, left = fitted(guided - size * uncond, *apart.values())
-    products = sum(abs(weight) * float(np.linalg.norm(x)) for weight, x in zip(weights, apart.values(), strict=True))
-    whole = float(np.linalg.norm(guided))
+    products = sum(abs(weight) * norm(x) for weight, x in zip(weights, apart.values(), strict=True))
+    whole = norm(guided)
     rounded = rounding(guided, *parts.values()) * (whole + 2 * products)  # a sum; a difference, a product
     if left > max(EXACT * whole, rounded) or abs(size) < SAME:
         return None
@@ -246,13 +243,12 @@ def own_guided(seen: Seen) -> Made | None:
         return _own_resized(first, second, parts, seen) if seen.kept and second is not None else None
     if second is not None and first.turned(second):
         return None  # branches of such closeness may only be called by each other's names
-    guided, uncond = (seen.theirs[branch, PREDICTED] for branch in ("", "uncond"))
-    made, near, products = _like(uncond, guided), first.left, 0.0
+    guided, made, near, products = seen.theirs["", PREDICTED], parts["uncond"], first.left, 0.0
     for name, scale in first.scales.items():
-        apart = _like(seen.theirs[name, PREDICTED], guided) - _like(uncond, guided)
-        made, size = made + scale * apart, float(np.linalg.norm(apart))
+        apart = parts[name] - parts["uncond"]
+        made, size = made + scale * apart, norm(apart)
         near, products = near + EXACT * max(1.0, abs(scale)) * size, products + abs(scale) * size
-    rounded = rounding(*parts.values()) * (float(np.linalg.norm(made)) + 2 * products)
+    rounded = rounding(*parts.values()) * (norm(made) + 2 * products)
     made = first.size * made.reshape(guided.shape)  # predictions may be a list's items
     if first.normed:
         alike = second is not None and second.normed == first.normed  # then the norms are right, but for rounding
@@ -272,8 +268,8 @@ def _own_alone(first: Combined | None, seen: Seen) -> Made | None:
         parts, made, left = theirs, theirs["cond"], 0.0
     else:
         return None
-    products = abs(first.scale if first else 1.0) * float(np.linalg.norm(parts["cond"] - parts["uncond"]))
-    rounded = rounding(*parts.values()) * (float(np.linalg.norm(parts[""])) + 2 * products)
+    products = abs(first.scale if first else 1.0) * norm(parts["cond"] - parts["uncond"])
+    rounded = rounding(*parts.values()) * (norm(parts[""]) + 2 * products)
     return made.reshape(guided.shape), left + 2 * rounded  # of the guided one, and of the one that is not
 
 
@@ -284,7 +280,7 @@ def _own_resized(first: Combined, second: Combined, parts: Mapping[str, np.ndarr
     ways = {"cond": (scale * cond, uncond), "uncond": ((1 - scale) * uncond, cond)}
     fixed, free = ways.get(seen.kept, (0.0 * guided, uncond + scale * (cond - uncond)))
     made = fixed + fitted(guided - fixed, free)[0][0] * free
-    near = EXACT * max(1.0, abs(scale)) * float(np.linalg.norm(cond - uncond))
+    near = EXACT * max(1.0, abs(scale)) * norm(cond - uncond)
     return made.reshape(seen.theirs["", PREDICTED].shape), first.left + near + second.left
 
 
@@ -363,3 +359,31 @@ def _zeros(seen: Seen) -> Iterator[Cause]:
     )
     first, second = (float(not np.any(x)) for x in pair)
     yield measured(text, "guidance.zero_steps", first, second, float(seen.step), at=PREDICTED)
+
+
+# --- the same guidance in another order: right, no floor is broken, and bits differ
+
+GUIDED: dict[str, Callable[[np.ndarray, np.ndarray, float], np.ndarray]] = {
+    "uncond + scale (cond - uncond)": lambda c, u, s: bfloat16(u + bfloat16(s * bfloat16(c - u))),
+    "cond + (scale - 1) (cond - uncond)": lambda c, u, s: bfloat16(c + bfloat16((s - 1.0) * bfloat16(c - u))),
+    "scale cond + (1 - scale) uncond": lambda c, u, s: bfloat16(bfloat16(s * c) + bfloat16((1.0 - s) * u)),
+}
+
+
+def rounded_otherwise(seen: Seen) -> Iterator[str]:
+    """A sentence where the sides combine their branches in another order and to the same end."""
+    a, b = combined(seen.ours), combined(seen.theirs)
+    alike = a is not None and b is not None and abs(a.scale - b.scale) <= a.near(b)
+    if alike and (ways := seen.ways(_guided_as)):
+        guided = f"guidance is computed as {ways[1]} on the candidate, as {ways[0]} on the reference"
+        yield f"{guided}: the same but for rounding in bfloat16"
+
+
+def _guided_as(values: Values) -> str:
+    """The way in which a side combined its branches in bfloat16; empty where it is none of those that are known."""
+    parts, own = branches_of(values), combined(values)
+    if parts is None or own is None or {*map(stored_as, parts.values())} != {"bfloat16"}:
+        return ""
+    scales = dict.fromkeys(round(own.scale, digits) for digits in (0, 1, 2))
+    made = ((name, way(parts["cond"], parts["uncond"], scale)) for scale in scales for name, way in GUIDED.items())
+    return next((name for name, x in made if float(np.mean(x == parts[""])) >= MATCH), "")

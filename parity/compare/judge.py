@@ -14,19 +14,8 @@ from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from parity.compare import left_out
-from parity.compare.births import (
-    LATENTS_AS,
-    UNITS,
-    Argument,
-    Arguments,
-    Births,
-    Excuse,
-    call_of,
-    is_input,
-    is_prediction,
-)
+from parity.compare.births import LATENTS_AS, UNITS, Argument, Arguments, Births, call_of, is_input, is_prediction
 from parity.compare.branches import Branches
-from parity.compare.left_out import folded
 from parity.compare.pairs import Meeting, meet
 from parity.compare.preflight import Factors
 from parity.compare.result import Distance, SiteDiff
@@ -57,9 +46,8 @@ class Common:
         """Count one judged step."""
         self.modules |= meeting.modules
         if not self.compared >= meeting.modules:
-            undecided = {*sites.where("ignored", "not compared")}
-            decided = (meeting.places[i] for i in sites.where(which=_holds) if i not in undecided)
-            self.compared |= meeting.modules & {place.key.module for place in decided}
+            decided = sites.where("pass", "fail", "harmless", "inconclusive", which=_holds)
+            self.compared |= meeting.modules & {meeting.places[i].key.module for i in decided}
         self.alone = self.alone[0] + meeting.alone[0], self.alone[1] + meeting.alone[1]
         self.missing |= meeting.missing
         self.floors += floors
@@ -70,25 +58,21 @@ class Judge:
     """Judges a run step by step.
 
     Attributes:
-        excuses: the sites that a declared differing setting changes by design.
+        births: which know the sites that a declared differing setting changes by design.
         port: whether the candidate's modules are a user's own. mapped: modules of the reference that other names of the
             candidate are mapped onto; None without a mapping. Inside both, what does not line up is not compared.
         laid_out: the modules whose parameters a port holds in another order or times a factor, with the factors.
         branches: the candidate's, which may be in another order. seen: what both sides had in common so far.
     """
 
-    excuses: tuple[Excuse, ...] = ()
+    births: Births = field(default_factory=Births)
     port: bool = False
     mapped: Collection[str] | None = None
     laid_out: Factors = field(default_factory=dict)
     branches: Branches = field(default_factory=lambda: Branches({}))
-    births: Births = field(init=False)
     seen: Common = field(default_factory=Common)
     _meeting: Meeting | None = None
     _given: dict[Argument, bytes] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.births = Births(self.excuses)
 
     def step(self, reference: StepRecords, candidate: StepRecords) -> Sites:
         """The sites of one step, in execution order, with births."""
@@ -120,7 +104,7 @@ class Judge:
         given = _given(step)
         before, self._given = self._given, given | self._given
         moving = {at for at, value in given.items() if self._given[at] != value or _is_latents(at)}
-        whole = {sites[i].key for at in folded(step, sites) for i in at}
+        whole = {sites[i].key for at in left_out.folded(step, sites) for i in at}
         handed = _handed_on(step, sites, given) | _timed_otherwise(step, sites)
         return Arguments(moving, before.keys() - moving, handed, _made_alone(step, sites, given), whole)
 
@@ -168,12 +152,9 @@ def _timed_otherwise(step: Measured, sites: Sites) -> Set[Key]:
     at = next((i for i, place in enumerate(step.meeting.places) if place.key.site == f"{LOOP}:timestep"), None)
     if at is None or (own := step.numbers(at)) is None or own[0] == own[1]:
         return set()
-    found = set[Key]()
-    for i in sites.where(beyond=True, which=is_input):
-        given = step.numbers(i) if sites[i].key.module == "" else None
-        if given is not None and any(_is(given[0], u * own[0]) and not _is(given[1], u * own[1]) for u in UNITS):
-            found.add(sites[i].key)
-    return found
+    inputs = ((sites[i].key, step.numbers(i)) for i in sites.where(beyond=True, which=is_input))
+    given = ((key, both) for key, both in inputs if key.module == "" and both is not None)
+    return {key for key, (x, y) in given if any(_is(x, u * own[0]) and not _is(y, u * own[1]) for u in UNITS)}
 
 
 def _is(x: float, other: float) -> bool:
@@ -212,14 +193,12 @@ def _narrow(sites: Sites) -> None:
     wide = [i for i in sites.where("pass", which=_is_output) if sites.floors[i] > WIDEST and _is_wide(sites[i])]
     if not wide:
         return
-    given: dict[object, bool] = {}
-    for d in picked(sites, which=is_input):
-        if not d.key.is_apart:
-            same = d.distance.rel_l2 == 0.0 and d.verdict == "pass"
-            given[call_of(d.key)] = given.get(call_of(d.key), True) and same
+    inputs = [d for d in picked(sites, which=is_input) if not d.key.is_apart]
+    other = {call_of(d.key) for d in inputs if d.distance.rel_l2 != 0.0 or d.verdict != "pass"}
+    same = {call_of(d.key) for d in inputs} - other
     for i in wide:
         d = sites[i]
-        if given.get(call_of(d.key), False):
+        if call_of(d.key) in same:
             far = Distance(d.distance.rel_l2, WIDEST, d.distance.rel_l2 / WIDEST)
             sites[i] = replace(d, distance=far)
 
@@ -243,8 +222,8 @@ def _tell_apart(sites: Sites) -> None:
     nothing of it, and an input, where its module's shows far less: one side applies an activation before a projection,
     the other in it."""
     predicted = {d.key.branch: d for d in picked(sites, which=is_prediction)}
-    outputs = (sites[i] for i in sites.where(beyond=True, which=lambda d: not d.key.is_input))
-    made = {call_of(d.key): d.distance.rel_l2 for d in outputs}
+    far = (sites[i] for i in sites.where(beyond=True))
+    made = {call_of(d.key): d.distance.rel_l2 for d in far if not d.key.is_input}
     for i in sites.where(beyond=True, which=_is_renamed):
         d = sites[i]
         if d.verdict != "ignored":

@@ -61,9 +61,9 @@ def sketch_distance(reference: Record, candidate: Record) -> float:
     return far / size if math.isfinite(far) and size > 0.0 else NAN
 
 
-def far_apart(a: Record | None, b: Record | None) -> float:
-    """The same; infinite where they do not line up, or one is not there."""
-    far = sketch_distance(a, b) if a is not None and b is not None and a.shape == b.shape else math.inf
+def far_apart(a: Record, b: Record) -> float:
+    """The same; infinite where they do not line up."""
+    far = sketch_distance(a, b) if a.shape == b.shape else math.inf
     return math.inf if math.isnan(far) else far
 
 
@@ -161,7 +161,7 @@ def compared(a: Record | None, b: Record | None, floor: Floor | None, drawn: Sit
     if a is None or b is None:
         return replace(drawn, distance=UNLIKE, note=ONE_SIDED)
     if a.kind == b.kind == "tensor":
-        return _tensors(a, b, floor, drawn, own=own)
+        return _tensors(a, b, floor or Floor(NAN), drawn, own=own)
     equal = a.kind == b.kind and (a.value == b.value or (a.value != a.value and b.value != b.value))  # NaN is NaN
     if equal or (nothing(a) and nothing(b)) or _same_number(a, b) or _no_mask(a, b):
         return replace(drawn, distance=_EQUAL)
@@ -198,7 +198,7 @@ def _is_zero_for_none(a: Record, b: Record) -> bool:
     return {a.kind, b.kind} == {"none", "tensor"} and is_zero(a if a.kind == "tensor" else b)
 
 
-def _tensors(a: Record, b: Record, floor: Floor | None, drawn: SiteDiff, *, own: bool) -> SiteDiff:
+def _tensors(a: Record, b: Record, floor: Floor, drawn: SiteDiff, *, own: bool) -> SiteDiff:
     comparable = comparable_shapes(a, b)
     if comparable and not math.prod(a.frame):  # there is nothing in them
         return replace(drawn, distance=_EQUAL)
@@ -207,7 +207,7 @@ def _tensors(a: Record, b: Record, floor: Floor | None, drawn: SiteDiff, *, own:
     if comparable and isinstance(x, np.ndarray) and isinstance(y, np.ndarray) and one_shape(x.shape, y.shape):
         drawn, measured = _exactly(x, y, floor, drawn), True
     equal, as_many = same_mask(a, b) if not measured or drawn.distance.rel_l2 != 0.0 else (False, False)
-    if equal and _of_two_forms(a, b):
+    if equal and is_zero(a) != is_zero(b) and all("float" in mask.dtype for mask in (a, b)):
         return _unlike(replace(drawn, distance=UNKNOWN, peak=0.0, bins=(), note=FORMS), inside=True)
     if equal or as_many:
         diff = replace(drawn, distance=_EQUAL, cosine=NAN, max_abs=NAN, linf_ratio=NAN, peak=0.0, bins=())
@@ -227,7 +227,7 @@ def _tensors(a: Record, b: Record, floor: Floor | None, drawn: SiteDiff, *, own:
     return _unlike(replace(drawn, note=note), note == PICTURES or inside)
 
 
-def _of_one_number(a: Record, b: Record, floor: Floor | None) -> Distance | None:
+def _of_one_number(a: Record, b: Record, floor: Floor) -> Distance | None:
     """How far an input is from the one number that the other side gives in the place of all: a timestep for each token,
     or one. As if every element were as far as the farthest; None where neither side gives one number."""
     m, n = a.moments, b.moments
@@ -238,7 +238,7 @@ def _of_one_number(a: Record, b: Record, floor: Floor | None) -> Distance | None
     if one.count != 1 or (a.key.module and made_of_it):
         return None
     far, mean = max(abs(m.min - n.min), abs(m.max - n.max)), math.sqrt(m.count)
-    return distance(far, m.l2 / mean, NAN if floor is None else floor.l2 / mean)
+    return distance(far, m.l2 / mean, floor.l2 / mean)
 
 
 def _of_other_calls(a: Record, b: Record) -> bool:
@@ -247,11 +247,10 @@ def _of_other_calls(a: Record, b: Record) -> bool:
     return a.key.module == LOOP and a.key.branch != "" and a.shape[:1] != b.shape[:1] and a.shape[1:] == b.shape[1:]
 
 
-def _exactly(x: np.ndarray, y: np.ndarray, floor: Floor | None, drawn: SiteDiff) -> SiteDiff:
+def _exactly(x: np.ndarray, y: np.ndarray, floor: Floor, drawn: SiteDiff) -> SiteDiff:
     """The site by the two values; its row bins come from the sketches beside them, as the floors' do."""
     l2, scale, cosine, largest = compare_values(x, y)
-    limits = (NAN, NAN) if floor is None else (floor.l2, floor.linf)
-    far, linf = distance(l2, scale, limits[0]), ratio(largest, limits[1])
+    far, linf = distance(l2, scale, floor.l2), ratio(largest, floor.linf)
     peak = drawn.peak if math.isnan(linf) else max(drawn.peak, linf)
     return replace(drawn, distance=far, cosine=cosine, max_abs=largest, linf_ratio=linf, peak=peak)
 
@@ -336,11 +335,6 @@ def same_mask(a: Record, b: Record) -> tuple[bool, bool]:
         if told := bool(np.isfinite(x).all() and np.isfinite(y).all()):
             return bool(np.abs(x - y).max() <= ALIKE * np.abs(x).max()), False
     return False, not told and bool(keys_through(a) & keys_through(b))
-
-
-def _of_two_forms(a: Record, b: Record) -> bool:
-    """Whether of two masks of floats one is all zeros, which are added or let nothing through, the other all ones."""
-    return is_zero(a) != is_zero(b) and all("float" in mask.dtype for mask in (a, b))
 
 
 def _other_keys(a: Record, b: Record) -> str:

@@ -22,7 +22,6 @@ begin from the nearest noise, and of one noise those whose model is given most n
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -98,8 +97,6 @@ def _absent(pair: Pair) -> bool:
 
 _Parts = Mapping[str, Record]
 """A port's records by the part of its rows that they hold; the whole's is empty."""
-_Side = tuple[Key, bool]
-"""A call of a module, and whether its inputs or its outputs."""
 
 
 def lone_ports(
@@ -115,10 +112,7 @@ def lone_ports(
     theirs = {replace(key, call=calls.get(replace(key, site=key.module), key.call)): x for key, x in theirs.items()}
     placed = ((r.key, replace(r.key, call=at.call)) for at, parts in theirs.items() for r in parts.values())
     moved = {key: own for key, own in placed if key != own}
-    mine, other = _alone(ours, theirs), _alone(theirs, ours)
-    both = ((a, other[call]) for call, a in mine.items() if call in other)
-    alone = [(a, b) for a, b in both if _line_up(ours[a], theirs[b])]
-    pairs = [*alone, *_turned(ours, theirs), *_of_several(ours, theirs)]
+    pairs = _of_calls(ours, theirs)
     return moved | {theirs[b][part].key: record.key for a, b in pairs for part, record in ours[a].items()}
 
 
@@ -138,33 +132,21 @@ def _ports(records: Iterable[Record]) -> dict[Key, dict[str, Record]]:
     return found
 
 
-def _alone(ports: Mapping[Key, _Parts], others: Mapping[Key, _Parts]) -> dict[_Side, Key]:
-    """The one port of a tensor whose name the other side does not have; of outputs, beside which there is no other."""
-    found = {side: [p for p in held if not (p.is_input and p in others)] for side, held in _by_call(ports).items()}
-    lone = {side: alone[0] for side, alone in found.items() if len(alone) == 1}
-    return {side: port for side, port in lone.items() if port not in others and "mask" not in port.port}
-
-
-def _turned(ours: Mapping[Key, _Parts], theirs: Mapping[Key, _Parts]) -> Iterator[tuple[Key, Key]]:
-    """Outputs of one call that only another order lines up, each with the one that it can only be."""
+def _of_calls(ours: Mapping[Key, _Parts], theirs: Mapping[Key, _Parts]) -> Iterator[tuple[Key, Key]]:
+    """The ports of each call that are one and that the two sides name, or order, otherwise."""
     others = _by_call(theirs)
-    for side, ports in _by_call(ours).items():
-        if side[1] or set(others.get(side, ())) != set(ports) or all(_line_up(ours[p], theirs[p]) for p in ports):
-            continue
-        fits = {a: [b for b in ports if _line_up(ours[a], theirs[b])] for a in ports}
-        if all(len(found) == 1 for found in fits.values()) and len({b for (b,) in fits.values()}) == len(ports):
-            yield from ((a, b) for a, (b,) in fits.items() if a != b)
-
-
-def _of_several(ours: Mapping[Key, _Parts], theirs: Mapping[Key, _Parts]) -> Iterator[tuple[Key, Key]]:
-    """The one output that the candidate names of a call, with that of the reference's several which it is: the only one
-    that lines up, or else the first."""
-    mine = _by_call(ours)
-    for side, ports in _by_call(theirs).items():
-        several = [] if side[1] or len(ports) > 1 or ports[0] in ours else mine.get(side, [])
-        fits = [a for a in several if _line_up(ours[a], theirs[ports[0]])]
-        if len(several) > 1 and fits and (len(fits) == 1 or fits[0] == several[0]):
-            yield fits[0], ports[0]
+    for side, mine in _by_call(ours).items():
+        other = others.get(side, [])
+        if side[1]:  # an input; of outputs all count
+            mine, other = [p for p in mine if p not in theirs], [p for p in other if p not in ours]
+        fits = [(a, b) for a in mine for b in other if _line_up(ours[a], theirs[b])]
+        if len(mine) == len(other) == 1:
+            new = mine[0] not in theirs and other[0] not in ours
+            yield from ((a, b) for a, b in fits if new and "mask" not in a.port and "mask" not in b.port)
+        elif not side[1] and len(other) == 1 and other[0] not in ours:  # the only one that lines up, or else the first
+            yield from (pair for pair in fits[:1] if len(fits) == 1 or pair[0] == mine[0])
+        elif not side[1] and {*mine} == {*other} == {a for a, _ in fits} == {b for _, b in fits}:
+            yield from (pair for pair in fits if len(fits) == len(mine) and pair[0] != pair[1])
 
 
 def _exchanged(ours: Mapping[Key, _Parts], theirs: Mapping[Key, _Parts]) -> dict[Key, int]:
@@ -179,20 +161,19 @@ def _exchanged(ours: Mapping[Key, _Parts], theirs: Mapping[Key, _Parts]) -> dict
     return found
 
 
-def _attentions(ports: Mapping[Key, _Parts]) -> Mapping[Key, Mapping[int, frozenset[object]]]:
+def _attentions(ports: Mapping[Key, _Parts]) -> Mapping[Key, Mapping[int, set[object]]]:
     """The calls of each attention, by its first one's key: their shapes."""
-    found: defaultdict[Key, dict[int, frozenset[object]]] = defaultdict(dict)
+    found: defaultdict[Key, defaultdict[int, set[object]]] = defaultdict(lambda: defaultdict(set))
     for key, parts in ports.items():
         if key.module.endswith(f".{ATTENTION}"):
-            calls = found[replace(key, site=key.module, call=0)]
             shapes = {(key.port, part, r.shape, r.frame) for part, r in parts.items()}
-            calls[key.call] = calls.get(key.call, frozenset()) | shapes
+            found[replace(key, site=key.module, call=0)][key.call] |= shapes
     return found
 
 
-def _by_call(ports: Mapping[Key, _Parts]) -> dict[_Side, list[Key]]:
-    """The tensors that each call is given, and those that it gives back."""
-    found: defaultdict[_Side, list[Key]] = defaultdict(list)
+def _by_call(ports: Mapping[Key, _Parts]) -> dict[tuple[Key, bool], list[Key]]:
+    """By a call of a module, and whether they are its inputs, the tensors that it is given or gives back."""
+    found: defaultdict[tuple[Key, bool], list[Key]] = defaultdict(list)
     for port, parts in ports.items():
         if any(r.kind == "tensor" for r in parts.values()):
             found[replace(port, site=port.module), port.is_input].append(port)
@@ -263,15 +244,16 @@ def meet(ours: Layout, theirs: Layout, *, port: bool, mapped: Collection[str] | 
     first, second = (_positions(ours, [p.reference for p in pairs]), _positions(theirs, [p.candidate for p in pairs]))
     groups: defaultdict[Geometry, list[int]] = defaultdict(list)
     plain = np.zeros(len(pairs), bool)
-    for i, (p, a, b) in enumerate(zip(pairs, first.tolist(), second.tolist(), strict=True)):
-        if _drawn(p) and ours.sketches[a] >= 0 and theirs.sketches[b] >= 0:
-            groups[Geometry(*places[i].frame)].append(i)
-            plain[i] = "mask" not in p.key.port and not (ours.values[a] and theirs.values[b])  # perhaps of another form
+    for i, (place, a, b) in enumerate(zip(places, first.tolist(), second.tolist(), strict=True)):
+        drawn = all(place.dtypes) and ours.sketches[a] >= 0 and theirs.sketches[b] >= 0 and math.prod(place.frame) > 0
+        if drawn and comparable_shapes(ours.records[a], theirs.records[b]):
+            groups[Geometry(*place.frame)].append(i)
+            plain[i] = "mask" not in place.key.port and not (ours.values[a] and theirs.values[b])  # of another form
     return Meeting(
         layouts=(ours, theirs),
         places=places,
         at=(first, second),
-        floors=np.array([-1 if p.reference is None else ours.floors.get(p.reference.key, -1) for p in pairs], np.int64),
+        floors=np.array([ours.floors.get(p.key, -1) for p in pairs], np.int64),
         groups={view: np.array(at, np.int64) for view, at in groups.items()},
         others=tuple(np.flatnonzero(~plain).tolist()),
         inputs=tuple(i for i, place in enumerate(places) if place.key.is_input),
@@ -321,14 +303,6 @@ def _place(pair: Pair) -> SiteDiff:
     return replace(place, shapes=shapes, dtypes=dtypes, frame=a.frame, rows=a.rows, called=called)
 
 
-def _drawn(pair: Pair) -> bool:
-    """Whether two records are compared by their sketches, where both have one."""
-    a, b = pair.reference, pair.candidate
-    if a is None or b is None or not a.kind == b.kind == "tensor":
-        return False
-    return comparable_shapes(a, b) and math.prod(a.frame) > 0
-
-
 def _counts(r: Record | None) -> bool:
     return r is not None and r.kind == "tensor" and not r.key.is_apart
 
@@ -348,8 +322,7 @@ def laid_alike(reference: StepRecords, candidate: StepRecords) -> StepRecords:
     moved = {r.key: _moved(ours[r.key], r) for r in other}
     if None in moved.values():
         return candidate.where(lambda key: key.module != LOOP or key not in ours or not ours[key].shape)
-    records = ((moved.get(r.key) or r) for r in candidate.records)
-    return replace(candidate, records=tuple(records))
+    return replace(candidate, records=tuple(moved.get(r.key) or r for r in candidate.records))
 
 
 def _is_of_a_loop(r: Record) -> bool:
@@ -372,13 +345,13 @@ def _moved(ours: Record, theirs: Record) -> Record | None:
 def decodes(reference: StepRecords, candidate: StepRecords) -> StepRecords:
     """The candidate's step after the loop, its calls of the decoder under the numbers of the reference's that were
     given the same: a side may warm the decoder up, or show the video while it is made. Frames by what they show."""
-    numbers = {site: _numbers(reference, candidate, site) for site in (GIVEN, FRAMES)}
+    given, made = (_numbers(reference, candidate, site) for site in (GIVEN, FRAMES))
 
     def name(key: Key) -> Key:
-        own = numbers[FRAMES if key.site == FRAMES else GIVEN] if key.module == GIVEN.partition(":")[0] else {}
-        return replace(key, call=own.get(key.call, key.call))
+        own = made if key.site == FRAMES else given
+        return replace(key, call=own.get(key.call, key.call)) if key.module == GIVEN.partition(":")[0] else key
 
-    return candidate.renamed(name) if any(numbers.values()) else candidate
+    return candidate.renamed(name) if given or made else candidate
 
 
 def _numbers(reference: StepRecords, candidate: StepRecords, site: str) -> dict[int, int]:
@@ -397,8 +370,7 @@ def _numbers(reference: StepRecords, candidate: StepRecords, site: str) -> dict[
         else:
             unlike.append(record)
     numbers |= {free.pop().key.call: record.key.call for record in unlike[: len(free)]}
-    others = itertools.count(len(ours))
-    return numbers | {r.key.call: next(others) for r in free}
+    return numbers | {r.key.call: number for number, r in enumerate(free, len(ours))}
 
 
 SAME_LATENTS = 0.1

@@ -24,7 +24,7 @@ from parity.floors import LINF_LIMIT, SCHEDULE_ROUNDING
 from parity.golden.fingerprint import WeightPrint
 from parity.records import BLOCK, Facts, Key, Schedule, above, any_block
 from parity.settings import Difference, Input, changed_by, remedy, sentence
-from parity.transforms import as_factor, bfloat16
+from parity.transforms import CASTS, as_factor
 
 TABLE_LIMIT = 1e-4
 """Relative L2 by which rotary tables may differ: libraries' sines differ by 5e-7 at 111,600 tokens (measured by
@@ -53,9 +53,8 @@ def preflight(reference: Facts, candidate: Facts, differing: Iterable[str]) -> t
     declared = frozenset(differing)
     own = reference.own or candidate.own
     other = _other_dtypes(reference, candidate)
-    rounded = other if own else ()
     return (
-        compare_weights(reference.weights, candidate.weights, declared, own=own, rounded=rounded),
+        compare_weights(reference.weights, candidate.weights, declared, own=own, rounded=other if own else ()),
         _dtypes(reference, candidate, other, declared, own=own),
         *_inputs(reference, candidate, declared),
         *_schedule(reference.schedule, candidate.schedule, declared),
@@ -110,7 +109,7 @@ def compare_weights(
             compared.
     """
     if not a or not b:
-        return Check(WEIGHTS, "explained", unknown("weights were", a, b))
+        return Check(WEIGHTS, "explained", _unknown("weights were", a, b))
     mapped = mapped or own
     b = {_as_torch(name, x, a, b): x for name, x in b.items()} if own else b
     one_sided, both = a.keys() ^ b.keys(), a.keys() & b.keys()
@@ -183,10 +182,9 @@ def _judged_weights(
         detail = f"{said} hold the reference's values in another layout: {few(laid_out)}"
         return Check(WEIGHTS, "explained", detail, at=odd)
     if not wrong:
-        near, far_off = _rounded_to(other.values()), f"{max(apart.values()):.1e} relative apart at most"
-        detail = f"{said} are the reference's rounded to {near}, {far_off}"
-        if near == ROUNDING:
-            detail = f"{said} are nearly equal, {far_off}: the sites decide"
+        near = _rounded_to(other.values())
+        detail = f"{said} are {_nearly(near)}, {max(apart.values()):.1e} relative apart at most"
+        detail += ": the sites decide" * (near == ROUNDING)
         return Check(WEIGHTS, "explained", detail, at=tuple(other), near=near)
     gains = {n: other[n][0].gain(other[n][1]) for n in wrong}
     scaled = not any(map(math.isnan, gains.values()))
@@ -207,10 +205,7 @@ def _judged_weights(
         how = f"have other values, '{worst}' by {apart[worst]:.1%}" + " in a few places" * (worst in few_values)
     detail = f"{len(wrong)} of {len(a)} parameters {how}: {few(wrong)}"
     if rounded := [n for n in other if n not in wrong and n not in laid_out]:
-        near = _rounded_to(other[n] for n in rounded)
-        detail += f"; {len(rounded)} more are " + (
-            "nearly equal" if near == ROUNDING else f"the reference's rounded to {near}"
-        )
+        detail += f"; {len(rounded)} more are {_nearly(_rounded_to(other[n] for n in rounded))}"
     # A port may have folded others into these: the sites decide. Zeros hold nothing that was folded.
     if (own and scaled and all(gains.values())) or (otherwise and not mixed_up):
         return Check(WEIGHTS, "explained", detail, at=tuple(wrong))
@@ -223,10 +218,12 @@ ROUNDING = "rounding"
 def _rounded_to(other: Iterable[tuple[WeightPrint, WeightPrint]]) -> str:
     """The dtype in which the candidate's extrema are the reference's, of all parameters; else `rounding`."""
     ours, theirs = (np.array([x.extrema for x in side]) for side in zip(*other, strict=True))
-    with np.errstate(over="ignore"):
-        ways = {"bfloat16": bfloat16(ours), "float16": ours.astype(np.float16).astype(np.float64)}
     moved = not np.array_equal(ours, theirs)
-    return next((dtype for dtype, x in ways.items() if moved and np.array_equal(x, theirs)), ROUNDING)
+    return next((dtype for dtype, cast in CASTS.items() if moved and np.array_equal(cast(ours), theirs)), ROUNDING)
+
+
+def _nearly(near: str) -> str:
+    return "nearly equal" if near == ROUNDING else f"the reference's rounded to {near}"
 
 
 Factors = Mapping[str, frozenset[float]]
@@ -284,7 +281,7 @@ def _apart(x: Known | None, y: Known | None) -> float:
     return 0.0 if x == y else math.nan
 
 
-def unknown(what: str, ours: Sized, theirs: Sized) -> str:
+def _unknown(what: str, ours: Sized, theirs: Sized) -> str:
     """The sentence for what one side has no fingerprints of."""
     sides = [side for side, prints in (("reference", ours), ("candidate", theirs)) if not prints]
     return f"{what} not fingerprinted on the {' and the '.join(sides)}: taken for equal"
@@ -335,6 +332,9 @@ can explain. An input is of the first kind that fits."""
 
 def compare_inputs(a: Mapping[str, Known], b: Mapping[str, Known], declared: Collection[str]) -> Iterator[Check]:
     """Compare two sides' inputs, kind by kind."""
+    if not a or not b:
+        yield Check("inputs", "explained", _unknown("inputs were", a, b))
+        return
     names = dict.fromkeys((*a, *b))
     for check, kind, most in _KINDS:
         changes = {n: settings for n in names for part, settings in kind.items() if part in n}
@@ -381,18 +381,12 @@ def _schedule(a: Schedule, b: Schedule, declared: frozenset[str]) -> list[Check]
             detail = f"differ most at {at}: {x[at]:g} against {y[at]:g}"
             checks.append(explained(name, detail, [changed_by("schedule")], declared))
     state: Input = "scheduler state"
-    moved = [
-        Check(
-            state,
-            "fail",
-            f"the {side}'s scheduler already stands at step {schedule.step_index} before step 0: warm-up calls moved "
-            "it or equal first timesteps, of which diffusers' schedulers begin at the second; set_begin_index(0)",
-            by=_settings_of(side, state),
-        )
-        for side, schedule in sides
-        if schedule.step_index not in (None, 0)
-    ]
-    return [*checks, *(moved or [Check(state, "pass", "both stand before step 0")])]
+    moved = [(side, schedule.step_index) for side, schedule in sides if schedule.step_index not in (None, 0)]
+    why = "warm-up calls moved it or equal first timesteps, of which diffusers' schedulers begin at the second"
+    for side, at in moved:
+        detail = f"the {side}'s scheduler already stands at step {at} before step 0: {why}; set_begin_index(0)"
+        checks.append(Check(state, "fail", detail, by=_settings_of(side, state)))
+    return checks if moved else [*checks, Check(state, "pass", "both stand before step 0")]
 
 
 def _settings_of(side: str, what: Input) -> tuple[str, ...]:
@@ -406,8 +400,7 @@ def _walkable(side: str, schedule: Schedule) -> Check:
     t, sigma = schedule.timesteps, schedule.sigmas
     if not (np.isfinite(t).all() and np.isfinite(sigma).all()):
         return Check(name, "fail", "timesteps or sigmas are not finite")
-    repeats = _repeats(t)
-    if repeats:
+    if repeats := _repeats(t):
         return Check(name, "fail", f"timesteps repeat: {repeats}", by=_settings_of(side, "schedule"))
     for what, x in (("timesteps", t), ("sigmas", sigma)):
         if (rising := np.flatnonzero(np.diff(x) >= 0)).size:
@@ -427,16 +420,11 @@ def _repeats(t: np.ndarray) -> str:
     return ", ".join(each) + ", ..." * (len(many) > 8)
 
 
-def causes_of(check: Check, differing: Iterable[Difference]) -> tuple[Cause, ...]:
+def causes_of(check: Check, differing: Iterable[Difference]) -> Iterator[Cause]:
     """The declared settings that a failing check comes from."""
-    declared = (d for d in differing if d.setting in check.by)
-    return tuple(
-        measured(
-            sentence(d.setting, d.candidate), d.setting, d.reference, d.candidate, detail=check.detail,
-            fix=remedy(d.setting),
-        )
-        for d in declared
-    )  # fmt: skip
+    for d in (d for d in differing if d.setting in check.by):
+        text, fix = sentence(d.setting, d.candidate), remedy(d.setting)
+        yield measured(text, d.setting, d.reference, d.candidate, detail=check.detail, fix=fix)
 
 
 SOME = 8

@@ -6,8 +6,8 @@ several percent wide, and a factor of 1.037 lies within it.
 
 How. What the loop computes of its values is linear in them: noise_pred of the branches' predictions, the latents of
 noise_pred, what is decoded of the latents. The weights are fitted on each side by itself; where both fits hold, weights
-that differ are the cause, whatever the values are. The order and precision in which a side computed in bfloat16 is read
-off by doing it again operation by operation. numpy only.
+that differ are the cause, whatever the values are. The precision in which a side computed in bfloat16 is read off by
+doing it again. numpy only.
 
 Cost. A few passes over values of the size of the latents, at the first step that differs.
 """
@@ -16,62 +16,75 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from parity.compare.guidance import (
-    LEAST,
-    Fit,
-    Made,
-    branches_of,
-    by_rounding,
-    combined,
-    fitted,
-    last_frames,
-    own_guided,
-    several_roundings,
-)
+from parity.compare.guidance import LEAST, Made, by_rounding, fitted, last_frames, own_guided, several_roundings
 from parity.compare.result import Cause, measured
-from parity.compare.values import GIVEN, LATENTS, PREDICTED, SAME, START, Seen, Values, apart, number
+from parity.compare.values import GIVEN, LATENTS, MATCH, PREDICTED, SAME, START, TIMESTEP, Seen, Values, apart, number
 from parity.floors import L2_LIMIT
 from parity.golden.disk.part import chosen
 from parity.records import LOOP, Floor, Key, Record, StepRecords
 from parity.sketch import value_record
-from parity.transforms import EXACT, FEW, WITHIN, bfloat16, by_channel, done, stored_as
-
-_Own = Callable[[Seen], Made | None]
-
+from parity.transforms import EXACT, FEW, WITHIN, bfloat16, by_channel, done, norm, stored_as
 
 # --- the step: latents.after = latents.before + dt noise_pred, if the scheduler is Euler's
 
 TOOK = 1e-2
 """Relative difference of a used dt from a schedule's that says they are not the same."""
 
-_Moved = tuple[np.ndarray, np.ndarray, np.ndarray, float]
-"""noise_pred, the latents before and after, and the schedule's dt."""
+
+class _Step(NamedTuple):
+    """One step of a scheduler.
+
+    Attributes:
+        before, flow, after: the latents before, noise_pred, the latents after. dt: the schedule's; NaN where nobody
+            knows.
+    """
+
+    before: np.ndarray
+    flow: np.ndarray
+    after: np.ndarray
+    dt: float
 
 
-def _moved(values: Values) -> _Moved | None:
-    names = ("noise_pred", "latents.before", "latents.after", "dt")
-    flow, before, after, dt = (values.get(("", f"{LOOP}:{name}")) for name in names)
-    if flow is None or before is None or after is None or dt is None or dt.size != 1:
+def _step(values: Values) -> _Step | None:
+    """A side's step; None where what it is of is not held, of other shapes or not finite."""
+    before, flow, after = (values.get(("", at)) for at in (START, PREDICTED, LATENTS))
+    if before is None or flow is None or after is None or not before.shape == flow.shape == after.shape:
         return None
-    return (flow, before, after, float(dt.item())) if flow.shape == before.shape == after.shape else None
+    dt = values.get(("", f"{LOOP}:dt"))
+    step = _Step(before, flow, after, float(dt.item()) if dt is not None and dt.size == 1 else math.nan)
+    return step if all(np.isfinite(x).all() for x in (before, flow, after)) else None
+
+
+def _summed(step: _Step, weights: Iterable[float]) -> Made:
+    """What a scheduler makes that adds up its latents and its prediction, with these weights."""
+    before, flow = (weight * x for weight, x in zip(weights, step[:2], strict=True))
+    return before + flow, by_rounding(before, step.before, step.after) + by_rounding(flow, step.flow)
+
+
+def is_affine(values: Values) -> bool:
+    """Whether a side's step is a sum of its latents and prediction, as far as anything says."""
+    if (step := _step(values)) is None:
+        return True
+    weights, left = fitted(step.after, step.before, step.flow)
+    return left <= _summed(step, weights)[1]
 
 
 def stepped(seen: Seen) -> Iterator[Cause]:
     """A scheduler that moves the latents by another multiple of the prediction than its own schedule says."""
-    place = seen.pair(f"{LOOP}:step_index")
-    if place is not None and not np.array_equal(*place):
+    if seen.numbers("step_index"):
         return  # which says it
     yield from _rounded_step(seen)
-    ours, theirs = _moved(seen.ours), _moved(seen.theirs)
+    ours, theirs = _step(seen.ours), _step(seen.theirs)
     if ours is None or theirs is None:
         return
-    said, other = theirs[-1], _used(theirs)
-    if _used(ours) != ours[-1] or math.isnan(other) or other == said:
+    said, other = theirs.dt, _used(theirs)
+    if _used(ours) != ours.dt or math.isnan(other) or math.isnan(said) or other == said:
         return
     text = f"the scheduler stepped by {other:.5g} where its schedule says {said:.5g}"
     fix = "reset its step index before the loop (warm-up calls move it), and check the sign and factor of its update"
@@ -83,74 +96,31 @@ def _rounded_step(seen: Seen) -> Iterator[Cause]:
     pair, dtypes = seen.pair(LATENTS), [settings.get("dtype") for settings in seen.settings]
     if pair is None or stored_as(pair[0]) == "bfloat16" or dtypes[0] != dtypes[1]:
         return
-    moved, text = _moved(seen.theirs), ""
+    step, text = _step(seen.theirs), ""
     if stored_as(pair[1]) == "bfloat16":
         text = "the latents that a step makes are rounded to bfloat16"
-    elif moved is not None:
-        flow, before, after, dt = moved
-        far, rounded = (apart(x, after - dt * flow) for x in (before, bfloat16(before)))
+    elif step is not None:
+        far, rounded = (apart(x, step.after - step.dt * step.flow) for x in (step.before, bfloat16(step.before)))
         text = "a step starts from latents that it rounds to bfloat16" * (rounded < LEAST < far)
     if text:
         yield measured(text, "loop.latents", "float32", "bfloat16", at=LATENTS)
 
 
 def _own_step(seen: Seen) -> Made | None:
-    """What the candidate's own dt makes of its prediction, where the reference steps by its dt and by nothing else, as
-    far as its rounding shows."""
-    ours, theirs = _moved(seen.ours), _moved(seen.theirs)
-    if not seen.affine:
-        return None
-    if ours is None or theirs is None:
-        return _own_affine(seen)
-    made, most = _stepped(ours)
-    left = float(np.linalg.norm(ours[2] - made))
-    own, rounded = _stepped(theirs)
-    return (own, rounded + 2 * left) if left <= most else _own_affine(seen)
-
-
-def _own_affine(seen: Seen) -> Made | None:
-    """What the reference's step makes of the candidate's latents and prediction, where it is a sum of these with some
+    """What the reference's step makes of the candidate's latents and prediction, as far as its rounding shows: by the
+    candidate's own dt, where the reference steps by its dt and by nothing else; or where it is a sum of these with some
     weights, as DDIM's is and the first of a multistep scheduler, and both stand at one place in one schedule."""
-    ours, theirs = _affine(seen.ours), _affine(seen.theirs)
-    if ours is None or theirs is None or seen.pair(f"{LOOP}:timestep") is None:
+    ours, theirs = _step(seen.ours), _step(seen.theirs)
+    if ours is None or theirs is None or not seen.affine:
         return None
-    if any(seen.numbers(name) for name in ("timestep", "sigma", "dt")):
-        return None
-    weights, left = ours[1]
-    if not _is_sum(ours):
-        return None
-    own = [weight * x for weight, x in zip(weights, theirs[0][:2], strict=True)]
-    return own[0] + own[1], by_rounding(own[0], *theirs[0][::2]) + by_rounding(own[1], theirs[0][1]) + 2 * left
-
-
-_Affine = tuple[tuple[np.ndarray, np.ndarray, np.ndarray], Fit]
-
-
-def _is_sum(found: _Affine) -> bool:
-    """Whether rounding is all that a fit leaves."""
-    (before, flow, after), (weights, left) = found
-    parts = [weight * x for weight, x in zip(weights, (before, flow), strict=True)]
-    return left <= by_rounding(parts[0], before, after) + by_rounding(parts[1], flow)
-
-
-def is_affine(values: Values) -> bool:
-    """Whether a side's step is a sum of its latents and prediction, as far as anything says."""
-    found = _affine(values)
-    return found is None or _is_sum(found)
-
-
-def _affine(values: Values) -> _Affine | None:
-    """The latents before, the prediction and the latents after, with the weights of the first two in the last."""
-    before, flow, after = (values.get(("", at)) for at in (START, PREDICTED, LATENTS))
-    if before is None or flow is None or after is None or not before.shape == flow.shape == after.shape:
-        return None
-    held = before, flow, after
-    return (held, fitted(after, before, flow)) if all(np.isfinite(x).all() for x in held) else None
-
-
-def _stepped(moved: _Moved) -> Made:
-    flow, before, after, dt = moved
-    return before + dt * flow, by_rounding(dt * flow, flow) + by_rounding(before, before, after)
+    by_dt, most = _summed(ours, (1.0, ours.dt))
+    weights, left = np.array([1.0, theirs.dt]), norm(ours.after - by_dt)
+    if not left <= most or math.isnan(theirs.dt):
+        if seen.pair(TIMESTEP) is None or any(seen.numbers(name) for name in ("timestep", "sigma", "dt")):
+            return None
+        weights, left = fitted(ours.after, ours.before, ours.flow)
+    made, rounded = _summed(theirs, weights)
+    return made, rounded + 2 * left
 
 
 def _own_latents(seen: Seen) -> Made | None:
@@ -163,16 +133,13 @@ def _own_latents(seen: Seen) -> Made | None:
     return seen.before[1], by_rounding(seen.before[1], held)
 
 
-def _used(held: _Moved) -> float:
+def _used(step: _Step) -> float:
     """The multiple of the prediction that a side stepped by: its dt, if that may be it; NaN where it is none."""
-    flow, before, after, dt = held
-    moved, size = after - before, float(np.linalg.norm(flow))
+    before, flow, after, dt = step
+    moved, size = after - before, norm(flow)
     used = float(np.vdot(flow, moved)) / size**2 if size else math.nan
-    left, rounded = (
-        float(np.linalg.norm(moved - used * flow)),
-        by_rounding(after, before, after) + by_rounding(moved, flow),
-    )
-    if not left <= max(TOOK * float(np.linalg.norm(moved)), rounded):
+    left, rounded = norm(moved - used * flow), by_rounding(after, before, after) + by_rounding(moved, flow)
+    if not left <= max(TOOK * norm(moved), rounded):
         return math.nan
     return dt if abs(used - dt) <= TOOK * abs(dt) + left / size else used
 
@@ -193,9 +160,9 @@ def decoded(seen: Seen) -> Iterator[Cause]:
             one = f"the VAE decodes frame by frame on the candidate, {many} frames at once on the reference"
             yield measured(one if few == 1 else text, "vae.frames", float(many), float(few), float(few), at=GIVEN)
         return
-    a, most = _own_decoded(seen) or (a, SAME * float(np.linalg.norm(a)))
+    a, most = _own_decoded(seen) or (a, SAME * norm(a))
     if {settings.get("dtype") for settings in seen.settings} == {"float32"}:
-        most = min(most, SAME * float(np.linalg.norm(a)))  # also of a candidate that rounds them
+        most = min(most, SAME * norm(a))  # also of a candidate that rounds them
     if a.ndim == 5 and np.array_equal(a[:, :, 0], b[:, :, 0]):  # an image's, which was put back
         a, b = a[:, :, 1:], b[:, :, 1:]
     ours, theirs = _scaled(seen)
@@ -203,13 +170,15 @@ def decoded(seen: Seen) -> Iterator[Cause]:
         made_of, put = ("candidate", "reference") if ours[3] else ("reference", "candidate")
         text = f"the first frame that is decoded is of the latents on the {made_of}, an image put back on the {put}"
         yield measured(text, "vae.first_frame", at=GIVEN)
-    made = done(a, b) if np.linalg.norm(b - a) > most else None
+    made = done(a, b) if norm(b - a) > most else None
     if made is not None and not made.inverse and made.words.startswith("with another scale"):
-        yield measured(f"what the VAE decodes: {made}{_otherwise(a, b, seen)}", "vae.scaling_factor", at=GIVEN)
+        found = by_channel(a, b)
+        assert found is not None  # or nothing would have been done to each
+        how = _which(found, _by_moments(a.shape[1], seen))
+        yield measured(f"what the VAE decodes: {made}{how}", "vae.scaling_factor", at=GIVEN)
     elif made is not None:
-        factor = float(np.vdot(a, b) / np.vdot(a, a))
-        text = f"what the VAE decodes: {made}{_of_config(a, b, seen)}"
-        yield measured(text, "vae.scaling_factor", 1.0, factor, factor, at=GIVEN)
+        factor, how = float(np.vdot(a, b) / np.vdot(a, a)), _which(fitted(b, a, np.ones_like(a))[0], _by_factors(seen))
+        yield measured(f"what the VAE decodes: {made}{how}", "vae.scaling_factor", 1.0, factor, factor, at=GIVEN)
 
 
 def _own_decoded(seen: Seen) -> Made | None:
@@ -225,50 +194,49 @@ def _own_decoded(seen: Seen) -> Made | None:
     own, scaled = pair[1].copy(), ours[0] * laid[layout] + ours[1]
     scaled = scaled[:, :, ours[3] :]
     last_frames(own, scaled)[:] = scaled
-    return own, most * float(np.linalg.norm(own))
+    return own, most * norm(own)
 
 
-def _of_config(a: np.ndarray, b: np.ndarray, seen: Seen) -> str:
-    """What was done otherwise with the factors of the VAE's config: what is decoded is latents / factor + shift."""
-    found, _ = fitted(b, a, np.ones_like(a))
+_Ways = Iterator[tuple[str, tuple[Any, Any]]]
+"""What may have been done, and the scale and offset that come of it."""
+
+
+def _which(found: Iterable[Any], ways: _Ways) -> str:
+    """Which of several ways has the scale and offset that were found, of all latents or of each channel, behind a
+    colon; empty for none."""
+    for what, way in ways:
+        if all(np.allclose(np.ravel(x), y, rtol=EXACT, atol=EXACT) for x, y in zip(found, way, strict=True)):
+            return f": {what}"
+    return ""
+
+
+def _by_factors(seen: Seen) -> _Ways:
+    """What may be done otherwise with the factors of the VAE's config: what is decoded is latents / factor + shift."""
     settings = {name: value for side in reversed(seen.settings) for name, value in side.items()}
     shift = number(settings, "vae.shift_factor") or 0.0
     for name in ("scaling_factor", "scaling_factor_image"):
-        scale = number(settings, f"vae.{name}")
-        if not scale:
-            continue
-        ways = {
-            f"the latents are not divided by {name} {scale:.4g}": (scale, shift - scale * shift),
-            f"the latents are divided by {name} {scale:.4g} twice": (1 / scale, shift - shift / scale),
-            f"the latents are multiplied by {name} {scale:.4g}": (scale**2, shift - scale**2 * shift),
-            f"shift_factor {shift:.4g} is left out": (1.0, -shift),
-            f"shift_factor {shift:.4g} is added before the division": (1.0, shift / scale - shift),
-            f"{name} {scale:.4g} and shift_factor {shift:.4g} are left out": (scale, -scale * shift),
-        }
-        for what, way in ways.items():
-            if way != (1.0, 0.0) and np.allclose(found, way, rtol=EXACT, atol=EXACT):
-                return f": {what}"
-    return ""
+        if scale := number(settings, f"vae.{name}"):
+            ways = {
+                f"the latents are not divided by {name} {scale:.4g}": (scale, shift - scale * shift),
+                f"the latents are divided by {name} {scale:.4g} twice": (1 / scale, shift - shift / scale),
+                f"the latents are multiplied by {name} {scale:.4g}": (scale**2, shift - scale**2 * shift),
+                f"shift_factor {shift:.4g} is left out": (1.0, -shift),
+                f"shift_factor {shift:.4g} is added before the division": (1.0, shift / scale - shift),
+                f"{name} {scale:.4g} and shift_factor {shift:.4g} are left out": (scale, -scale * shift),
+            }
+            yield from ((what, way) for what, way in ways.items() if way != (1.0, 0.0))
 
 
-def _otherwise(a: np.ndarray, b: np.ndarray, seen: Seen) -> str:
-    """What was done with the mean and deviation of the VAE's config, by which the channels of latents are scaled."""
-    fitted = by_channel(a, b)
+def _by_moments(channels: int, seen: Seen) -> _Ways:
+    """The same with the mean and deviation of the VAE's config, by which the channels of latents are scaled."""
     for settings in seen.settings:
         mean, std = (_numbers(settings.get(f"vae.latents_{name}", "")) for name in ("mean", "std"))
-        if fitted is None or not mean.size == std.size == a.shape[1] or not std.all():
-            continue
-        ways = {
-            "latents_mean and latents_std are left out": (1 / std, -mean / std),
-            "latents_mean and latents_std are applied twice": (std, mean),
-            "latents_mean is left out": (np.ones_like(std), -mean),
-            "latents_std is left out": (1 / std, mean - mean / std),
-            "latents_std divides where it multiplies": (1 / std**2, mean - mean / std**2),
-        }
-        for what, way in ways.items():
-            if all(np.allclose(x.ravel(), y, rtol=EXACT, atol=EXACT) for x, y in zip(fitted, way, strict=True)):
-                return f": {what}"
-    return ""
+        if mean.size == std.size == channels and std.all():
+            yield "latents_mean and latents_std are left out", (1 / std, -mean / std)
+            yield "latents_mean and latents_std are applied twice", (std, mean)
+            yield "latents_mean is left out", (np.ones_like(std), -mean)
+            yield "latents_std is left out", (1 / std, mean - mean / std)
+            yield "latents_std divides where it multiplies", (1 / std**2, mean - mean / std**2)
 
 
 def _numbers(text: str) -> np.ndarray:
@@ -329,7 +297,7 @@ def _unpacked(tokens: np.ndarray, shape: tuple[int, ...]) -> Iterator[np.ndarray
 
 # --- judged on the candidate's own values
 
-OWN: Mapping[str, tuple[_Own, str]] = {
+OWN: Mapping[str, tuple[Callable[[Seen], Made | None], str]] = {
     PREDICTED: (
         own_guided,
         "noise_pred is compared with what the reference's guidance makes of the candidate's branches",
@@ -364,10 +332,10 @@ def by_themselves(seen: Seen, known: Container[str]) -> Iterator[Cause]:
         made = None if pair is None else OWN[site][0](seen)
         if pair is None or made is None or made[0].shape != pair[1].shape:
             continue
-        most = max(made[1], SAME * float(np.linalg.norm(made[0])))
-        far, carried = (float(np.linalg.norm(x - made[0])) for x in reversed(pair))
+        most = max(made[1], SAME * norm(made[0]))
+        far, carried = (norm(x - made[0]) for x in reversed(pair))
         if far > most and carried > most:
-            text = f"{words} differs by itself, by {far / float(np.linalg.norm(made[0])):.2g} relative"
+            text = f"{words} differs by itself, by {far / norm(made[0]):.2g} relative"
             yield measured(text, setting, value=far, detail=f"{text}, on the candidate's own values", at=site)
 
 
@@ -386,10 +354,10 @@ def judged_by_own(reference: StepRecords, seen: Seen) -> tuple[StepRecords, list
         if theirs is None or known is None:
             continue
         value, (made_of, note) = np.asarray(record.value, np.float64), OWN[site]
-        if value.shape != theirs.shape or not 0 < np.linalg.norm(theirs - value) <= L2_LIMIT * known.l2:
+        if value.shape != theirs.shape or not 0 < norm(theirs - value) <= L2_LIMIT * known.l2:
             continue  # equal, or what its own floor shows
         made = made_of(seen)
-        if made is not None and np.linalg.norm(theirs - made[0]) > made[1]:
+        if made is not None and norm(theirs - made[0]) > made[1]:
             replaced[record.key] = value_record(record.key, made[0].astype(np.float32), record.dtype)
             floors[record.key] = Floor(made[1] / L2_LIMIT)
             notes.append(note)
@@ -403,59 +371,23 @@ def _is_made(r: Record) -> bool:
     return r.key.site in OWN and (r.key.branch, r.key.call) == ("", 0)
 
 
-# --- the same relation in another order or precision: right, no floor is broken, and bits differ
-
-MATCH = 0.995
-"""Share of the elements that a way of computing has to give exactly; ties may have gone the other way."""
-
-_Way = Callable[[np.ndarray, np.ndarray, float], np.ndarray]
-GUIDED: dict[str, _Way] = {
-    "uncond + scale (cond - uncond)": lambda c, u, s: bfloat16(u + bfloat16(s * bfloat16(c - u))),
-    "cond + (scale - 1) (cond - uncond)": lambda c, u, s: bfloat16(c + bfloat16((s - 1.0) * bfloat16(c - u))),
-    "scale cond + (1 - scale) uncond": lambda c, u, s: bfloat16(bfloat16(s * c) + bfloat16((1.0 - s) * u)),
-}
+# --- the same step in another precision: right, no floor is broken, and bits differ
 
 
 def rounded_otherwise(seen: Seen) -> Iterator[str]:
-    """Sentences on what the sides compute in another order or precision and to the same end."""
-    pairs = [p for p in (seen.pair("schedule:sigmas"), seen.pair("schedule:timesteps")) if p is not None]
-    worst = max((apart(a, b) for a, b in pairs), default=0.0)
-    if 0.0 < worst <= WITHIN:
-        yield f"the schedules differ by rounding alone ({worst:.1e} relative): made in another precision or order"
-    a, b = combined(seen.ours), combined(seen.theirs)
-    if a is not None and b is not None and abs(a.scale - b.scale) <= a.near(b):
-        guided = "guidance is computed as {1} on the candidate, as {0} on the reference: the same but for rounding in "
-        yield from _two_ways(_guided_as, f"{guided}bfloat16", seen)
-    product = "the scheduler's product of dt and the prediction is {1} on the candidate, {0} on the reference"
-    yield from _two_ways(_stepped_in, f"{product}: a 0-d tensor takes the other's dtype", seen)
-
-
-def _two_ways(way: Callable[[Values], str], text: str, seen: Seen) -> Iterator[str]:
-    """The sentence where the sides' ways are known and not the same."""
-    first, second = way(seen.ours), way(seen.theirs)
-    if first and second and first != second:
-        yield text.format(first, second)
-
-
-def _guided_as(values: Values) -> str:
-    """The way in which a side combined its branches in bfloat16; empty where it is none of those that are known."""
-    parts, own = branches_of(values), combined(values)
-    if parts is None or own is None or {*map(stored_as, parts.values())} != {"bfloat16"}:
-        return ""
-    scales = dict.fromkeys(round(own.scale, digits) for digits in (0, 1, 2))
-    made = ((name, way(parts["cond"], parts["uncond"], scale)) for scale in scales for name, way in GUIDED.items())
-    return next((name for name, x in made if float(np.mean(x == parts[""])) >= MATCH), "")
+    """A sentence where the sides round the scheduler's product otherwise."""
+    if ways := seen.ways(_stepped_in):
+        product = f"the scheduler's product of dt and the prediction is {ways[1]} on the candidate, {ways[0]} on the "
+        yield f"{product}reference: a 0-d tensor takes the other's dtype"
 
 
 def _stepped_in(values: Values) -> str:
     """How a side's step rounded its product: `rounded to bfloat16` or `in float32`; empty where neither can be told."""
-    held = _moved(values)
-    if held is None:
-        return ""
-    flow, before, after, dt = held
+    step = _step(values)
     # Latents that are kept in 16 bits show nothing of it.
-    if stored_as(flow) != "bfloat16" or stored_as(after) == "bfloat16":
+    if step is None or stored_as(step.flow) != "bfloat16" or stored_as(step.after) == "bfloat16":
         return ""
+    before, flow, after, dt = step
     ways = {"in float32": dt * flow, "rounded to bfloat16": bfloat16(dt * flow)}
     size = np.abs(before) + np.abs(dt * flow)
     near = {name: float(np.mean(np.abs(before + p - after) <= WITHIN * size)) for name, p in ways.items()}

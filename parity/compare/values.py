@@ -13,7 +13,7 @@ Cost. A few passes over values of the size of the latents, at the first step tha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -22,13 +22,14 @@ import numpy as np
 from parity.compare.result import Cause, measured
 from parity.golden.disk.part import chosen
 from parity.records import LOOP, Record, StepRecords
-from parity.transforms import PATCHES, Done, bfloat16, done, laid_out
+from parity.transforms import CASTS, PATCHES, WITHIN, Done, done, laid_out, norm
 
 SAME = 1e-4
 """Relative difference up to which values of the loop count as equal here; the judge has said whether they are."""
 GIVEN = "decode:in.z"
 LATENTS = f"{LOOP}:latents.after"
 PREDICTED = f"{LOOP}:noise_pred"
+TIMESTEP = f"{LOOP}:timestep"
 
 Values = Mapping[tuple[str, str], np.ndarray]
 """(branch, site) -> a value that is held whole, in float64."""
@@ -75,23 +76,30 @@ class Seen:
         a, b = (float(x.item()) for x in pair)
         return (a, b) if a != b else None
 
+    def ways(self, way: Callable[[Values], str]) -> tuple[str, str] | None:
+        """In which way each side computes something, where that is known of both and not the same."""
+        first, second = way(self.ours), way(self.theirs)
+        return (first, second) if first and second and first != second else None
+
 
 def held(step: StepRecords) -> dict[tuple[str, str], np.ndarray]:
     """A step's values that are held whole."""
-    records = chosen(step.records, _may_be_held)
-    return {
-        (r.key.branch, r.key.site): np.asarray(r.value, np.float64) for r in records if isinstance(r.value, np.ndarray)
-    }
+    whole = (r for r in chosen(step.records, _may_be_held) if isinstance(r.value, np.ndarray))
+    return {(r.key.branch, r.key.site): np.asarray(r.value, np.float64) for r in whole}
 
 
 def _may_be_held(r: Record) -> bool:
     return r.key.site.startswith((f"{LOOP}:", "schedule:", "decode:in.")) and r.key.call == 0
 
 
+MATCH = 0.995
+"""Share of the elements that a way of computing has to give exactly; ties may have gone the other way."""
+
+
 def apart(a: np.ndarray, b: np.ndarray) -> float:
     """Relative L2 distance of `b` from `a`."""
-    size = float(np.linalg.norm(a))
-    return float(np.linalg.norm(b - a)) / size if size > 0 else (0.0 if not np.any(b) else math.inf)
+    size = norm(a)
+    return norm(b - a) / size if size > 0 else (0.0 if not np.any(b) else math.inf)
 
 
 # --- the detectors
@@ -106,7 +114,7 @@ def schedule(seen: Seen) -> Iterator[Cause]:
     """The schedule as it was set: shifted once more, in bfloat16, of another shift."""
     sigmas, times = seen.pair(_SIGMAS), seen.pair(_TIMES)
     if sigmas is not None and apart(*sigmas) > SAME:
-        made, of_the_config = done(*sigmas), [*_shift_of_the_config(*sigmas, seen.settings)]
+        made, of_the_config = done(*sigmas), [*_shift_of_the_config(seen, *sigmas)]
         if of_the_config:
             yield from of_the_config
         elif made is not None and made.words.startswith("shifted"):
@@ -121,19 +129,25 @@ def schedule(seen: Seen) -> Iterator[Cause]:
         yield measured(text, "timesteps", "float32", "bfloat16", float(repeats), at=_TIMES)
 
 
+def rounded_otherwise(seen: Seen) -> Iterator[str]:
+    """A sentence where the schedules were made in another order or precision, and are the same."""
+    pairs = [p for p in (seen.pair(_SIGMAS), seen.pair(_TIMES)) if p is not None]
+    worst = max((apart(a, b) for a, b in pairs), default=0.0)
+    if 0.0 < worst <= WITHIN:
+        yield f"the schedules differ by rounding alone ({worst:.1e} relative): made in another precision or order"
+
+
 def _narrowed(made: Done | None) -> str:
     """How the candidate's values were brought to bfloat16; empty where they were not."""
     return made.words if made is not None and not made.inverse and made.words.endswith("bfloat16") else ""
 
 
-def _shift_of_the_config(
-    a: np.ndarray, b: np.ndarray, settings: tuple[Mapping[str, str], Mapping[str, str]]
-) -> Iterator[Cause]:
+def _shift_of_the_config(seen: Seen, a: np.ndarray, b: np.ndarray) -> Iterator[Cause]:
     """Two schedulers whose configs differ in their shift, and whose sigmas without it are alike.
 
     Their last ones differ still: the least sigma is itself shifted, and the others are spaced down to it.
     """
-    first, second = (number(side, "scheduler.shift") or number(side, "scheduler.flow_shift") for side in settings)
+    first, second = (number(side, "scheduler.shift") or number(side, "scheduler.flow_shift") for side in seen.settings)
     if first is None or second is None or first == second or first <= 0 or second <= 0:
         return
     plain, other = (x / (s - (s - 1) * x) for x, s in ((a, first), (b, second)))
@@ -231,15 +245,13 @@ def _correlation(x: np.ndarray, period: int) -> tuple[float, int]:
     """Correlation of neighbours that lie in one block, along the last two axes, and how many pairs it is of."""
     if x.ndim < 4:
         return 0.0, 0
-    first, second = [], []
+    pairs = []
     for axis in (-2, -1):
         lines = np.moveaxis(x - x.mean(), axis, -1)
         inside = [i for i in range(lines.shape[-1] - 1) if period == 1 or (i + 1) % period]
-        first.append(lines[..., inside].ravel())
-        second.append(lines[..., [i + 1 for i in inside]].ravel())
-    p, q = np.concatenate(first), np.concatenate(second)
-    size = math.sqrt(float(p @ p) * float(q @ q))
-    return (float(p @ q) / size, p.size) if size > 0 and math.isfinite(size) else (0.0, 0)
+        pairs.append([lines[..., [i + beside for i in inside]].ravel() for beside in (0, 1)])
+    p, q = np.concatenate(pairs, axis=1)
+    return _cosine(p, q), p.size if p.any() else 0
 
 
 def _continued(seen: Seen, before: Both, now: Both) -> Iterator[Cause]:
@@ -264,10 +276,8 @@ def _continued(seen: Seen, before: Both, now: Both) -> Iterator[Cause]:
 
 def _carried(before: np.ndarray, now: np.ndarray) -> str:
     """The dtype to which latents of the step before are cast, as a side may that works in it; empty for others."""
-    with np.errstate(over="ignore"):
-        half = before.astype(np.float16).astype(np.float64)
-    casts = {"float32": before, "bfloat16": bfloat16(before), "float16": half}
-    near = (d for d, cast in casts.items() if np.array_equal(cast, now, equal_nan=True) or apart(cast, now) <= SAME)
+    casts = {"float32": before} | {dtype: cast(before) for dtype, cast in CASTS.items()}
+    near = (d for d, x in casts.items() if np.array_equal(x, now, equal_nan=True) or apart(x, now) <= SAME)
     return next(near, "")
 
 
@@ -306,5 +316,5 @@ def order(seen: Seen) -> Iterator[Cause]:
 
 
 def _cosine(a: np.ndarray, b: np.ndarray) -> float:
-    size = float(np.linalg.norm(a) * np.linalg.norm(b))
+    size = norm(a) * norm(b)
     return float(np.vdot(a, b)) / size if size else 0.0

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from parity.compare.births import excuses
+from parity.compare.births import Births, excuses
 from parity.compare.conclude import Collected, conclude, widest_of
 from parity.compare.detectors import Detectors
 from parity.compare.judge import Judge
@@ -78,7 +78,7 @@ class Judged:
     def __post_init__(self) -> None:
         self.leave = self.sink.begin(self.pair.facts, self.name)
         self.plan = self.pair.plan()
-        self.judge = Judge(excuses(self.pair.differing), port=self.pair.port, laid_out=self.pair.laid_out)
+        self.judge = Judge(Births(excuses(self.pair.differing)), port=self.pair.port, laid_out=self.pair.laid_out)
         self.following = Following(self.pair)
         asked = self.pair.request
         self.detectors = Detectors((asked.reference.as_text(), asked.candidate.as_text()))

@@ -65,7 +65,7 @@ def compare(request: Request, openers: Openers, say: Say, sink: Sink, own: Encod
     with ready(request, openers, say, own.get("precision") or own.get("logic")) as given:
         problem = failed([c for c in given.checks if c.check != WEIGHTS] if given.port else given.checks)
         if problem is not None:
-            why, causes = _of_check(problem), causes_of(problem, given.differing)
+            why, causes = _of_check(problem), tuple(causes_of(problem, given.differing))
             return Result("fail", "preflight", why, request.model, given.differing, given.checks, causes=causes)
         given.plan()  # refuses before anything runs
         if exact == request:

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.compare.births import excuses
+from parity.compare.births import Births, excuses
 from parity.compare.conclude import Collected, begun, conclude
 from parity.compare.findings import without_trace
 from parity.compare.followed import Local, doubtful, followed_errors, with_followed
@@ -437,7 +437,7 @@ def descend(result: Result, origin: Key, pair: Ready, state: State, sink: Sink, 
     second = pair.sides.candidate.observe(Plan(sites=plan), start=state, steps=steps)
     ours, theirs = next(first), next(second)
     sink.closer(ours, theirs)
-    judge = Judge(excuses(pair.differing), port=pair.port, laid_out=pair.laid_out)
+    judge = Judge(Births(excuses(pair.differing)), port=pair.port, laid_out=pair.laid_out)
     sites = tuple(d for d in judge.step(ours, theirs) if d.key.module != LOOP)
     at = next((d for d in sites if d.verdict == "fail" and d.introduced and d.key.branch == origin.branch), None)
     of_step = (d for d in result.sites if d.key.step == step)
@@ -486,7 +486,7 @@ def unobserved(result: Result, pair: Ready, truth: StepRecords, failing: Failed 
     start = state_of(truth, "before")
     steps = list(pair.sides.candidate.observe(Plan(), start=start, steps=(truth.step, truth.step + 1)))
     ours, theirs = (step.where(lambda key: key.module == LOOP) for step in (truth, steps[0]))
-    judge, collected = Judge(excuses(pair.differing), port=True), Collected()
+    judge, collected = Judge(Births(excuses(pair.differing)), port=True), Collected()
     collected.add(ours, theirs, judge.step(ours, theirs))
     found = conclude(
         collected, model=result.model, differing=result.differing_settings, preflight=result.preflight, failing=failing

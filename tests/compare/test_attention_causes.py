@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parity.compare.attention import Phantoms, attention_causes, count_phantoms, mask_cause, mask_causes
+from parity.compare.attention import Phantoms, attention_causes, count_phantoms, mask_cause
 from parity.records import Record
 from tests.support.made import tensor
 
@@ -92,6 +92,14 @@ def test_a_mask_where_the_reference_has_none(rows: slice, how: str) -> None:
     assert how in found.cause if found is not None and how else found is None
 
 
+def test_one_head_is_as_wide_as_all_of_them() -> None:
+    q, k, v = draw((ROWS, 1), (KEYS, 1), (KEYS, 1))
+    call = {"in.query": q, "in.key": k, "in.value": v, "out": attention(q, k, v, only(READS))}
+    found = mask_cause(call, {"out": again(call, 0.0)}, MODULE)
+    assert found is not None
+    assert "scaled" not in found.cause
+
+
 @pytest.mark.parametrize("shape", [(ROWS - 1, HEADS, DIM), (ROWS, 1, HEADS * DIM), (ROWS, HEADS + 1, DIM)])
 def test_odd_shapes_have_no_cause(shape: tuple[int, ...]) -> None:
     q, k, v = draw((ROWS, HEADS), (KEYS, HEADS), (KEYS, HEADS))
@@ -115,7 +123,7 @@ def test_a_mask_that_lets_padded_keys_through_is_read_from_records_that_hold_the
     apart = {n: x * keep for x, name in ((k, "key"), (v, "value")) for n, keep in _parts(name)}
     ours = held(query=q, out=out, **{n: x for n, x in apart.items() if "@" not in n})
     ours += [tensor(f"{MODULE}:in.{n}", x[None].astype(np.float32), held=True) for n, x in apart.items() if "@" in n]
-    (cause,) = mask_causes(ours, held(out=again(CALL, bias)), MODULE)
+    (cause,) = attention_causes(ours, held(out=again(CALL, bias)), MODULE) or ()
     assert "mask" in cause.cause
 
 
@@ -149,7 +157,7 @@ def test_a_mask_is_read_from_records_with_grouped_keys() -> None:
     q, k, v = draw((ROWS, HEADS), (KEYS, 1), (KEYS, 1))
     wide = [np.repeat(x, HEADS, axis=1) for x in (k, v)]
     reference = held(query=q, key=k, value=v, out=attention(q, *wide, only(READS)))
-    (found,) = mask_causes(reference, held(out=attention(q, *wide)), MODULE)
+    (found,) = attention_causes(reference, held(out=attention(q, *wide)), MODULE) or ()
     assert found.candidate == "none"
 
 

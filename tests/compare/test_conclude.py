@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.compare.births import Excuse
+from parity.compare.births import Births, Excuse
 from parity.compare.conclude import Collected, conclude, recorded_stages, widest_of
 from parity.compare.judge import Judge
 from parity.compare.result import NAN, Check, Distance, Result, SettingDifference
@@ -67,7 +67,7 @@ def ended(sites: dict[str, float], end: float, latents: float) -> Walk:
 
 # --- verdicts --------------------------------------------------------------------------------------------------
 
-PASS, EXCUSED = ("pass", None), Judge(excuses=(Excuse("text"),))
+PASS, EXCUSED = ("pass", None), Judge(Births((Excuse("text"),)))
 GROWN = {"a:in.x": 2.5, "a:out": 5.0, "uncond/a:in.x": 2.5, "uncond/a:out": 5.0}
 FED = {"text:in.x": 0.0, "text:out": FAR, "block:in.x": 20.0, "block:out": 10.0}
 VERDICTS: dict[str, tuple[list[Walk], Judge, tuple[str, str | None]]] = {  # steps, judge, verdict and origin

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from parity.compare import guidance, relations, values as around
 from parity.compare.detectors import Detectors
 from parity.compare.diff import judge_streams
 from parity.compare.judge import Judge
-from parity.compare.relations import rounded_otherwise
 from parity.compare.result import Cause
 from parity.compare.values import Seen, Values
 from parity.records import AFTER, LOOP, Floor, Key, StepRecords
@@ -56,7 +56,7 @@ def found(*steps: tuple[StepRecords, StepRecords], settings: Sequence[dict[str, 
     detectors = Detectors((first, second))
     for i, (ours, theirs) in enumerate(steps):
         detectors.add(ours, theirs, differs=i == len(steps) - 1)
-    return detectors.found
+    return detectors.told
 
 
 def named(ours: StepRecords, theirs: StepRecords, *settings: dict[str, str]) -> list[str]:
@@ -260,13 +260,13 @@ def test_another_model_of_two_that_a_step_calls_is_named(
     modules = ({"transformer_2"}, {"transformer_2"} if held else {""})
     detectors = Detectors(modules=modules)
     detectors.add(*sides)
-    assert [cause.setting for cause in detectors.found] == causes
+    assert [cause.setting for cause in detectors.told] == causes
     first = step(**GUIDED), step(**GUIDED | {"guided": UNCOND + 5 * (COND - UNCOND)})  # the first model's scale too
     both = Detectors(modules=(modules[0], modules[0]))
     for ours, theirs in (first, (sides[0], calling("transformer_2", 900.0, 5))):
         both.add(ours, theirs)
     said = ["the guidance scale is 5, not 6", "the guidance scale is 5, not 6 (of transformer_2)"]
-    assert [cause.cause for cause in both.found] == said
+    assert [cause.cause for cause in both.told] == said
 
 
 @pytest.mark.parametrize("other", [1.01 * LATENTS + 1e-3 * NOISE, 5 * NOISE])
@@ -442,7 +442,7 @@ def test_noise_that_a_side_rounds_or_scales_is_named(
     steps = [step(0, times=np.array([999.0]), before=x) for x in (ours, theirs)]
     detectors = Detectors(({"dtype": dtypes[0]}, {"dtype": dtypes[1]}))
     detectors.add(*steps)
-    (cause,) = detectors.found
+    (cause,) = detectors.told
     assert cause.setting == setting
     assert word in cause.cause
 
@@ -549,7 +549,8 @@ S = np.linspace(1, 0.01, 20)
     ],
 )
 def test_arithmetic_in_another_order_or_precision_is_named(ours: Values, theirs: Values, word: str) -> None:
-    texts = list(rounded_otherwise(Seen(ours=ours, theirs=theirs)))
+    seen = Seen(ours=ours, theirs=theirs)
+    texts = [text for of in (around, guidance, relations) for text in of.rounded_otherwise(seen)]
     assert len(texts) == bool(word)
     assert all(word in text for text in texts)
 
@@ -675,7 +676,7 @@ def test_a_loop_is_judged_by_what_it_makes_of_its_own_values(
     collected = judge_streams(pairs, Judge(), detectors)
     failed = [d.key.site for d in collected.sites if d.verdict == "fail"]
     assert failed[:1] == [site][: bool(site)]
-    assert [c.setting for c in detectors.found if c.setting in ("guidance", "scheduler.step")] == cause
+    assert [c.setting for c in detectors.told if c.setting in ("guidance", "scheduler.step")] == cause
     # A loop that rounds more than the reference's, and is right.
     pairs = zip(going(whole, 1, **loop), going(narrow, 2, **loop), strict=True)
     assert not any(d.verdict == "fail" for d in judge_streams(pairs, Judge(), Detectors()).sites)
@@ -779,7 +780,7 @@ def test_a_scaling_within_the_floor_of_the_latents_is_found(ours: Made, theirs: 
     collected = judge_streams(zip(given(OURS, ours), given(THEIRS, theirs), strict=True), Judge(), detectors)
     assert next(d.verdict for d in collected.sites if d.key.site == "decode:in.z") == verdict
     if ours is divided and theirs is np.asarray:
-        assert ["1.037" in cause.cause for cause in detectors.found] == [True]
+        assert ["1.037" in cause.cause for cause in detectors.told] == [True]
 
 
 Guide = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -824,4 +825,4 @@ def test_a_guidance_scale_within_the_floor_of_the_prediction_is_found(
     assert (
         next(d.verdict for d in collected.sites if d.key == Key("transformer", 0, "", f"{LOOP}:noise_pred")) == verdict
     )
-    assert [c.setting for c in detectors.found] == causes
+    assert [c.setting for c in detectors.told] == causes

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.compare.births import Excuse, excused, excuses
+from parity.compare.births import Births, Excuse, excused, excuses
 from parity.compare.judge import Judge
 from parity.compare.metrics import UNREAD
 from parity.compare.result import NAN, Distance, SiteDiff
@@ -554,20 +554,20 @@ def test_an_excused_site_is_harmless_and_what_it_hands_on_is_inherited(
     block: tuple[float, float], expected: dict[str, str], verdict: str
 ) -> None:
     sites = {"text:in.x": 0.0, "text:out": FAR, "block:in.x": block[0], "block:out": block[1]}
-    diffs = walk_of(sites).judge(Judge(excuses=(Excuse("text"),)))
+    diffs = walk_of(sites).judge(Judge(Births((Excuse("text"),))))
     assert births(diffs) == expected
     assert (diffs["cond/text:out"].verdict, diffs["cond/block:out"].verdict) == ("harmless", verdict)
-    within = walk_of(dict.fromkeys(sites, 1.0)).judge(Judge(excuses=(Excuse("text"),)))
+    within = walk_of(dict.fromkeys(sites, 1.0)).judge(Judge(Births((Excuse("text"),))))
     assert {d.verdict for d in within.values()} == {"pass"}
 
 
 @pytest.mark.parametrize(("far", "verdict"), [(0.05, "harmless"), (1.43, "fail")])
 def test_a_setting_that_only_rounds_excuses_no_more_than_rounding(far: float, verdict: str) -> None:
     declared = excuses([Difference("norm_dtype", "model", "bfloat16")])
-    diffs = walk_of({"a.norm1:in.x": 0.0, "a.norm1:out": far / FLOOR}).judge(Judge(excuses=declared))
+    diffs = walk_of({"a.norm1:in.x": 0.0, "a.norm1:out": far / FLOOR}).judge(Judge(Births(declared)))
     assert diffs["cond/a.norm1:out"].verdict == verdict
     layout = excuses([Difference("vision_states", "zeros", "none")])
-    diffs = walk_of({"image_embedder:in.x": 0.0, "image_embedder:out": 1.43 / FLOOR}).judge(Judge(excuses=layout))
+    diffs = walk_of({"image_embedder:in.x": 0.0, "image_embedder:out": 1.43 / FLOOR}).judge(Judge(Births(layout)))
     assert diffs["cond/image_embedder:out"].verdict == "harmless"
 
 
@@ -600,7 +600,7 @@ def test_a_declared_cache_excuses_its_blocks_at_the_steps_that_skip_them(site: s
     assert excuses([Difference("cache", "off", "off")]) == ()
     walk = walk_of({"a:out": 0.0}, 1)
     walk.pair(tensor(site, X, step=1), None)
-    judged = walk.judge(Judge(excuses([Difference("cache", "off", "deepcache:1,3,2")])))
+    judged = walk.judge(Judge(Births(excuses([Difference("cache", "off", "deepcache:1,3,2")]))))
     assert judged[f"cond/{site}"].verdict == ("harmless" if at else "fail")
 
 
