@@ -9,7 +9,6 @@ ignored and never decide.
 from __future__ import annotations
 
 import fnmatch
-import functools
 import math
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence, Set
@@ -98,7 +97,8 @@ class Arguments:
     """What the reference's model is given at a step, beside what it was given before, bit for bit.
 
     Attributes:
-        moving: arguments that are others than when the model was first called: steps may be in them.
+        moving: arguments that are others than when the model was first called, or that are named as latents are: steps
+            may be in them.
         constant: those that are as they were then.
         handed: inputs inside the model that are arguments of it, as they are, which agree. alone: calls that are given
             nothing else, nor what is not made of these alone.
@@ -154,9 +154,7 @@ class Births:
         """Say of the sites that are beyond their floors, at these positions, how they come to be."""
         inputs, numbered = input_severities(sites), any(d.key.site == f"{LOOP}:dt" for d in sites)
         uncompared = {call_of(d.key) for d in picked(sites, "not compared") if d.key.is_input and d.note not in KNOWN}
-        padded = functools.cache(
-            lambda: {call_of(d.key) for d in picked(sites, "pass", which=is_input) if d.note == UNREAD}
-        )
+        padded = {call_of(d.key) for d in picked(sites, "pass", which=is_input) if d.note == UNREAD}
         # How far sites beyond their floors were so far: infinitely, once something was introduced there.
         worst = defaultdict[_Place, float](float, {("", _LATENTS): _start(sites)})
         inside = defaultdict[tuple[str, str], float](float)
@@ -170,7 +168,7 @@ class Births:
             unnumbered = numbers and not numbered and d.key.site == LATENTS[1]  # stepped by what nobody recorded
             given = inputs.get(call_of(d.key), 0.0 if call_of(d.key) in self.arguments.alone else None)
             of_several = d.key.site == FRAMES  # made of each call of the decoder
-            read = (d.key.branch, "") in masked and call_of(d.key) in padded()  # by another mask, or none
+            read = (d.key.branch, "") in masked and call_of(d.key) in padded  # by another mask, or none
             if call_of(d.key) in uncompared or read or _masked(d.key, masked) or unnumbered or of_several:
                 given = max(given or 0.0, before)
             within = inside[d.key.branch, d.key.module]
@@ -214,11 +212,11 @@ class Births:
 
     def _of_latents(self, d: SiteDiff) -> bool:
         """Whether an argument of the model may be made of latents: it moves from step to step as they do. In the first
-        step its name says so, or that it has their pixels, or as many values."""
+        step it has their pixels, or as many values."""
         at, shape, latents = (d.key.branch, d.key.site), d.shapes[0], self.latents
         if not is_given(d) or at in self.arguments.constant:
             return False
-        if at in self.arguments.moving or not latents or d.key.port.removeprefix("in.") in LATENTS_AS:
+        if at in self.arguments.moving or not latents:
             return True
         pixels = shape[-2:] == latents[-2:] or (shape[-1:] == latents[-1:] and len(shape) == len(latents))
         return pixels or math.prod(shape) % math.prod(latents) == 0
