@@ -27,7 +27,7 @@ from parity.compare.sites import AllSites, beyond, how_many, picked
 from parity.compare.values import GIVEN, PREDICTED
 from parity.floors import L2_LIMIT, LINF_LIMIT
 from parity.golden.disk.part import chosen
-from parity.records import AFTER, LOOP, SCHEDULE, Record, StepRecords
+from parity.records import AFTER, LOOP, OUTSIDE, SCHEDULE, Record, StepRecords
 from parity.settings import BITS, BY_NAME, Difference
 from parity.settings.chips import NO_CHIP
 
@@ -212,17 +212,16 @@ def _without_unread_latents(sites: Sequence[SiteDiff]) -> Sequence[SiteDiff]:
     failed = [*picked(sites, "fail")]
     if not failed or any(d.key.site not in LATENTS for d in failed):
         return sites
-    if not any(d.key.site == GIVEN and d.verdict == "pass" and all(d.dtypes) for d in sites):
-        return sites
+    read = [d for d in sites if is_argument(d) or d.key.site == GIVEN]
     most = UNREAD_SHARE * min(d.distance.rel_l2 for d in failed)
-    if any((is_argument(d) or d.key.site == GIVEN) and not d.distance.rel_l2 <= most for d in sites):
+    decoded = any(d.key.site == GIVEN and d.verdict == "pass" and all(d.dtypes) for d in read)
+    if not decoded or any(not d.distance.rel_l2 <= most for d in read):
         return sites
     last = max(d.key.step for d in sites)
     if all(d.key.step == last for d in failed):
         return sites  # the last latents are what the loop gives: a decode may be of others, as of a preview
-    unread = {d.key for d in failed}
     return [
-        replace(d, verdict="not compared", birth=None, note=UNREAD_LATENTS) if d.key in unread else d for d in sites
+        replace(d, verdict="not compared", birth=None, note=UNREAD_LATENTS) if d.verdict == "fail" else d for d in sites
     ]
 
 
@@ -331,11 +330,10 @@ def _harmless(why: Reason, differing: Sequence[Difference]) -> Iterator[Note]:
     for d in differing:
         differs = f"{d.setting} differs ({d.reference} against {d.candidate})"
         known = BY_NAME.get(d.setting)  # none of a script's config
+        text = f"harmless: {differs} and noise_pred and latents stay below the floor{worst_of(why)}"
         if d.setting.startswith("vae.") and (known is None or not known.is_of(["transformer"])):
-            yield Note(f"{differs}: noise_pred and latents do not depend on it, what is decoded does", d.setting)
-            continue
-        below = f"noise_pred and latents stay below the floor{worst_of(why)}"
-        yield Note(f"harmless: {differs} and {below}", d.setting)
+            text = f"{differs}: noise_pred and latents do not depend on it, what is decoded does"
+        yield Note(text, d.setting)
 
 
 def _blurred(steps: Sequence[StepDiff]) -> Iterator[Note]:
@@ -374,10 +372,9 @@ def _unpaired(before: Sequence[SiteDiff], first: SiteDiff) -> Mapping[str, str]:
     for d in before:
         if d.key.branch != first.key.branch or d.key.is_apart:
             continue
-        if d.verdict != "not compared":
-            if d.verdict == "pass":
-                modules.clear()
-        elif d.note in KNOWN:
+        if d.verdict == "pass":
+            modules.clear()
+        elif d.verdict != "not compared" or d.note in KNOWN:
             continue
         elif d.key.is_input and call_of(d.key) == call_of(first.key):
             inputs.setdefault(f"its input {d.key.port.removeprefix('in.')}", d.note)
@@ -441,17 +438,12 @@ def stage_diff(judged: Result, name: str, in_chain: Distance | None = None) -> S
     return StageDiff(name, output, by_itself, in_chain or UNKNOWN, judged.verdict, judged.why)
 
 
-def _is_around(d: SiteDiff) -> bool:
-    return d.key.stage in (BEFORE, AFTER)
-
-
 def recorded_stages(result: Result) -> tuple[StageDiff, ...]:
     """The lines of a diff of two goldens: each side's encoders were given the same tokens, and its decoder the latents
     of its own loop."""
     found = []
-    around = [*picked(result.sites, which=_is_around)]
     for name in (BEFORE, AFTER):
-        sites = [d for d in around if d.key.stage == name]
+        sites = [d for d in picked(result.sites, step=OUTSIDE) if d.key.stage == name]
         if not sites:
             continue
         carried = [d for d in sites if d.verdict == "fail"]
