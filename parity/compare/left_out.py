@@ -55,9 +55,8 @@ def read_alone(step: Measured, sites: Sites) -> None:
         apart = step.relative * step.norms
     for i, j in step.meeting.parts.items():
         whole, part = sites[i], sites[j]
-        if np.isnan(part.distance.ratio) and part.distance.rel_l2 != 0.0:
-            continue
-        if apart[j] > 2.0 * apart[i]:  # no part can be: each side's mask picks other rows
+        unknown = np.isnan(part.distance.ratio) and part.distance.rel_l2 != 0.0
+        if unknown or apart[j] > 2.0 * apart[i]:  # no part can be that far: each side's mask picks other rows
             continue
         numbers = {name: getattr(part, name) for name in ("distance", "cosine", "max_abs", "linf_ratio", "peak")}
         if not beyond(part):  # else the whole's bins say where it differs
@@ -187,17 +186,14 @@ def _excuse_cut(step: Measured, sites: Sites, i: int, beside: Sequence[int], mas
 
 def _may_be_cut(step: Measured, j: int) -> bool:
     """Whether the rows that are read of one side may be the other side's rows, by their norms."""
-    a, b = (moments[j] for moments in step.moments)
-    if a < 0 or b < 0:
-        return True
-    key = replace(step.meeting.places[j].key.read, step=step.ours.step)
-    norms = [step.ours.numbers[a, 3], step.theirs.numbers[b, 3]]
+    (a, b), place = (moments[j] for moments in step.moments), step.meeting.places[j]
+    key = replace(place.key.read, step=step.ours.step)
     read = [next((r.moments for r in side if r.key == key), None) for side in (step.ours, step.theirs)]
-    if not any(read):
+    if a < 0 or b < 0 or not any(read):
         return True
-    sides = zip(norms, read, step.meeting.places[j].shapes, strict=True)
-    rows = [shape[1] for shape in step.meeting.places[j].shapes]
-    norms = [norm if of is None or shape[1] < max(rows) else of.l2 for norm, of, shape in sides]  # a cut one whole
+    sides = zip((step.ours.numbers[a, 3], step.theirs.numbers[b, 3]), read, place.shapes, strict=True)
+    most = max(shape[1] for shape in place.shapes)
+    norms = [norm if of is None or shape[1] < most else of.l2 for norm, of, shape in sides]  # a cut one whole
     return bool(abs(norms[0] - norms[1]) <= np.fmax(L2_LIMIT * step.limits[j], ALIKE * norms[0]))
 
 
@@ -268,13 +264,12 @@ def excuse_other_orders(step: Measured, sites: Sites) -> None:
     undone: set[tuple[bytes, bytes]] = set()
     for key, i in turned.items():
         sharp = sites[i].distance.floor <= SHARP * sites[i].distance.rel_l2  # what reads it shows the order undone
+        both = step.held_bytes(i)
         if key in other:
             if sharp and undone_at(i):
                 sites.leave_out(i, "another thing in an attention, and what reads it agrees")
-            continue
-        handed_on = step.held_bytes(i) in undone
-        if handed_on or ((sharp or turned_together(key, turned, seen)) and undone_at(i)):
-            undone |= {both for both in [step.held_bytes(i)] if both[0]}
+        elif both in undone or ((sharp or turned_together(key, turned, seen)) and undone_at(i)):
+            undone |= {both} if both[0] else set()
             sites.leave_out(i, "the reference's values in another order, and what reads them agrees")
 
 
