@@ -45,9 +45,8 @@ class Sites(Sequence[SiteDiff]):
             see `severity`. floors: float64 [sites], relative.
 
     Args:
-        numbers: float64 [sites, 4], of each its distance, floor and ratio to it, and the cosine. peaks: float64
-            [sites], the worst row bin. nonfinite: int64 [2, sites], NaNs and infinities. bins: of those that are
-            beyond a floor, by position.
+        numbers: float64 [sites, 5], of each its distance, floor and ratio to it, the cosine, and the worst row bin.
+            nonfinite: int64 [2, sites], NaNs and infinities. bins: of those that are beyond a floor, by position.
     """
 
     def __init__(
@@ -55,14 +54,13 @@ class Sites(Sequence[SiteDiff]):
         meeting: Meeting,
         step: int,
         numbers: np.ndarray,
-        peaks: np.ndarray,
         nonfinite: np.ndarray,
         bins: Mapping[int, Sequence[float]],
     ) -> None:
         self.meeting, self.step = meeting, step
         self.verdicts = np.array([place.verdict for place in meeting.places], "U12")
-        self.severities, self.floors = _severities(numbers, peaks), numbers[:, 1].copy()
-        self._numbers, self._peaks, self._nonfinite, self._bins = numbers, peaks, nonfinite, bins
+        self.severities, self.floors = _severities(numbers), numbers[:, 1].copy()
+        self._numbers, self._nonfinite, self._bins = numbers, nonfinite, bins
         self._made: dict[int, SiteDiff] = {}
 
     def __len__(self) -> int:
@@ -100,7 +98,7 @@ class Sites(Sequence[SiteDiff]):
         return [i for i in _places(self.meeting, which) if found[i]]
 
     def _at(self, i: int) -> SiteDiff:
-        place, (far, floor, ratio, cosine) = self.meeting.places[i], self._numbers[i].tolist()
+        place, (far, floor, ratio, cosine, peak) = self.meeting.places[i], self._numbers[i].tolist()
         return SiteDiff(  # `replace` takes far longer
             Key(place.key.stage, self.step, place.key.branch, place.key.site, place.key.call),
             Distance(far, floor, ratio),
@@ -108,7 +106,7 @@ class Sites(Sequence[SiteDiff]):
             shapes=place.shapes,
             dtypes=place.dtypes,
             nonfinite=tuple(self._nonfinite[:, i].tolist()),
-            peak=float(self._peaks[i]),
+            peak=peak,
             bins=self._bins.get(i, ()),
             frame=place.frame,
             rows=place.rows,
@@ -178,9 +176,9 @@ def severity(d: SiteDiff) -> float:
     return max(math.inf if math.isnan(r) and d.distance.rel_l2 != 0.0 else (0.0 if math.isnan(r) else r), worst)
 
 
-def _severities(numbers: np.ndarray, peaks: np.ndarray) -> np.ndarray:
+def _severities(numbers: np.ndarray) -> np.ndarray:
     """`severity` of many."""
-    far, ratios = numbers[:, 0], numbers[:, 2]
+    far, _, ratios, _, peaks = numbers.T
     known = np.where(np.isnan(ratios), np.where(far == 0.0, 0.0, math.inf), ratios)
     return np.fmax(known, peaks * L2_LIMIT / LINF_LIMIT)
 
@@ -235,9 +233,10 @@ class Measured:
             scale = np.where(np.isnan(self.norms), self._own, self.norms)
             size = np.where(scale > 0, scale, 1.0)
             self.relative = self._l2 / size
-            numbers = [self.relative, self._floor / size, ratios(self._l2, self._floor), self._cosine]
+            floors, of_floors = self._floor / size, ratios(self._l2, self._floor)
         bad = np.maximum([counts.sum(axis=1) for counts in self._bad], 0)
-        sites = Sites(self.meeting, self.ours.step, np.stack(numbers, axis=1), self._peaks, bad, self._shown)
+        numbers = np.stack([self.relative, floors, of_floors, self._cosine, self._peaks], axis=1)
+        sites = Sites(self.meeting, self.ours.step, numbers, bad, self._shown)
         for i in self.meeting.others:
             a, b = (at[i] for at in self.meeting.at)
             ours, theirs = None if a < 0 else self.ours[a], None if b < 0 else self.theirs[b]
