@@ -169,10 +169,8 @@ def _by_weights(result: Result, checks: Sequence[Check]) -> Callable[[Key], bool
     def explain(key: Key) -> bool:
         if key in behind or key in beyond:
             return key in behind
-        if key.module == "" and not key.is_input and unseen:
-            return True
         if key.module in _AROUND:
-            return False
+            return key.module == "" and not key.is_input and bool(unseen)
         caller = caller_of(key.module)
         if key.is_input:  # of its caller's own parameters; what the model is given it hands on as it is
             return caller in modules and not (caller == "" and key.port in arguments)
