@@ -222,12 +222,10 @@ _TOGETHER = {"in.query": {"in.key"}, "in.key": {"in.query", "in.value"}, "in.val
 def excuse_batches(step: Measured, sites: Sites) -> None:
     """Of a candidate whose batch has another order, what was not taken apart by branch is not compared where it may
     be the reference's in another order."""
+    note = "not taken apart by guidance branch, whose order is another in the candidate's batch"
     for at in folded(step, sites):
-        if step.same_values(at[0], 1.0, least=0.0):
-            for i in at:
-                sites.leave_out(
-                    i, "not taken apart by guidance branch, whose order is another in the candidate's batch"
-                )
+        for i in at if step.same_values(at[0], 1.0, least=0.0) else ():
+            sites.leave_out(i, note)
 
 
 def folded(step: Measured, sites: Sites) -> Iterator[list[int]]:
