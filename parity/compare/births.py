@@ -19,7 +19,7 @@ from parity.compare.result import Birth, SiteDiff
 from parity.compare.sites import Sites, beyond, picked, severity
 from parity.compare.values import PREDICTED
 from parity.floors import L2_LIMIT
-from parity.records import AFTER, FRAMES, LOOP, SCHEDULE, Key, above, is_attention
+from parity.records import AFTER, FRAMES, LOOP, SCHEDULE, Key, Record, above, is_attention
 from parity.settings import BY_NAME, DeepCache, Difference, deep_cache
 from parity.transforms import WITHIN
 
@@ -192,16 +192,21 @@ class Births:
         Args:
             numbers: whether the schedule's were. worst: how far sites were so far.
         """
-        more = not numbers and d.distance.rel_l2 > MUCH_MORE * self.apart
-        if d.key in self.arguments.handed or (more and self._of_latents(d)):
+        at, of_latents = (d.key.branch, d.key.site), self._of_latents(d)
+        more = of_latents and not numbers and d.distance.rel_l2 > MUCH_MORE * self.apart
+        if d.key in self.arguments.handed or more:
             return 0.0
-        scaled = self._of_latents(d) and d.cosine > SCALED  # by a function of sigma, as some schedulers do
-        own = is_given(d, (d.key.branch, d.key.site) in self.arguments.constant)
-        if self._carried(d) or (numbers and (scaled or not own)):
+        # Of an earlier step it may hold the latents, what a loop in segments makes of them, the schedule's numbers.
+        moving = is_given(d) and at in self.arguments.moving
+        carried = moving or d.key.site == LATENTS[0] or d.key.stage == AFTER or _is_named(d)
+        own = is_given(d, at in self.arguments.constant)
+        timed = (_kind(d.key) == _ARGUMENT and not own) or (is_number(d.key) and d.key.module == LOOP)
+        scaled = of_latents and d.cosine > SCALED  # by a function of sigma, as some schedulers do
+        if (self.dirty and carried) or (self.scheduled and timed) or (numbers and (scaled or not own)):
             return math.inf
         least = _ARGUMENT
         if _kind(d.key) == _ARGUMENT:
-            least = _LATENTS if self._of_latents(d) else _OTHER
+            least = _LATENTS if of_latents else _OTHER
         # What the loop makes of all branches follows all of them.
         of_all = (d.key.module == LOOP and d.key.branch == "" and not is_number(d.key)) or d.key in self.arguments.whole
         into = (
@@ -220,16 +225,6 @@ class Births:
             return True
         pixels = shape[-2:] == latents[-2:] or (shape[-1:] == latents[-1:] and len(shape) == len(latents))
         return pixels or math.prod(shape) % math.prod(latents) == 0
-
-    def _carried(self, d: SiteDiff) -> bool:
-        """Whether an earlier step's difference is in it: the latents, what a loop in segments makes of them, what is
-        decoded, the schedule's numbers."""
-        at = (d.key.branch, d.key.site)
-        made = is_given(d) and at in self.arguments.moving
-        if self.dirty and (made or d.key.site == LATENTS[0] or d.key.stage == AFTER or _is_named(d)):
-            return True
-        timed = _kind(d.key) == _ARGUMENT and not is_given(d, at in self.arguments.constant)
-        return self.scheduled and (timed or (is_number(d.key) and d.key.module == LOOP))
 
 
 def _start(sites: Iterable[SiteDiff]) -> float:
@@ -300,7 +295,7 @@ def is_unlike(d: SiteDiff) -> bool:
     return d.verdict == "not compared" and is_argument(d) and d.note != CUT and not lines_up
 
 
-def is_prediction(d: SiteDiff) -> bool:
+def is_prediction(d: SiteDiff | Record) -> bool:
     """Whether it is a prediction, of a branch or the guided one."""
     return d.key.site == PREDICTED
 

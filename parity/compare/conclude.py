@@ -17,14 +17,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.compare.births import KNOWN, LATENTS, call_of, is_argument, is_unlike, unknown
+from parity.compare.births import KNOWN, LATENTS, call_of, is_argument, is_prediction, is_unlike, unknown
 from parity.compare.findings import findings
 from parity.compare.judge import Common
 from parity.compare.left_out import OTHER_UNIT
 from parity.compare.reason import NAN, UNKNOWN, Distance, Note, Output, Reason, worst_of
 from parity.compare.result import Check, Failed, Origin, Result, SiteDiff, StageDiff, StepDiff, Verdict
 from parity.compare.sites import AllSites, beyond, how_many, picked
-from parity.compare.values import GIVEN, PREDICTED
+from parity.compare.values import GIVEN
 from parity.floors import L2_LIMIT, LINF_LIMIT
 from parity.golden.disk.part import chosen
 from parity.records import AFTER, LOOP, OUTSIDE, SCHEDULE, Record, StepRecords
@@ -50,11 +50,12 @@ class Collected:
     def add(self, reference: StepRecords, candidate: StepRecords, sites: Sequence[SiteDiff]) -> None:
         """Take in one judged step; steps without the loop's values (step -1) give sites alone."""
         self.sites.parts.append(sites)
-        self.begun |= {d.key.site for d in picked(sites, "fail", which=_is_handed_on) if d.introduced}
+        begins = (d.key for d in picked(sites, "fail") if d.introduced)
+        self.begun |= {key.site for key in begins if key.module == LOOP or key.stage == AFTER}
         step = step_diff(reference, candidate, sites)
         if step is not None:
             self.steps.append(step)
-        elif next(chosen(reference.records, _is_prediction), None) is not None:
+        elif any(not r.key.branch for r in chosen(reference.records, is_prediction)):
             self.unpredicted += 1
         elif reference.step >= 0:
             self.unguided += 1
@@ -64,7 +65,7 @@ def step_diff(reference: StepRecords, candidate: StepRecords, sites: Sequence[Si
     """The loop's values of one step; None where a side did not record them."""
     ours, theirs = _scalars(reference.records), _scalars(candidate.records)
     by_port = {(d.key.branch, d.key.port): d.distance for d in picked(sites, which=_is_of_the_loop)}
-    predicted = next(picked(sites, which=_is_prediction), None)
+    predicted = next((d for d in picked(sites, which=is_prediction) if not d.key.branch), None)
     if predicted is None:
         return None
 
@@ -86,20 +87,11 @@ def step_diff(reference: StepRecords, candidate: StepRecords, sites: Sequence[Si
 
 def bits_of_agreement(rel_l2: float, of: int) -> float:
     """Leading bits in which two values agree: -log2 of their relative L2, at most those that the dtype has."""
-    with np.errstate(divide="ignore"):
-        return float(np.clip(-np.log2(rel_l2), 0.0, of)) + 0.0  # which -0.0 is not
+    return float(np.clip(-np.log2(max(rel_l2, 2.0**-of)), 0.0, of)) + 0.0  # which -0.0 is not
 
 
 def _is_number(r: Record) -> bool:
     return r.key.module == LOOP and r.shape == ()
-
-
-def _is_prediction(r: Record | SiteDiff) -> bool:
-    return (r.key.branch, r.key.site) == ("", PREDICTED)
-
-
-def _is_handed_on(d: SiteDiff) -> bool:
-    return d.key.module == LOOP or d.key.stage == AFTER
 
 
 def _is_of_the_loop(d: SiteDiff) -> bool:
@@ -171,7 +163,7 @@ def conclude(
         preflight=tuple(preflight),
         steps=steps,
         sites=sites,
-        notes=tuple(notes),
+        notes=notes,
     )
     if not any(_compared(d) for d in sites):
         return nothing
@@ -259,7 +251,7 @@ def _undecided(collected: Collected, broken: SiteDiff | None, widest: float) -> 
         limit = f"{widest:.0e}".replace("e-0", "e-")
         far = steps[0].noise_pred
         return Reason(kind="inconclusive", problem="wide_floor", first=next(wide, None), distance=far, detail=limit)
-    if without := [d.key for d in picked(sites, "inconclusive") if unknown(d)]:
+    if without := [d.key for d in picked(sites, "inconclusive")]:
         return Reason(kind="inconclusive", problem="some_floors", first=without[0], sites=len(without))
     if collected.unpredicted and not _seen_in_next_step(sites):
         return Reason(kind="inconclusive", problem="no_prediction", steps=collected.unpredicted)
@@ -275,8 +267,7 @@ def _before(d: SiteDiff, broken: SiteDiff) -> bool:
 
 def _compared(d: SiteDiff) -> bool:
     """Whether tensors with elements met at this site, finite or not, and could be judged."""
-    held = all(d.dtypes) and all(math.prod(shape) > 0 for shape in d.shapes)
-    return held and d.verdict not in ("ignored", "not compared")
+    return d.verdict not in ("ignored", "not compared") and all(d.dtypes) and all(map(math.prod, d.shapes))
 
 
 def _first(sites: Sequence[SiteDiff], outputs: Sequence[SiteDiff]) -> SiteDiff:
@@ -285,8 +276,8 @@ def _first(sites: Sequence[SiteDiff], outputs: Sequence[SiteDiff]) -> SiteDiff:
     unexplained = (d for d in introduced if d.verdict == "fail")
     first = next(itertools.chain(unexplained, introduced, (d for d in sites if d.birth), outputs))  # else none failed
     if first.introduced and first.key.module == SCHEDULE:
-        first = _beside_the_schedule(sites, first)
-    return first if first.birth else replace(first, birth="propagated")
+        return _beside_the_schedule(sites, first)
+    return first
 
 
 def _behind_arguments(sites: Sequence[SiteDiff]) -> Sequence[SiteDiff]:
@@ -415,7 +406,7 @@ def _divergence(at: SiteDiff, sites: Sequence[SiteDiff], missing: Sequence[str],
     return Reason(
         kind="first_divergence",
         first=at.key,
-        birth=at.birth or "module",
+        birth=at.birth or "propagated",
         after=tuple(d.key for d in after),
         not_compared=tuple(unpaired),
         unlike=next(iter(unpaired.values()), ""),
