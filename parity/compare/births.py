@@ -70,8 +70,7 @@ def excuses(differing: Iterable[Difference]) -> tuple[Excuse, ...]:
     """What these declared differences excuse."""
     found: list[Excuse] = []
     for difference in differing:
-        if difference.setting in BY_NAME:  # a golden may have a setting of another version
-            setting = BY_NAME[difference.setting]
+        if setting := BY_NAME.get(difference.setting):  # a golden may have a setting of another version
             found += [Excuse(glob, setting.expected_within) for glob in setting.expected_at]
         if difference.setting == "cache":
             caches = (deep_cache(difference.reference), deep_cache(difference.candidate))
