@@ -115,7 +115,7 @@ def _move_beside(step: Measured, sites: Sites) -> None:
     rows = {(call_of(d.key), n) for d in moved if d.note == REORDERED and d.key.is_input for n in d.shapes[0][1:2]}
     for i in step.meeting.inputs if rows else ():
         d = sites[i]
-        moves = all(d.dtypes) and any((call_of(d.key), n) in rows for n in d.shapes[0][:2])
+        moves = any((call_of(d.key), n) in rows for n in d.shapes[0][:2])
         if moves and d.verdict == "pass" and "mask" not in d.key.port and beyond(d) and step.same_values(i, 1.0):
             sites.leave_out(i, MOVED)
 
@@ -162,7 +162,7 @@ def decide_forms(sites: Sites) -> None:
 def _is_unread(d: SiteDiff, mask: Record) -> bool:
     """Whether text differs in row bins alone in which a mask of one batch, a number a key, leaves some out."""
     keys, view = keys_of(mask), Geometry(*d.frame)
-    if len(keys) != 1 or keys[0].size != view.rows or not len(d.bins):
+    if len(keys) != 1 or keys[0].size != view.rows:
         return False
     far = np.flatnonzero(np.asarray(d.bins) > LINF_LIMIT)
     bins = [keys[0][at * view.rows_per_bin : (at + 1) * view.rows_per_bin] for at in far.tolist()]
@@ -316,13 +316,8 @@ def _reads(step: Measured, sites: Sequence[SiteDiff], turned: Container[Key]) ->
             return all(d.verdict != "pass" or _agrees(d) or d.key in turned for d in later)
         if not is_attention(key.module):
             return False  # what is called next need not read it, as keys are none of what queries are made of
-        later = (
-            d
-            for d in sites[i + 1 :]
-            if d.key.is_input and (d.key.step, d.key.branch) == (key.step, key.branch)
-            and d.key.module != key.module and nearest(d.key) == around and all(d.dtypes)
-        )  # fmt: skip
-        after = next(later, None)
+        later = (d for d in sites[i + 1 :] if d.key.is_input and d.key.branch == key.branch and all(d.dtypes))
+        after = next((d for d in later if d.key.module != key.module and nearest(d.key) == around), None)
         return around != "" and after is not None and _agrees(after)
 
     return undone
