@@ -420,13 +420,13 @@ def _divergence(at: SiteDiff, sites: Sequence[SiteDiff], missing: Sequence[str],
     )
 
 
-def stage_diff(judged: Result, name: str, in_chain: Distance | None = None) -> StageDiff:
+def stage_diff(judged: Result, name: str, in_chain: Distance = UNKNOWN) -> StageDiff:
     """The line of a stage, for its worst output."""
     loop = (d for d in picked(judged.sites, which=_is_of_the_loop) if d.key.stage == name and not d.key.is_apart)
     worst = max(loop, key=lambda d: d.distance.ratio, default=None)
     by_itself = UNKNOWN if worst is None else worst.distance
     output = "" if worst is None else worst.key.port
-    return StageDiff(name, output, by_itself, in_chain or UNKNOWN, judged.verdict, judged.why)
+    return StageDiff(name, output, by_itself, in_chain, judged.verdict, judged.why)
 
 
 def recorded_stages(result: Result) -> tuple[StageDiff, ...]:
@@ -444,8 +444,7 @@ def recorded_stages(result: Result) -> tuple[StageDiff, ...]:
             text = f"{name}: {len(carried)} of {len(sites)} sites differ by what they are given, nothing begins there"
             why = Reason(kind="agrees", stage=name, detail=text)
         line = stage_diff(result, name)
-        if name == AFTER:
-            line = replace(line, by_itself=line.in_chain, in_chain=line.by_itself)
+        far = (UNKNOWN, line.by_itself) if name == AFTER else (line.by_itself, UNKNOWN)
         verdict: Verdict = "inconclusive" if result.verdict == "inconclusive" else "fail" if failed else "pass"
-        found.append(replace(line, verdict=verdict, why=why))
+        found.append(StageDiff(name, line.output, *far, verdict, why))
     return tuple(found)
