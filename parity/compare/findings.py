@@ -79,7 +79,7 @@ def _rows(sites: Sequence[SiteDiff], origin: Origin, grid: tuple[int, int, int] 
     here = [d for d in picked(sites, step=origin.key.step) if d.key in keys]
     # Of a video what is shown, which comes behind it: a side may have cut every frame.
     at = replace(here[-1], key=origin.key) if here else None
-    if at is None or at.key.site == _FRAMES or len(at.bins) < 2 or any(math.isnan(b) for b in at.bins):
+    if at is None or at.key.site == _FRAMES or any(math.isnan(b) for b in at.bins):
         return ""
     far = np.asarray(at.bins) > LINF_LIMIT
     # Where most of the others are above their floors too it lies everywhere, and is largest there.
