@@ -9,7 +9,6 @@ ignored and never decide.
 from __future__ import annotations
 
 import fnmatch
-import functools
 import math
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence, Set
@@ -20,7 +19,7 @@ from parity.compare.result import Birth, SiteDiff
 from parity.compare.sites import Sites, beyond, picked, severity
 from parity.compare.values import PREDICTED
 from parity.floors import L2_LIMIT
-from parity.records import AFTER, FRAMES, LOOP, SCHEDULE, Key, above, is_attention
+from parity.records import AFTER, FRAMES, LOOP, SCHEDULE, Key, Record, above, is_attention
 from parity.settings import BY_NAME, DeepCache, Difference, deep_cache
 from parity.transforms import WITHIN
 
@@ -71,8 +70,7 @@ def excuses(differing: Iterable[Difference]) -> tuple[Excuse, ...]:
     """What these declared differences excuse."""
     found: list[Excuse] = []
     for difference in differing:
-        if difference.setting in BY_NAME:  # a golden may have a setting of another version
-            setting = BY_NAME[difference.setting]
+        if setting := BY_NAME.get(difference.setting):  # a golden may have a setting of another version
             found += [Excuse(glob, setting.expected_within) for glob in setting.expected_at]
         if difference.setting == "cache":
             caches = (deep_cache(difference.reference), deep_cache(difference.candidate))
@@ -98,7 +96,8 @@ class Arguments:
     """What the reference's model is given at a step, beside what it was given before, bit for bit.
 
     Attributes:
-        moving: arguments that are others than when the model was first called: steps may be in them.
+        moving: arguments that are others than when the model was first called, or that are named as latents are: steps
+            may be in them.
         constant: those that are as they were then.
         handed: inputs inside the model that are arguments of it, as they are, which agree. alone: calls that are given
             nothing else, nor what is not made of these alone.
@@ -154,9 +153,7 @@ class Births:
         """Say of the sites that are beyond their floors, at these positions, how they come to be."""
         inputs, numbered = input_severities(sites), any(d.key.site == f"{LOOP}:dt" for d in sites)
         uncompared = {call_of(d.key) for d in picked(sites, "not compared") if d.key.is_input and d.note not in KNOWN}
-        padded = functools.cache(
-            lambda: {call_of(d.key) for d in picked(sites, "pass", which=is_input) if d.note == UNREAD}
-        )
+        padded = {call_of(d.key) for d in picked(sites, "pass", which=is_input) if d.note == UNREAD}
         # How far sites beyond their floors were so far: infinitely, once something was introduced there.
         worst = defaultdict[_Place, float](float, {("", _LATENTS): _start(sites)})
         inside = defaultdict[tuple[str, str], float](float)
@@ -170,7 +167,7 @@ class Births:
             unnumbered = numbers and not numbered and d.key.site == LATENTS[1]  # stepped by what nobody recorded
             given = inputs.get(call_of(d.key), 0.0 if call_of(d.key) in self.arguments.alone else None)
             of_several = d.key.site == FRAMES  # made of each call of the decoder
-            read = (d.key.branch, "") in masked and call_of(d.key) in padded()  # by another mask, or none
+            read = (d.key.branch, "") in masked and call_of(d.key) in padded  # by another mask, or none
             if call_of(d.key) in uncompared or read or _masked(d.key, masked) or unnumbered or of_several:
                 given = max(given or 0.0, before)
             within = inside[d.key.branch, d.key.module]
@@ -194,16 +191,21 @@ class Births:
         Args:
             numbers: whether the schedule's were. worst: how far sites were so far.
         """
-        more = not numbers and d.distance.rel_l2 > MUCH_MORE * self.apart
-        if d.key in self.arguments.handed or (more and self._of_latents(d)):
+        at, of_latents = (d.key.branch, d.key.site), self._of_latents(d)
+        more = of_latents and not numbers and d.distance.rel_l2 > MUCH_MORE * self.apart
+        if d.key in self.arguments.handed or more:
             return 0.0
-        scaled = self._of_latents(d) and d.cosine > SCALED  # by a function of sigma, as some schedulers do
-        own = is_given(d, (d.key.branch, d.key.site) in self.arguments.constant)
-        if self._carried(d) or (numbers and (scaled or not own)):
+        # Of an earlier step it may hold the latents, what a loop in segments makes of them, the schedule's numbers.
+        moving = is_given(d) and at in self.arguments.moving
+        carried = moving or d.key.site == LATENTS[0] or d.key.stage == AFTER or _is_named(d)
+        own = is_given(d, at in self.arguments.constant)
+        timed = (_kind(d.key) == _ARGUMENT and not own) or (is_number(d.key) and d.key.module == LOOP)
+        scaled = of_latents and d.cosine > SCALED  # by a function of sigma, as some schedulers do
+        if (self.dirty and carried) or (self.scheduled and timed) or (numbers and (scaled or not own)):
             return math.inf
         least = _ARGUMENT
         if _kind(d.key) == _ARGUMENT:
-            least = _LATENTS if self._of_latents(d) else _OTHER
+            least = _LATENTS if of_latents else _OTHER
         # What the loop makes of all branches follows all of them.
         of_all = (d.key.module == LOOP and d.key.branch == "" and not is_number(d.key)) or d.key in self.arguments.whole
         into = (
@@ -214,24 +216,14 @@ class Births:
 
     def _of_latents(self, d: SiteDiff) -> bool:
         """Whether an argument of the model may be made of latents: it moves from step to step as they do. In the first
-        step its name says so, or that it has their pixels, or as many values."""
+        step it has their pixels, or as many values."""
         at, shape, latents = (d.key.branch, d.key.site), d.shapes[0], self.latents
         if not is_given(d) or at in self.arguments.constant:
             return False
-        if at in self.arguments.moving or not latents or d.key.port.removeprefix("in.") in LATENTS_AS:
+        if at in self.arguments.moving or not latents:
             return True
         pixels = shape[-2:] == latents[-2:] or (shape[-1:] == latents[-1:] and len(shape) == len(latents))
         return pixels or math.prod(shape) % math.prod(latents) == 0
-
-    def _carried(self, d: SiteDiff) -> bool:
-        """Whether an earlier step's difference is in it: the latents, what a loop in segments makes of them, what is
-        decoded, the schedule's numbers."""
-        at = (d.key.branch, d.key.site)
-        made = is_given(d) and at in self.arguments.moving
-        if self.dirty and (made or d.key.site == LATENTS[0] or d.key.stage == AFTER or _is_named(d)):
-            return True
-        timed = _kind(d.key) == _ARGUMENT and not is_given(d, at in self.arguments.constant)
-        return self.scheduled and (timed or (is_number(d.key) and d.key.module == LOOP))
 
 
 def _start(sites: Iterable[SiteDiff]) -> float:
@@ -302,7 +294,7 @@ def is_unlike(d: SiteDiff) -> bool:
     return d.verdict == "not compared" and is_argument(d) and d.note != CUT and not lines_up
 
 
-def is_prediction(d: SiteDiff) -> bool:
+def is_prediction(d: SiteDiff | Record) -> bool:
     """Whether it is a prediction, of a branch or the guided one."""
     return d.key.site == PREDICTED
 

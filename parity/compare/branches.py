@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import permutations
+from itertools import permutations, product
 
 import numpy as np
 
@@ -43,16 +43,14 @@ def crossed(reference: StepRecords, candidate: StepRecords) -> Mapping[str, str]
     own = tuple(called.get(name, name) for name in names)
     # What every branch of both is given, so that no order gains by what is missing.
     everywhere = set.intersection(*(set(branch) for branch in (*ours.values(), *theirs.values())))
-    far = {(a, b, s): _apart(ours[a][s], theirs[b][s]) for a in names for b in own for s in everywhere}
-    lines_up = {s for (_, _, s), x in far.items() if math.isfinite(x)}
-    given = {
-        order: sum(far[a, b, s] for a, b in zip(names, order, strict=True) for s in lines_up)
-        for order in permutations(own)
-    }
+    pairs = [*product(names, own)]
+    far = ({(a, b): _apart(ours[a][site], theirs[b][site]) for a, b in pairs} for site in everywhere)
+    lines_up = [x for x in far if any(map(math.isfinite, x.values()))]
+    apart = {pair: sum(x[pair] for x in lines_up) for pair in pairs}
+    given = {order: sum(apart[pair] for pair in zip(names, order, strict=True)) for order in permutations(own)}
     tied = [order for order, x in given.items() if x <= min(given.values()) + TIED * max(given.values())]
     best = own if own in tied else min(given, key=given.__getitem__)
     # Where one branch is given something wrong, another that is given the same shows the order.
-    apart = {(a, b): sum(far[a, b, s] for s in lines_up) for a in names for b in own}
     alike = {pair for pair, x in apart.items() if x <= TIED * max(apart.values())}
     agree = {order: sum(pair in alike for pair in zip(names, order, strict=True)) for order in given}
     near = 1.0 if _exchanged(made, found) else NEARER

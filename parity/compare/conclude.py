@@ -17,17 +17,17 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.compare.births import KNOWN, LATENTS, call_of, is_argument, is_unlike, unknown
+from parity.compare.births import KNOWN, LATENTS, call_of, is_argument, is_prediction, is_unlike, unknown
 from parity.compare.findings import findings
 from parity.compare.judge import Common
 from parity.compare.left_out import OTHER_UNIT
 from parity.compare.reason import NAN, UNKNOWN, Distance, Note, Output, Reason, worst_of
 from parity.compare.result import Check, Failed, Origin, Result, SiteDiff, StageDiff, StepDiff, Verdict
 from parity.compare.sites import AllSites, beyond, how_many, picked
-from parity.compare.values import GIVEN, PREDICTED
+from parity.compare.values import GIVEN
 from parity.floors import L2_LIMIT, LINF_LIMIT
 from parity.golden.disk.part import chosen
-from parity.records import AFTER, LOOP, SCHEDULE, Record, StepRecords
+from parity.records import AFTER, LOOP, OUTSIDE, SCHEDULE, Record, StepRecords
 from parity.settings import BITS, BY_NAME, Difference
 from parity.settings.chips import NO_CHIP
 
@@ -50,11 +50,12 @@ class Collected:
     def add(self, reference: StepRecords, candidate: StepRecords, sites: Sequence[SiteDiff]) -> None:
         """Take in one judged step; steps without the loop's values (step -1) give sites alone."""
         self.sites.parts.append(sites)
-        self.begun |= {d.key.site for d in picked(sites, "fail", which=_is_handed_on) if d.introduced}
+        begins = (d.key for d in picked(sites, "fail") if d.introduced)
+        self.begun |= {key.site for key in begins if key.module == LOOP or key.stage == AFTER}
         step = step_diff(reference, candidate, sites)
         if step is not None:
             self.steps.append(step)
-        elif next(chosen(reference.records, _is_prediction), None) is not None:
+        elif any(not r.key.branch for r in chosen(reference.records, is_prediction)):
             self.unpredicted += 1
         elif reference.step >= 0:
             self.unguided += 1
@@ -64,7 +65,7 @@ def step_diff(reference: StepRecords, candidate: StepRecords, sites: Sequence[Si
     """The loop's values of one step; None where a side did not record them."""
     ours, theirs = _scalars(reference.records), _scalars(candidate.records)
     by_port = {(d.key.branch, d.key.port): d.distance for d in picked(sites, which=_is_of_the_loop)}
-    predicted = next(picked(sites, which=_is_prediction), None)
+    predicted = next((d for d in picked(sites, which=is_prediction) if not d.key.branch), None)
     if predicted is None:
         return None
 
@@ -86,20 +87,11 @@ def step_diff(reference: StepRecords, candidate: StepRecords, sites: Sequence[Si
 
 def bits_of_agreement(rel_l2: float, of: int) -> float:
     """Leading bits in which two values agree: -log2 of their relative L2, at most those that the dtype has."""
-    with np.errstate(divide="ignore"):
-        return float(np.clip(-np.log2(rel_l2), 0.0, of)) + 0.0  # which -0.0 is not
+    return float(np.clip(-np.log2(max(rel_l2, 2.0**-of)), 0.0, of)) + 0.0  # which -0.0 is not
 
 
 def _is_number(r: Record) -> bool:
     return r.key.module == LOOP and r.shape == ()
-
-
-def _is_prediction(r: Record | SiteDiff) -> bool:
-    return (r.key.branch, r.key.site) == ("", PREDICTED)
-
-
-def _is_handed_on(d: SiteDiff) -> bool:
-    return d.key.module == LOOP or d.key.stage == AFTER
 
 
 def _is_of_the_loop(d: SiteDiff) -> bool:
@@ -171,7 +163,7 @@ def conclude(
         preflight=tuple(preflight),
         steps=steps,
         sites=sites,
-        notes=tuple(notes),
+        notes=notes,
     )
     if not any(_compared(d) for d in sites):
         return nothing
@@ -212,17 +204,16 @@ def _without_unread_latents(sites: Sequence[SiteDiff]) -> Sequence[SiteDiff]:
     failed = [*picked(sites, "fail")]
     if not failed or any(d.key.site not in LATENTS for d in failed):
         return sites
-    if not any(d.key.site == GIVEN and d.verdict == "pass" and all(d.dtypes) for d in sites):
-        return sites
+    read = [d for d in sites if is_argument(d) or d.key.site == GIVEN]
     most = UNREAD_SHARE * min(d.distance.rel_l2 for d in failed)
-    if any((is_argument(d) or d.key.site == GIVEN) and not d.distance.rel_l2 <= most for d in sites):
+    decoded = any(d.key.site == GIVEN and d.verdict == "pass" and all(d.dtypes) for d in read)
+    if not decoded or any(not d.distance.rel_l2 <= most for d in read):
         return sites
     last = max(d.key.step for d in sites)
     if all(d.key.step == last for d in failed):
         return sites  # the last latents are what the loop gives: a decode may be of others, as of a preview
-    unread = {d.key for d in failed}
     return [
-        replace(d, verdict="not compared", birth=None, note=UNREAD_LATENTS) if d.key in unread else d for d in sites
+        replace(d, verdict="not compared", birth=None, note=UNREAD_LATENTS) if d.verdict == "fail" else d for d in sites
     ]
 
 
@@ -260,7 +251,7 @@ def _undecided(collected: Collected, broken: SiteDiff | None, widest: float) -> 
         limit = f"{widest:.0e}".replace("e-0", "e-")
         far = steps[0].noise_pred
         return Reason(kind="inconclusive", problem="wide_floor", first=next(wide, None), distance=far, detail=limit)
-    if without := [d.key for d in picked(sites, "inconclusive") if unknown(d)]:
+    if without := [d.key for d in picked(sites, "inconclusive")]:
         return Reason(kind="inconclusive", problem="some_floors", first=without[0], sites=len(without))
     if collected.unpredicted and not _seen_in_next_step(sites):
         return Reason(kind="inconclusive", problem="no_prediction", steps=collected.unpredicted)
@@ -276,8 +267,7 @@ def _before(d: SiteDiff, broken: SiteDiff) -> bool:
 
 def _compared(d: SiteDiff) -> bool:
     """Whether tensors with elements met at this site, finite or not, and could be judged."""
-    held = all(d.dtypes) and all(math.prod(shape) > 0 for shape in d.shapes)
-    return held and d.verdict not in ("ignored", "not compared")
+    return d.verdict not in ("ignored", "not compared") and all(d.dtypes) and all(map(math.prod, d.shapes))
 
 
 def _first(sites: Sequence[SiteDiff], outputs: Sequence[SiteDiff]) -> SiteDiff:
@@ -286,8 +276,8 @@ def _first(sites: Sequence[SiteDiff], outputs: Sequence[SiteDiff]) -> SiteDiff:
     unexplained = (d for d in introduced if d.verdict == "fail")
     first = next(itertools.chain(unexplained, introduced, (d for d in sites if d.birth), outputs))  # else none failed
     if first.introduced and first.key.module == SCHEDULE:
-        first = _beside_the_schedule(sites, first)
-    return first if first.birth else replace(first, birth="propagated")
+        return _beside_the_schedule(sites, first)
+    return first
 
 
 def _behind_arguments(sites: Sequence[SiteDiff]) -> Sequence[SiteDiff]:
@@ -331,11 +321,10 @@ def _harmless(why: Reason, differing: Sequence[Difference]) -> Iterator[Note]:
     for d in differing:
         differs = f"{d.setting} differs ({d.reference} against {d.candidate})"
         known = BY_NAME.get(d.setting)  # none of a script's config
+        text = f"harmless: {differs} and noise_pred and latents stay below the floor{worst_of(why)}"
         if d.setting.startswith("vae.") and (known is None or not known.is_of(["transformer"])):
-            yield Note(f"{differs}: noise_pred and latents do not depend on it, what is decoded does", d.setting)
-            continue
-        below = f"noise_pred and latents stay below the floor{worst_of(why)}"
-        yield Note(f"harmless: {differs} and {below}", d.setting)
+            text = f"{differs}: noise_pred and latents do not depend on it, what is decoded does"
+        yield Note(text, d.setting)
 
 
 def _blurred(steps: Sequence[StepDiff]) -> Iterator[Note]:
@@ -374,10 +363,9 @@ def _unpaired(before: Sequence[SiteDiff], first: SiteDiff) -> Mapping[str, str]:
     for d in before:
         if d.key.branch != first.key.branch or d.key.is_apart:
             continue
-        if d.verdict != "not compared":
-            if d.verdict == "pass":
-                modules.clear()
-        elif d.note in KNOWN:
+        if d.verdict == "pass":
+            modules.clear()
+        elif d.verdict != "not compared" or d.note in KNOWN:
             continue
         elif d.key.is_input and call_of(d.key) == call_of(first.key):
             inputs.setdefault(f"its input {d.key.port.removeprefix('in.')}", d.note)
@@ -418,7 +406,7 @@ def _divergence(at: SiteDiff, sites: Sequence[SiteDiff], missing: Sequence[str],
     return Reason(
         kind="first_divergence",
         first=at.key,
-        birth=at.birth or "module",
+        birth=at.birth or "propagated",
         after=tuple(d.key for d in after),
         not_compared=tuple(unpaired),
         unlike=next(iter(unpaired.values()), ""),
@@ -432,26 +420,21 @@ def _divergence(at: SiteDiff, sites: Sequence[SiteDiff], missing: Sequence[str],
     )
 
 
-def stage_diff(judged: Result, name: str, in_chain: Distance | None = None) -> StageDiff:
+def stage_diff(judged: Result, name: str, in_chain: Distance = UNKNOWN) -> StageDiff:
     """The line of a stage, for its worst output."""
     loop = (d for d in picked(judged.sites, which=_is_of_the_loop) if d.key.stage == name and not d.key.is_apart)
     worst = max(loop, key=lambda d: d.distance.ratio, default=None)
     by_itself = UNKNOWN if worst is None else worst.distance
     output = "" if worst is None else worst.key.port
-    return StageDiff(name, output, by_itself, in_chain or UNKNOWN, judged.verdict, judged.why)
-
-
-def _is_around(d: SiteDiff) -> bool:
-    return d.key.stage in (BEFORE, AFTER)
+    return StageDiff(name, output, by_itself, in_chain, judged.verdict, judged.why)
 
 
 def recorded_stages(result: Result) -> tuple[StageDiff, ...]:
     """The lines of a diff of two goldens: each side's encoders were given the same tokens, and its decoder the latents
     of its own loop."""
     found = []
-    around = [*picked(result.sites, which=_is_around)]
     for name in (BEFORE, AFTER):
-        sites = [d for d in around if d.key.stage == name]
+        sites = [d for d in picked(result.sites, step=OUTSIDE) if d.key.stage == name]
         if not sites:
             continue
         carried = [d for d in sites if d.verdict == "fail"]
@@ -461,8 +444,7 @@ def recorded_stages(result: Result) -> tuple[StageDiff, ...]:
             text = f"{name}: {len(carried)} of {len(sites)} sites differ by what they are given, nothing begins there"
             why = Reason(kind="agrees", stage=name, detail=text)
         line = stage_diff(result, name)
-        if name == AFTER:
-            line = replace(line, by_itself=line.in_chain, in_chain=line.by_itself)
+        far = (UNKNOWN, line.by_itself) if name == AFTER else (line.by_itself, UNKNOWN)
         verdict: Verdict = "inconclusive" if result.verdict == "inconclusive" else "fail" if failed else "pass"
-        found.append(replace(line, verdict=verdict, why=why))
+        found.append(StageDiff(name, line.output, *far, verdict, why))
     return tuple(found)

@@ -6,7 +6,6 @@ Pure functions over judged sites. Each gives a sentence or nothing.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -80,13 +79,13 @@ def _rows(sites: Sequence[SiteDiff], origin: Origin, grid: tuple[int, int, int] 
     here = [d for d in picked(sites, step=origin.key.step) if d.key in keys]
     # Of a video what is shown, which comes behind it: a side may have cut every frame.
     at = replace(here[-1], key=origin.key) if here else None
-    if at is None or at.key.site == _FRAMES or len(at.bins) < 2 or any(math.isnan(b) for b in at.bins):
+    if at is None or at.key.site == _FRAMES or any(math.isnan(b) for b in at.bins):
         return ""
-    hit = [i for i, ratio in enumerate(at.bins) if ratio > LINF_LIMIT]
-    rest = [ratio for i, ratio in enumerate(at.bins) if i not in hit]
+    far = np.asarray(at.bins) > LINF_LIMIT
     # Where most of the others are above their floors too it lies everywhere, and is largest there.
-    if not hit or not rest or statistics.median(rest) > 1.0:
+    if not far.any() or far.all() or np.median(np.asarray(at.bins)[~far]) > 1.0:
         return ""
+    hit = np.flatnonzero(far).tolist()
     tokens = _tokens(at)
     if tokens is None:
         return f"at {at.key.site} the difference lies in {len(hit)} of {len(at.bins)} parts of its rows"
@@ -128,18 +127,17 @@ def _dtypes(sites: Sequence[SiteDiff], declared: Iterable[str]) -> str:
     """One sentence for all sites whose floating dtype differs, unless a declared dtype explains them."""
     if "dtype" in set(declared):
         return ""
-    pairs: dict[tuple[str, str], None] = {}
-    modules: dict[str, None] = {}
-    first = ""
-    for d in sites:
-        if d.dtypes[0] != d.dtypes[1] and set(d.dtypes) <= set(_FLOATS):
-            first = first or d.key.site
-            pairs[d.dtypes] = modules[d.key.module or "(model)"] = None
-    if not modules:
+    others = [*picked(sites, which=_is_of_two_floats)]
+    if not others:
         return ""
+    modules, pairs = {d.key.module for d in others}, {d.dtypes for d in others}
     kinds = ", ".join(sorted(f"{a} against {b}" for a, b in pairs))
     count = f"{len(modules)} modules have" if len(modules) > 1 else "1 module has"
-    return f"dtype map: {count} another dtype ({kinds}), first {first}"
+    return f"dtype map: {count} another dtype ({kinds}), first {others[0].key.site}"
+
+
+def _is_of_two_floats(d: SiteDiff) -> bool:
+    return d.dtypes[0] != d.dtypes[1] and set(d.dtypes) <= set(_FLOATS)
 
 
 def _nonfinite(sites: Sequence[SiteDiff]) -> str:

@@ -57,7 +57,7 @@ def followed_errors(step: StepRecords) -> dict[Key, Local]:
             continue
         floor, moments = step.floors[record.key], record.moments
         apart = np.asarray(record.value, np.float64)
-        scale = moments.l2 if moments is not None and moments.l2 > 0 else 1.0
+        scale = 0.0 if moments is None else moments.l2  # `distance` divides by no zero
         far = distance(float(np.sqrt((apart**2).sum())), scale, floor.l2)
         bins = () if floor.bins is None else ratios(apart, floor.bins.astype(np.float64))
         inside = far.ratio <= L2_LIMIT and not any(b > LINF_LIMIT for b in bins)
@@ -75,20 +75,21 @@ def with_followed(
             whether a divergence starts there. Of a site that it does not have, the free run does, unless what was
             found accounts for it: inside the module, or anywhere before an input.
     """
-    known = {d.key for d in sites}
+    position = {d.key: i for i, d in enumerate(sites)}
+    last, unplaced = -1, len(sites)  # the last site before the first difference that is found beside the sites
     behind: dict[Key, list[SiteDiff]] = {}
     waiting: list[SiteDiff] = []
     for key, local in found.items():
-        if key in known:
-            behind[key], waiting = waiting, []
+        if key in position:
+            behind[key], waiting, last = waiting, [], max(last, position[key])
         elif local.beyond:
+            unplaced = min(unplaced, last)
             waiting.append(
                 SiteDiff(key, UNKNOWN, local=local.distance, birth=_born(key), verdict=_verdict(key, local, excuses))
             )
     beyond = [key for key, local in found.items() if local.beyond]
     within = {module for key in beyond for module in above(key.module)}
     outer = {key.module for key in beyond if not key.is_input}
-    unplaced = _unplaced(sites, found)
     inputs, differing = input_severities(sites), set[str]()
     judged: list[SiteDiff] = []
     for i, d in enumerate(sites):
@@ -112,17 +113,6 @@ def with_followed(
             d = d if call_of(d.key) in inputs else replace(d, birth="propagated")
         judged.append(d)
     return (*judged, *waiting)
-
-
-def _unplaced(sites: Sequence[SiteDiff], found: Mapping[Key, Local]) -> int:
-    """The position of the last site that comes before the first difference found beside the sites; their number
-    without one."""
-    position, last = {d.key: i for i, d in enumerate(sites)}, -1
-    for key, local in found.items():
-        if local.beyond and key not in position:
-            return last
-        last = max(last, position.get(key, -1))
-    return len(sites)
 
 
 def _accounted_for(d: SiteDiff, within: Collection[str], outer: Collection[str], *, before: bool) -> bool:

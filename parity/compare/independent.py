@@ -129,13 +129,12 @@ def _resized(result: Result) -> Callable[[SiteDiff], bool]:
     """Of a site whether it has more values, or fewer, as the latents have that a loop starts from: of another size of
     the video, or length."""
     start = next((d for d in introduced(result) if d.key.site in LATENTS and d.shapes[0] != d.shapes[1]), None)
-    if start is None:
-        return lambda d: False
-    ours, theirs = (math.prod(shape) for shape in start.shapes)
 
     def resized(d: SiteDiff) -> bool:
-        own, other = (math.prod(shape) for shape in d.shapes)
-        return d.key != start.key and d.shapes[0] != d.shapes[1] and own * theirs == other * ours
+        if start is None or d.key == start.key or d.shapes[0] == d.shapes[1]:
+            return False
+        (ours, theirs), (own, other) = (map(math.prod, at.shapes) for at in (start, d))
+        return own * theirs == other * ours
 
     return resized
 
@@ -170,10 +169,8 @@ def _by_weights(result: Result, checks: Sequence[Check]) -> Callable[[Key], bool
     def explain(key: Key) -> bool:
         if key in behind or key in beyond:
             return key in behind
-        if key.module == "" and not key.is_input and unseen:
-            return True
         if key.module in _AROUND:
-            return False
+            return key.module == "" and not key.is_input and bool(unseen)
         caller = caller_of(key.module)
         if key.is_input:  # of its caller's own parameters; what the model is given it hands on as it is
             return caller in modules and not (caller == "" and key.port in arguments)
@@ -209,12 +206,11 @@ def _handing_on(
         first: where the first begins. again: to hold the codes of those whose values another has. inside: to hold, by
             the code of a module, the difference inside it.
     """
-    here = () if first is None else picked(result.sites, "pass", which=lambda d: d.key.site == first.site)
-    agrees = {d.key.branch for d in here if first is not None and d.key.step == first.step}
+    here = () if first is None else picked(result.sites, "pass", step=first.step)
+    agrees = {d.key.branch for d in here if first is not None and d.key.site == first.site}
     explained = {d.key for d in result.closer if not d.introduced}
-    every = [*introduced(result)]
     measured = _followed(result)
-    same = {d.key: replace(d.key, site=d.same) for d in every if d.same and d.key.is_input}
+    same = {d.key: replace(d.key, site=d.same) for d in introduced(result) if d.same and d.key.is_input}
     shown = _shown_behind(result, first)  # what is measured behind it is a difference of its own
 
     def handed(key: Key, found: Mapping[str, Difference]) -> bool:
@@ -321,15 +317,14 @@ def code_of(site: str) -> str:
 
 def place_of(site: str) -> str:
     """A site in the words of a list of differences."""
-    module, _, port = site.partition(":")
-    port = re.sub(_ITEM, "", port.partition("@")[0]) if module == "" else port.partition("@")[0]
+    module, _, port = site.partition("@")[0].partition(":")
+    given, name = port.startswith("in."), port.removeprefix("in.")
     if module == SCHEDULE:
         return "the schedule"
     if module == LOOP:
         return _LOOP.get(port, port)
     if module == "decode":
-        return "what is decoded" if port.startswith("in.") else "the frames"
+        return "what is decoded" if given else "the frames"
     if module == "":
-        return f"the argument {port.removeprefix('in.')}" if port.startswith("in.") else "the model's output"
-    name = port.removeprefix("in.")
-    return f"{module}'s input" + f" {name}" * (name != "input") if port.startswith("in.") else module
+        return f"the argument {re.sub(_ITEM, '', name)}" if given else "the model's output"
+    return f"{module}'s input" + f" {name}" * (name != "input") if given else module

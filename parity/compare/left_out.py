@@ -55,9 +55,8 @@ def read_alone(step: Measured, sites: Sites) -> None:
         apart = step.relative * step.norms
     for i, j in step.meeting.parts.items():
         whole, part = sites[i], sites[j]
-        if np.isnan(part.distance.ratio) and part.distance.rel_l2 != 0.0:
-            continue
-        if apart[j] > 2.0 * apart[i]:  # no part can be: each side's mask picks other rows
+        unknown = np.isnan(part.distance.ratio) and part.distance.rel_l2 != 0.0
+        if unknown or apart[j] > 2.0 * apart[i]:  # no part can be that far: each side's mask picks other rows
             continue
         numbers = {name: getattr(part, name) for name in ("distance", "cosine", "max_abs", "linf_ratio", "peak")}
         if not beyond(part):  # else the whole's bins say where it differs
@@ -116,7 +115,7 @@ def _move_beside(step: Measured, sites: Sites) -> None:
     rows = {(call_of(d.key), n) for d in moved if d.note == REORDERED and d.key.is_input for n in d.shapes[0][1:2]}
     for i in step.meeting.inputs if rows else ():
         d = sites[i]
-        moves = all(d.dtypes) and any((call_of(d.key), n) in rows for n in d.shapes[0][:2])
+        moves = any((call_of(d.key), n) in rows for n in d.shapes[0][:2])
         if moves and d.verdict == "pass" and "mask" not in d.key.port and beyond(d) and step.same_values(i, 1.0):
             sites.leave_out(i, MOVED)
 
@@ -163,7 +162,7 @@ def decide_forms(sites: Sites) -> None:
 def _is_unread(d: SiteDiff, mask: Record) -> bool:
     """Whether text differs in row bins alone in which a mask of one batch, a number a key, leaves some out."""
     keys, view = keys_of(mask), Geometry(*d.frame)
-    if len(keys) != 1 or keys[0].size != view.rows or not len(d.bins):
+    if len(keys) != 1 or keys[0].size != view.rows:
         return False
     far = np.flatnonzero(np.asarray(d.bins) > LINF_LIMIT)
     bins = [keys[0][at * view.rows_per_bin : (at + 1) * view.rows_per_bin] for at in far.tolist()]
@@ -187,17 +186,14 @@ def _excuse_cut(step: Measured, sites: Sites, i: int, beside: Sequence[int], mas
 
 def _may_be_cut(step: Measured, j: int) -> bool:
     """Whether the rows that are read of one side may be the other side's rows, by their norms."""
-    a, b = (moments[j] for moments in step.moments)
-    if a < 0 or b < 0:
-        return True
-    key = replace(step.meeting.places[j].key.read, step=step.ours.step)
-    norms = [step.ours.numbers[a, 3], step.theirs.numbers[b, 3]]
+    (a, b), place = (moments[j] for moments in step.moments), step.meeting.places[j]
+    key = replace(place.key.read, step=step.ours.step)
     read = [next((r.moments for r in side if r.key == key), None) for side in (step.ours, step.theirs)]
-    if not any(read):
+    if a < 0 or b < 0 or not any(read):
         return True
-    sides = zip(norms, read, step.meeting.places[j].shapes, strict=True)
-    rows = [shape[1] for shape in step.meeting.places[j].shapes]
-    norms = [norm if of is None or shape[1] < max(rows) else of.l2 for norm, of, shape in sides]  # a cut one whole
+    sides = zip((step.ours.numbers[a, 3], step.theirs.numbers[b, 3]), read, place.shapes, strict=True)
+    most = max(shape[1] for shape in place.shapes)
+    norms = [norm if of is None or shape[1] < most else of.l2 for norm, of, shape in sides]  # a cut one whole
     return bool(abs(norms[0] - norms[1]) <= np.fmax(L2_LIMIT * step.limits[j], ALIKE * norms[0]))
 
 
@@ -226,12 +222,10 @@ _TOGETHER = {"in.query": {"in.key"}, "in.key": {"in.query", "in.value"}, "in.val
 def excuse_batches(step: Measured, sites: Sites) -> None:
     """Of a candidate whose batch has another order, what was not taken apart by branch is not compared where it may
     be the reference's in another order."""
+    note = "not taken apart by guidance branch, whose order is another in the candidate's batch"
     for at in folded(step, sites):
-        if step.same_values(at[0], 1.0, least=0.0):
-            for i in at:
-                sites.leave_out(
-                    i, "not taken apart by guidance branch, whose order is another in the candidate's batch"
-                )
+        for i in at if step.same_values(at[0], 1.0, least=0.0) else ():
+            sites.leave_out(i, note)
 
 
 def folded(step: Measured, sites: Sites) -> Iterator[list[int]]:
@@ -268,13 +262,12 @@ def excuse_other_orders(step: Measured, sites: Sites) -> None:
     undone: set[tuple[bytes, bytes]] = set()
     for key, i in turned.items():
         sharp = sites[i].distance.floor <= SHARP * sites[i].distance.rel_l2  # what reads it shows the order undone
+        both = step.held_bytes(i)
         if key in other:
             if sharp and undone_at(i):
                 sites.leave_out(i, "another thing in an attention, and what reads it agrees")
-            continue
-        handed_on = step.held_bytes(i) in undone
-        if handed_on or ((sharp or turned_together(key, turned, seen)) and undone_at(i)):
-            undone |= {both for both in [step.held_bytes(i)] if both[0]}
+        elif both in undone or ((sharp or turned_together(key, turned, seen)) and undone_at(i)):
+            undone |= {both} if both[0] else set()
             sites.leave_out(i, "the reference's values in another order, and what reads them agrees")
 
 
@@ -323,13 +316,8 @@ def _reads(step: Measured, sites: Sequence[SiteDiff], turned: Container[Key]) ->
             return all(d.verdict != "pass" or _agrees(d) or d.key in turned for d in later)
         if not is_attention(key.module):
             return False  # what is called next need not read it, as keys are none of what queries are made of
-        later = (
-            d
-            for d in sites[i + 1 :]
-            if d.key.is_input and (d.key.step, d.key.branch) == (key.step, key.branch)
-            and d.key.module != key.module and nearest(d.key) == around and all(d.dtypes)
-        )  # fmt: skip
-        after = next(later, None)
+        later = (d for d in sites[i + 1 :] if d.key.is_input and d.key.branch == key.branch and all(d.dtypes))
+        after = next((d for d in later if d.key.module != key.module and nearest(d.key) == around), None)
         return around != "" and after is not None and _agrees(after)
 
     return undone

@@ -240,10 +240,9 @@ def _differs(reason: Reason) -> str:
         return f"{by}, and no rounding floor was measured"
     if math.isinf(far.ratio):
         return f"{by}, where rounding explains none"
-    if not math.isnan(reason.element):
-        return f"{by}, {far.ratio:.1f}x the rounding floor; its largest element {reason.element:,.0f}x"
-    if not math.isnan(reason.part):
-        return f"{by}, {far.ratio:.1f}x the rounding floor; one part of its rows {reason.part:,.0f}x"
+    for most, what in ((reason.element, "its largest element"), (reason.part, "one part of its rows")):
+        if not math.isnan(most):
+            return f"{by}, {far.ratio:.1f}x the rounding floor; {what} {most:,.0f}x"
     return f"{by}, {far.ratio:,.0f}x the rounding floor"
 
 

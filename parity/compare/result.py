@@ -364,9 +364,8 @@ class Result(Reasoned):
     def has_causes_to_find(self) -> bool:
         """Whether it differs where `parity explain` looks for causes: at a first divergence, or in a stage that ran.
         Other weights are known before either."""
-        if self.failed == "preflight":
-            return False
-        return self.verdict == "fail" and (self.origin is not None or any(s.verdict == "fail" for s in self.stages))
+        places = self.origin is not None or any(s.verdict == "fail" for s in self.stages)
+        return self.verdict == "fail" and self.failed != "preflight" and places
 
     @property
     def exit_code(self) -> int:

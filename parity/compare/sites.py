@@ -19,7 +19,7 @@ import functools
 import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,32 +37,27 @@ Which = Callable[[SiteDiff], bool]
 steps that share a layout are asked once."""
 
 
+@dataclass(eq=False, repr=False)
 class Sites(Sequence[SiteDiff]):
     """The sites of one step, in execution order.
 
     Attributes:
-        meeting, step: of both sides' records. verdicts: of each, as `SiteDiff` has them. severities: float64 [sites],
-            see `severity`. floors: float64 [sites], relative.
-
-    Args:
-        numbers: float64 [sites, 4], of each its distance, floor and ratio to it, and the cosine. peaks: float64
-            [sites], the worst row bin. nonfinite: int64 [2, sites], NaNs and infinities. bins: of those that are
-            beyond a floor, by position.
+        meeting, step: of both sides' records. numbers: float64 [sites, 5], of each as it was measured its distance,
+            floor and ratio to it, the cosine, and the worst row bin. nonfinite: int64 [2, sites], NaNs and infinities.
+            bins: of those that are beyond a floor, by position.
+        verdicts: of each, as `SiteDiff` has them. severities: float64 [sites], see `severity`. floors: float64 [sites],
+            relative. These as they were judged.
     """
 
-    def __init__(
-        self,
-        meeting: Meeting,
-        step: int,
-        numbers: np.ndarray,
-        peaks: np.ndarray,
-        nonfinite: np.ndarray,
-        bins: Mapping[int, Sequence[float]],
-    ) -> None:
-        self.meeting, self.step = meeting, step
-        self.verdicts = np.array([place.verdict for place in meeting.places], "U12")
-        self.severities, self.floors = _severities(numbers, peaks), numbers[:, 1].copy()
-        self._numbers, self._peaks, self._nonfinite, self._bins = numbers, peaks, nonfinite, bins
+    meeting: Meeting
+    step: int
+    numbers: np.ndarray
+    nonfinite: np.ndarray
+    bins: Mapping[int, Sequence[float]]
+
+    def __post_init__(self) -> None:
+        self.verdicts = np.array([place.verdict for place in self.meeting.places], "U12")
+        self.severities, self.floors = _severities(self.numbers), self.numbers[:, 1].copy()
         self._made: dict[int, SiteDiff] = {}
 
     def __len__(self) -> int:
@@ -100,16 +95,16 @@ class Sites(Sequence[SiteDiff]):
         return [i for i in _places(self.meeting, which) if found[i]]
 
     def _at(self, i: int) -> SiteDiff:
-        place, (far, floor, ratio, cosine) = self.meeting.places[i], self._numbers[i].tolist()
+        place, (far, floor, ratio, cosine, peak) = self.meeting.places[i], self.numbers[i].tolist()
         return SiteDiff(  # `replace` takes far longer
             Key(place.key.stage, self.step, place.key.branch, place.key.site, place.key.call),
             Distance(far, floor, ratio),
             cosine=cosine,
             shapes=place.shapes,
             dtypes=place.dtypes,
-            nonfinite=tuple(self._nonfinite[:, i].tolist()),
-            peak=float(self._peaks[i]),
-            bins=self._bins.get(i, ()),
+            nonfinite=tuple(self.nonfinite[:, i].tolist()),
+            peak=peak,
+            bins=self.bins.get(i, ()),
             frame=place.frame,
             rows=place.rows,
             verdict=place.verdict,
@@ -178,9 +173,9 @@ def severity(d: SiteDiff) -> float:
     return max(math.inf if math.isnan(r) and d.distance.rel_l2 != 0.0 else (0.0 if math.isnan(r) else r), worst)
 
 
-def _severities(numbers: np.ndarray, peaks: np.ndarray) -> np.ndarray:
+def _severities(numbers: np.ndarray) -> np.ndarray:
     """`severity` of many."""
-    far, ratios = numbers[:, 0], numbers[:, 2]
+    far, _, ratios, _, peaks = numbers.T
     known = np.where(np.isnan(ratios), np.where(far == 0.0, 0.0, math.inf), ratios)
     return np.fmax(known, peaks * L2_LIMIT / LINF_LIMIT)
 
@@ -235,9 +230,10 @@ class Measured:
             scale = np.where(np.isnan(self.norms), self._own, self.norms)
             size = np.where(scale > 0, scale, 1.0)
             self.relative = self._l2 / size
-            numbers = [self.relative, self._floor / size, ratios(self._l2, self._floor), self._cosine]
+            floors, of_floors = self._floor / size, ratios(self._l2, self._floor)
         bad = np.maximum([counts.sum(axis=1) for counts in self._bad], 0)
-        sites = Sites(self.meeting, self.ours.step, np.stack(numbers, axis=1), self._peaks, bad, self._shown)
+        numbers = np.stack([self.relative, floors, of_floors, self._cosine, self._peaks], axis=1)
+        sites = Sites(self.meeting, self.ours.step, numbers, bad, self._shown)
         for i in self.meeting.others:
             a, b = (at[i] for at in self.meeting.at)
             ours, theirs = None if a < 0 else self.ours[a], None if b < 0 else self.theirs[b]
@@ -287,14 +283,14 @@ class Measured:
         given = {r.sketch.tobytes() for r in own if r.key.is_input and r.sketch is not None}
         return any(r.sketch.tobytes() in given for r in own if not r.key.is_input and r.sketch is not None)
 
-    def same_values(self, i: int, factor: float, least: float | None = None) -> bool:
+    def same_values(self, i: int, factor: float, least: float = ORDER) -> bool:
         """Whether the candidate's tensor may hold the reference's values times a factor, in any order, or in another
         where that is 1, by the minimum, maximum, mean and l2 of both. `least`: how far apart they are then, relatively.
 
         As far as floors let the two be apart in L2, that over the root of the count moves the mean at most; an extremum
         is moved by some times as much, and in proportion to its size.
         """
-        if factor == 1.0 and not self.relative[i] > (ORDER if least is None else least):
+        if factor == 1.0 and not self.relative[i] > least:
             return False
         (a, b), near = (moments[i] for moments in self.moments), L2_LIMIT * self.limits[i]
         if a < 0 or b < 0 or math.isnan(near) or self.ours.counts[a, 0] != self.theirs.counts[b, 0]:

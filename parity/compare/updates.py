@@ -18,12 +18,12 @@ class Updates:
 
     Attributes:
         modules: names of both sides' modules.
-        _late: the position of the side that is without its scheduler, where the other is not; else None.
-        _held: by site what is still to come; None before the first step.
+        _late: the position of the side that is without its scheduler, where the other is not.
+        _held: by site what is still to come of that side; None before the first step.
     """
 
     modules: tuple[Collection[str], Collection[str]]
-    _late: int | None = None
+    _late: int = 0
     _held: dict[str, list[tuple[Record, Floor | None]]] | None = None
 
     def step(self, *both: StepRecords) -> tuple[StepRecords, StepRecords]:
@@ -34,13 +34,13 @@ class Updates:
         """
         if self._held is None:
             self._held = self._begin(both)
-        if self._late is None or not self._held:
+        if not self._held:
             return both[0], both[1]
         own, other = both[self._late], both[1 - self._late]
         for r in own.records:
             if self._is_late(r.key):
                 self._held[r.key.site].append((r, own.floors.get(r.key)))
-        rest, found = own.where(lambda key: not self._is_late(key)), [*self._taken(own.step, other)]
+        rest, found = own.where(lambda key: not self._is_late(key)), self._taken(own.step, other)
         floors = {r.key: floor for r, floor in found if floor is not None}
         own = replace(rest, records=(*(r for r, _ in found), *rest.records), floors={**floors, **rest.floors})
         return (own, other) if self._late == 0 else (other, own)
@@ -69,5 +69,5 @@ class Updates:
 
     def _is_named(self, key: Key) -> bool:
         """Whether a script named it in its loop, outside the model."""
-        known = {LOOP, SCHEDULE, *self.modules[self._late or 0]}
+        known = {LOOP, SCHEDULE, *self.modules[self._late]}
         return key.stage == LOOP_STAGE and not key.branch and key.module not in known
