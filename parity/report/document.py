@@ -71,7 +71,7 @@ class Document(Protocol):
 
     def conclusion(self) -> tuple[Section, ...]:
         """What a reader must not miss, most important first: a page begins with it, a terminal ends in it, turned
-        round; may be empty."""
+        round; may be empty. A section without rows is left out."""
         return ()
 
     def sections(self) -> tuple[Section, ...]:
@@ -84,7 +84,7 @@ class Listing(Document):
     """A document that is made already.
 
     Attributes:
-        document: the JSON document, but for its `format`. shown: its sections; empty ones are left out.
+        document: the JSON document, but for its `format`. shown: its sections.
     """
 
     document: Json
@@ -94,7 +94,7 @@ class Listing(Document):
         return {"format": 1, **self.document}
 
     def sections(self) -> tuple[Section, ...]:
-        return tuple(section for section in self.shown if section.rows)
+        return self.shown
 
 
 def listed(*tables: Table) -> Listing:

@@ -68,23 +68,22 @@ def _step_rows(step: StepDiff) -> Iterator[Cells]:
         yield (str(step.step), *loop, value, *distance_cells(distance), agree)
 
 
-def blocks_table(
-    sites: Iterable[SiteDiff], step: int | None, origin: Origin | None = None, details: bool = False
-) -> Table:
-    """One row a block of one step: the worst of its outputs and of its inputs on each branch.
+def blocks_table(sites: Iterable[SiteDiff], where: str, origin: Origin | None = None, details: bool = False) -> Table:
+    """One row a block of one step, `where`: the worst of its outputs and of its inputs on each branch.
 
     The loop's own values are in the step table; padded rows never decide and are left out, and so is what does not line
     up on both sides where anything else of the block does. Without details: the block of the origin and its
     neighbours, or those nearest to their floors where nothing fails.
     """
-    shown = [s for s in sites if s.key.step == step and s.key.module != LOOP and s.verdict != "ignored"]
+    shown = [s for s in sites if s.key.module != LOOP and s.verdict != "ignored"]
     branches = list(dict.fromkeys(site.key.branch for site in shown))
     by_block: dict[str, list[SiteDiff]] = {}
     for site in shown:
         by_block.setdefault(block_of(site.key.module), []).append(site)
     by_block = {block: [s for s in held if s.verdict != "not compared"] or held for block, held in by_block.items()}
     verdicts = {block: _verdict(held) for block, held in by_block.items()}
-    first = "" if origin is None else block_of(origin.key.module)
+    stages = {site.key.stage for site in shown}
+    first = block_of(origin.key.module) if origin is not None and origin.key.stage in stages else ""
     listed = list(by_block) if details else _first_blocks(by_block, verdicts, first)
     others = Counter(verdict for block, verdict in verdicts.items() if block not in listed)
     rest = ", ".join(
@@ -92,7 +91,7 @@ def blocks_table(
     )
     ports = [(branch, is_input) for branch in branches for is_input in (False, True)]
     return Table(
-        f"Blocks of step {step} (worst ratio to the floor)",
+        f"Blocks of {where} (worst ratio to the floor)",
         "block",
         ("block", *(f"{branch} {'in' if is_input else 'out'}".strip() for branch, is_input in ports), "verdict"),
         tuple((block, *(_worst(by_block[block], *port) for port in ports), verdicts[block]) for block in listed),
