@@ -38,19 +38,20 @@ class Table:
     """Rows of named cells; the first column names the row.
 
     Attributes:
-        title: of the table. noun: what a row is, in one word for the plain form. columns, rows: cells as shown.
+        title: of the table. columns, rows: cells as shown.
         folds: columns whose cells a terminal may fold.
         repeats: number of leading cells that a terminal leaves blank where they equal those of the row above.
         below: lines under it: what the rows leave out, what the columns mean; empty ones are not shown.
+        noun: what a row is in the plain form, where that is not the name of the first column.
     """
 
     title: str
-    noun: str
     columns: Cells
     rows: tuple[Cells, ...]
     folds: Cells = ()
     repeats: int = 0
     below: tuple[str, ...] = ()
+    noun: str = ""
 
 
 Section = Facts | Table
@@ -110,7 +111,7 @@ def lines(section: Section) -> Iterator[str]:
         return
     for name, *cells in section.rows:
         named = (f"{column} {cell}" for column, cell in zip(section.columns[1:], cells, strict=True))
-        yield f"{section.noun} {name}: " + "; ".join(named)
+        yield f"{section.noun or section.columns[0]} {name}: " + "; ".join(named)
     yield from (f"({said})" for said in section.below if said)
 
 

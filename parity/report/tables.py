@@ -53,7 +53,6 @@ def steps_table(steps: Sequence[StepDiff], first: int | None = None, details: bo
         listed = {steps[-1].step, worst.step, first if first in listed else steps[0].step}
     return Table(
         "Steps (relative L2 of candidate against reference)",
-        "step",
         columns,
         tuple(row for step in steps if step.step in listed for row in _step_rows(step)),
         repeats=4,
@@ -92,7 +91,6 @@ def blocks_table(sites: Iterable[SiteDiff], where: str, origin: Origin | None = 
     ports = [(branch, is_input) for branch in branches for is_input in (False, True)]
     return Table(
         f"Blocks of {where} (worst ratio to the floor)",
-        "block",
         ("block", *(f"{branch} {'in' if is_input else 'out'}".strip() for branch, is_input in ports), "verdict"),
         tuple((block, *(_worst(by_block[block], *port) for port in ports), verdicts[block]) for block in listed),
         below=(f"{rest}: -v" if rest else "", BLOCKS_LEGEND),
@@ -121,7 +119,7 @@ def stages_table(stages: Sequence[StageDiff]) -> Table:
     """One row a stage outside the loop: the worst of its outputs, by itself and in the chain."""
     columns = ("stage", "output", "by itself", "ratio", "in the chain", "ratio", "verdict")
     rows = tuple((s.stage, s.output, *_far(s.by_itself), *_far(s.in_chain), s.verdict) for s in stages)
-    return Table("Stages (relative L2 of the outputs)", "stage", columns, rows, below=(STAGES_LEGEND,))
+    return Table("Stages (relative L2 of the outputs)", columns, rows, below=(STAGES_LEGEND,))
 
 
 def _far(distance: Distance) -> Cells:
@@ -138,7 +136,6 @@ def frames_table(frames: Sequence[FrameDiff], details: bool = False) -> Table:
     rest = len(frames) - len(shown)
     return Table(
         "Frames",
-        "frame",
         columns,
         tuple(map(_frame_cells, shown)),
         below=(f"+{rest} frames: {'--format json' if details else '-v'}" if rest else "", FRAMES_LEGEND),
@@ -206,11 +203,11 @@ def failures(sites: Sequence[SiteDiff], propagated: int, details: bool = False) 
     rest += [f"+{propagated} propagated"] * (not alone and propagated > 0)
     return Table(
         "Sites that failed",
-        "failed",
         ("site", "where", "rel L2", "ratio", "remarks"),
         rows,
         folds=("site", "remarks"),
         below=(f"{', '.join(rest)}: {'--format json' if details else '-v'}" if rest else "", FAILED_LEGEND),
+        noun="failed",
     )
 
 
