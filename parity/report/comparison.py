@@ -84,16 +84,14 @@ def preflight(result: Result) -> Facts:
     return Facts(tuple(rows))
 
 
-def shown_step(result: Result) -> int | None:
+def shown_step(result: Result) -> int:
     """The step whose blocks are shown: where the divergence starts, else the first with a failure, else the first."""
     if result.origin is not None and result.origin.key.stage not in {s.stage for s in result.stages}:
         return result.origin.key.step
     failed = min((s.key.step for s in picked(result.sites, "fail")), default=None)
     if failed is not None:
         return failed
-    first = next(iter(result.sites), None)
-    loop = (s.key.step for s in result.sites if s.key.step >= 0)
-    return next(loop, None if first is None else first.key.step)
+    return next((s.key.step for s in result.sites if s.key.step >= 0), OUTSIDE)
 
 
 def stage_blocks(result: Result, details: bool) -> Iterator[Table]:
