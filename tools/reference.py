@@ -48,7 +48,7 @@ def commands() -> str:
     for title, names in GROUPS.items():
         made.append(f"## {title}\n")
         for name in names:
-            made.append(_command(f"parity {name}", root.commands[name]))
+            made.append(_command(f"parity {name}", root.get_command(None, name)))
     return "\n".join(made)
 
 

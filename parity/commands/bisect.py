@@ -15,7 +15,7 @@ import typer
 from parity.commands.options import Generation, Listed, Sides, command
 from parity.errors import UsageError
 from parity.paths.worker.extras import check_extras, quieten, require_one_process
-from parity.report.document import Facts, Listing
+from parity.report.document import Facts, Listing, counted
 from parity.report.output import console, progress, tell
 from parity.runs.request import Checks, Isolation
 
@@ -72,9 +72,8 @@ def _settings(generation: Generation, sides: Sides, checks: Checks, isolate: Iso
     errors = console(stderr=True)
     with progress(errors, quiet=not errors.is_terminal) as say:
         culprits, probes = fewest(searched, by_run(request, say), heard)
-    facts: list[tuple[str, str]] = []
-    for outcome in OUTCOMES:
-        facts += [(outcome, probe.words) for probe in probes if probe.outcome == outcome]
+    by_outcome = sorted(probes, key=lambda probe: OUTCOMES.index(probe.outcome))
+    facts: list[tuple[str, str]] = [(probe.outcome, probe.words) for probe in by_outcome]
     if searched.kept:
         facts.append(("the candidate's own in every run", ", ".join(searched.kept)))
     changes = "; ".join(f"{swap.setting}: {swap.without} -> {swap.candidate}" for swap in culprits)
@@ -99,7 +98,7 @@ def _commits(good: str, bad: str, words: list[str], output: Listed) -> int:
     first = candidates[0] if len(candidates) == 1 else None
     reasons = Counter(passed_over.values())
     told = ", ".join(f"{count} x {why}" for why, count in reasons.items())
-    skipped = f"; {reasons.total()} commit{'s' * (reasons.total() != 1)} skipped ({told})" * bool(reasons)
+    skipped = f"; {counted(reasons.total(), 'commit')} skipped ({told})" * bool(reasons)
     if first is None:
         facts = [("candidate", str(commit)) for commit in candidates]
         facts.append(("", f"cannot be told: skipped commits hide the first bad one among these{skipped}"))

@@ -78,10 +78,8 @@ def listing(request: Request, answer: Answer) -> Listing:
     if answer.memory:
         parts = {**answer.memory, "together": answer.total, "of the chip's": limit}
         rows = tuple((name, f"{count / 2**20:,.1f} MiB") for name, count in parts.items())
-        sections.append(Table("Memory of a device", "part", ("part", "bytes"), rows))
+        sections.append(Table("Memory of a device", ("part", "bytes"), rows))
         found = tuple((module or "(no module)", precision, str(n)) for module, precision, n in answer.products)
-        sections.append(Table("Products", "module", ("module", "precision", "products"), found))
-    if answer.kernels:
-        calls = tuple((name, str(count)) for name, count in answer.kernels.items())
-        sections.append(Table("Kernels", "kernel", ("kernel", "calls"), calls))
-    return Listing(document, tuple(sections))
+        sections.append(Table("Products", ("module", "precision", "products"), found))
+    calls = tuple((name, str(count)) for name, count in answer.kernels.items())
+    return Listing(document, (*sections, Table("Kernels", ("kernel", "calls"), calls)))

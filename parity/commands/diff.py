@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 import typer
+from typer.models import OptionInfo
 
 from parity.commands.options import (
     Candidate,
@@ -39,7 +40,7 @@ from parity.commands.options import (
     is_port,
     unwritten,
 )
-from parity.commands.record import recorded
+from parity.commands.record import Recording, recorded
 from parity.compare.result import Result
 from parity.errors import ParityError, UsageError
 from parity.golden import Golden
@@ -51,6 +52,11 @@ from parity.report.formats import render
 from parity.report.output import tell
 
 AUTO = "auto"
+
+
+def file_option(help: str) -> OptionInfo:
+    """An option for a file to be written."""
+    return typer.Option(metavar="FILE", help=help)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +97,8 @@ class Ported(Observed):
         observed = Observed(sites=self.sites or made.sites, values=self.values)
         with tempfile.TemporaryDirectory(prefix="parity-") as spare:
             kept = self.out or str(Path(spare, "candidate"))
-            recorded(kept, self._generation(golden, made), sides, "candidate", observed, overwrite=self.overwrite)
+            asked = Recording(side="candidate", overwrite=self.overwrite)
+            recorded(kept, self._generation(golden, made), sides, observed, asked)
             yield kept
 
     def _generation(self, golden: str, made: Provenance) -> Generation:
@@ -110,6 +117,58 @@ class Ported(Observed):
         return Generation(steps=made.steps, seed=made.seed)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Pairing:
+    """What is compared with what.
+
+    Attributes:
+        rules: a file of rename rules, or `auto` to propose them. map_out: where those are saved. steps: how many are
+            compared; None for all.
+
+    Raises:
+        UsageError: rules are to be saved, and none are proposed.
+    """
+
+    panel: ClassVar[str] = "Comparison"
+
+    rules: Annotated[
+        str | None, typer.Option("--map", metavar="RENAMES", help="File of rename rules, or auto to propose them.")
+    ] = None
+    map_out: Annotated[Path | None, file_option("Save the rules that --map auto proposes.")] = None
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Compare the first steps alone, as of an unfinished golden.")
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.map_out is not None and self.rules != AUTO:
+            raise UsageError("--map-out saves what --map auto proposes: give both")
+
+    def compared(self, reference: str, candidate: str, output: Output) -> tuple[Result, Rename]:
+        """Compare two goldens; returns also the rules that were proposed.
+
+        Raises:
+            ParityError: see `parity.compare.diff.diff` and `parity.golden.rename.load_rename`.
+        """
+        from parity.compare.diff import Auto, diff as diff_goldens
+
+        rename = Auto() if self.rules == AUTO else NONE if self.rules is None else load_rename(self.rules)
+        gc.disable()  # hundreds of thousands of sites stay to the end, and nothing of them is a cycle
+        try:
+            with output.working("reading the goldens", quiet=output.quiet or not sys.stderr.isatty()) as say:
+                result = diff_goldens(reference, candidate, rename=rename, steps=self.steps, say=say)
+        finally:
+            gc.enable()
+        return result, rename.proposal.rename if isinstance(rename, Auto) and rename.proposal is not None else NONE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filed(Judgement):
+    """How a comparison is printed, and the files of CI that it is written to."""
+
+    junit: Annotated[Path | None, file_option("Write JUnit XML, one case a block and step.")] = None
+    markdown: Annotated[Path | None, file_option("Write a summary for a pull request.")] = None
+
+
 def _same(one: str, other: str) -> bool:
     if "://" in one or "://" in other:
         return one.rstrip("/") == other.rstrip("/")
@@ -126,33 +185,8 @@ def diff(
         ),
     ],
     *,
-    output: Judgement,
-    rules: Annotated[
-        str | None,
-        typer.Option(
-            "--map",
-            metavar="RENAMES",
-            help="File of rename rules, or auto to propose them.",
-            rich_help_panel="Comparison",
-        ),
-    ] = None,
-    map_out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Save the rules that --map auto proposes.", rich_help_panel="Comparison"),
-    ] = None,
-    steps: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Compare the first steps alone, as of an unfinished golden.", rich_help_panel="Comparison"
-        ),
-    ] = None,
-    junit: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write JUnit XML, one case a block and step.", rich_help_panel="Output"),
-    ] = None,
-    markdown: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a summary for a pull request.", rich_help_panel="Output")
-    ] = None,
+    output: Filed,
+    pairing: Pairing,
     ported: Ported,
 ) -> int:
     """Compare a golden with another golden or with a port.
@@ -160,15 +194,13 @@ def diff(
     Two goldens need no model, torch or jax. A port is recorded first: model, steps, seed, embeddings and noise are
     the golden's. Exit code 0: same, 1: diverged, 2: bad input, 125: inconclusive.
     """
-    if map_out is not None and rules != AUTO:
-        raise UsageError("--map-out saves what --map auto proposes: give both")
-    asked = [path.absolute() for path in (junit, markdown, map_out) if path is not None]
+    asked = [path.absolute() for path in (output.junit, output.markdown, pairing.map_out) if path is not None]
     if len(set(asked)) < len(asked):
         raise UsageError("--junit, --markdown and --map-out: name another file for each")
     if is_port(candidate):
         try:
             with ported.recorded(candidate, reference) as recorded:
-                result, proposed = compared(reference, recorded, rules, output, steps)
+                result, proposed = pairing.compared(reference, recorded, output)
         except ParityError as error:
             annotate(candidate, "parity: inconclusive", str(error))
             raise
@@ -181,41 +213,21 @@ def diff(
     elif ported != Ported():
         raise UsageError("a golden is compared as it was recorded: the options of a port are for FILE.py:FUNCTION")
     else:
-        result, proposed = compared(reference, candidate, rules, output, steps)
+        result, proposed = pairing.compared(reference, candidate, output)
         following = (
             f"{typed_command('parity', 'explain', reference, candidate)}   # why",
             f"{typed_command('parity', 'diff', reference, candidate)} --format html > diff.html   # the page",
         )
-    for line in proposed.dumps().splitlines() if proposed and map_out is None else ():
+    for line in proposed.dumps().splitlines() if proposed and pairing.map_out is None else ():
         tell(line)
     following = following if result.has_causes_to_find else ()
     document = Comparison(result, following=following, details=output.details)
     files = unwritten(
-        ("--junit", junit, lambda: render(document, "junit")),
-        ("--markdown", markdown, lambda: render(document, "markdown")),
-        ("--map-out", map_out, proposed.dumps),
+        ("--junit", output.junit, lambda: render(document, "junit")),
+        ("--markdown", output.markdown, lambda: render(document, "markdown")),
+        ("--map-out", pairing.map_out, proposed.dumps),
     )
     return output.judged(document, files)
-
-
-def compared(
-    reference: str, candidate: str, rules: str | None, output: Output, steps: int | None
-) -> tuple[Result, Rename]:
-    """Compare two goldens; returns also the rules that were proposed.
-
-    Raises:
-        ParityError: see `parity.compare.diff.diff` and `parity.golden.rename.load_rename`.
-    """
-    from parity.compare.diff import Auto, diff as diff_goldens
-
-    rename = Auto() if rules == AUTO else NONE if rules is None else load_rename(rules)
-    gc.disable()  # hundreds of thousands of sites stay to the end, and nothing of them is a cycle
-    try:
-        with output.working("reading the goldens", quiet=output.quiet or not sys.stderr.isatty()) as say:
-            result = diff_goldens(reference, candidate, rename=rename, steps=steps, say=say)
-    finally:
-        gc.enable()
-    return result, rename.proposal.rename if isinstance(rename, Auto) and rename.proposal is not None else NONE
 
 
 def _following(golden: str, kept: str | None) -> tuple[str, ...]:

@@ -7,8 +7,9 @@ read, unless `--verify` is asked for.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, get_args
 
@@ -21,7 +22,7 @@ from parity.errors import UsageError
 from parity.golden import Golden, Problem, fingerprint_bytes, verify
 from parity.golden.fingerprint import WeightPrint
 from parity.models.registry import DEFAULT_MODEL, FAMILIES, tiny_names
-from parity.report.document import Document, Facts, Listing, Section, Table, counted, listed
+from parity.report.document import Facts, Listing, Section, Table, counted, listed
 from parity.report.formats.json import named, plain
 from parity.settings import SETTINGS, Backend, render
 
@@ -49,70 +50,56 @@ def info(
 
     A golden whose name is a topic's is given with its folder: ./models.
     """
-    code, found = 0, _own(topic, output)
-    if found is not None and verify:
+    topics: dict[str | None, Callable[[], Listing]] = {
+        None: partial(_machine, output), "models": _models, "settings": _settings, "cache": _cache
+    }  # fmt: skip
+    if topic in topics and verify:
         raise UsageError("--verify looks into a golden: parity info GOLDEN")
-    if found is None:
-        found, code = golden_listing(str(topic), verify)
+    found, code = (topics[topic](), 0) if topic in topics else golden_listing(str(topic), verify)
     output.show(found)
     return code
 
 
-def _own(topic: str | None, output: Listed) -> Document | None:
-    """What a topic shows; None for a golden."""
-    if topic is None:
-        from parity.commands import machine
+def _machine(output: Listed) -> Listing:
+    from parity.commands import machine
 
-        with output.working("importing torch, jax and torchax", quiet=output.quiet):
-            return machine.listing(machine.examine())
-    if topic == "models":
-        return _models()
-    if topic == "settings":
-        return listed(Table("Settings", "setting", ("setting", "default", "values", "meaning"), _settings(),
-                            folds=("default", "values", "meaning")))  # fmt: skip
-    return _cache() if topic == "cache" else None
+    with output.working("importing torch, jax and torchax", quiet=output.quiet):
+        return machine.listing(machine.examine())
 
 
-def _models() -> Document:
+def _models() -> Listing:
     classes = {family.title: family.transformer for family in FAMILIES if family.transformer}
     families = {name: family.title for family in FAMILIES for name in family.tiny}
     known = tuple((name, families[name], "yes" if name == DEFAULT_MODEL else "no") for name in tiny_names())
     also = ("a folder in diffusers layout, or owner/name on the hub", f"{', '.join(classes)}, any transformer", "no")
     return listed(
-        Table("Models", "model", ("model", "family", "default"), (*known, also)),
-        Table(
-            "Families", "family", ("family", "transformer class"), (*classes.items(), ("any", "by class and config"))
-        ),
+        Table("Models", ("model", "family", "default"), (*known, also)),
+        Table("Families", ("family", "transformer class"), (*classes.items(), ("any", "by class and config"))),
     )
 
 
-def _settings() -> tuple[tuple[str, str, str, str], ...]:
-    return tuple(
-        (
-            setting.name,
-            _by_backend({backend: render(setting.default_for(backend)) for backend in BACKENDS}),
-            _by_backend({backend: setting.allowed(backend) for backend in BACKENDS}),
-            setting.meaning,
-        )
-        for setting in SETTINGS
-    )
+def _settings() -> Listing:
+    columns = ("setting", "default", "values", "meaning")
+    rows = []
+    for setting in SETTINGS:
+        default = _by_backend([render(setting.default_for(backend)) for backend in BACKENDS])
+        rows.append((setting.name, default, _by_backend([*map(setting.allowed, BACKENDS)]), setting.meaning))
+    return listed(Table("Settings", columns, tuple(rows), folds=columns[1:]))
 
 
-def _by_backend(texts: Mapping[Backend, str]) -> str:
-    """One text where the backends agree."""
-    if len(set(texts.values())) == 1:
-        return next(iter(texts.values()))
-    return " / ".join(f"{backend}: {text}" for backend, text in texts.items())
+def _by_backend(texts: list[str]) -> str:
+    """A text of each backend, in one where they agree."""
+    if len(set(texts)) == 1:
+        return texts[0]
+    return " / ".join(f"{backend}: {text}" for backend, text in zip(BACKENDS, texts, strict=True))
 
 
-def _cache() -> Document:
+def _cache() -> Listing:
     folder = cache_dir()
     found = {name: _bytes(folder / name) for name in PARTS}
     rows = tuple((name, size(count), PARTS[name]) for name, count in found.items())
     document = {"folder": str(folder), "bytes": found}
-    return Listing(
-        document, (Table("Cache", "part", ("part", "size", "holds"), rows), Facts((("folder", str(folder)),)))
-    )
+    return Listing(document, (Table("Cache", ("part", "size", "holds"), rows), Facts((("folder", str(folder)),))))
 
 
 def _bytes(folder: Path) -> int:
@@ -165,9 +152,9 @@ def _golden_sections(golden: Golden, problems: list[Problem] | None) -> Iterator
         *((f"version {name}", value) for name, value in provenance.versions.items()),
     ]
     yield Facts(tuple(row for row in rows if row[1]))
-    yield Table("Settings", "setting", ("setting", "value"), tuple(provenance.settings.items()))
+    yield Table("Settings", ("setting", "value"), tuple(provenance.settings.items()))
     listed = tuple((str(part.step), part.file, str(part.records), size(part.bytes)) for part in parts)
-    yield Table("Parts", "part of step", ("step", "file", "records", "size"), listed)
+    yield Table("Parts", ("step", "file", "records", "size"), listed, noun="part of step")
     if problems is not None:
         found = tuple(("problem", problem.message) for problem in problems)
         yield Facts(found or (("verified", "every part is whole"),))

@@ -95,8 +95,7 @@ def _about(model: str) -> str:
     from parity.paths.worker.extras import require_extras
 
     require_extras()
-    lines = "\n".join(f"# {line}".rstrip() for line in described(model))
-    return printable(lines, "utf-8").replace("\\n", "\n") + "\n"
+    return "".join(printable(f"# {line}".rstrip(), "utf-8") + "\n" for line in described(model))
 
 
 def described(model: str) -> Iterator[str]:

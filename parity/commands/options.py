@@ -9,7 +9,7 @@ builds the groups when it is called:
     @command
     def inspect(golden: Golden, output: Output) -> int: ...
 
-    inspect(golden="folder", format="json")    # as Typer calls it, and a test: options by name, defaults where left out
+    inspect(golden="folder", format="json")    # as Typer calls it: every option by name
 
 A group checks its own values when it is built, before anything heavy is imported.
 """
@@ -371,11 +371,9 @@ def command(function: Callable[..., int | None]) -> Callable[..., int]:
 
     @functools.wraps(function)
     def unfolded(**options: object) -> int:
-        built = {}
         for name, group in groups.items():
-            chosen = {field.name: options.pop(field.name) for field in fields(group) if field.name in options}
-            built[name] = group(**chosen)
-        return function(**options, **built) or 0
+            options[name] = group(**{own.name: options.pop(own.name) for own in fields(group)})
+        return function(**options) or 0
 
     unfolded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     vars(unfolded)["__signature__"] = inspect.Signature(parameters)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import typer
 
@@ -22,6 +22,38 @@ Floors = Literal["measured", "none", "v4", "v5e", "v5p", "v6e", "tpu7x"]
 """A chip's also allow for what its elementary functions may err by (`parity.settings.chips`)."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """What is recorded.
+
+    Attributes:
+        side: which. floors: of the reference. stages: those of the golden. script: in place of a side.
+        resume, overwrite: what becomes of a golden that is there.
+    """
+
+    panel: ClassVar[str] = "Options"
+
+    side: Annotated[Role, typer.Option(help="Which side: reference is torch, candidate torchax.")] = "reference"
+    floors: Annotated[
+        Floors,
+        typer.Option(help="The reference's floors: measured, none, or such as allow for a TPU's elementary functions."),
+    ] = "measured"
+    stages: Annotated[str | None, stages_option("Some of these, the transformer among them.")] = None
+    script: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Run this script and record the first diffusers pipeline that it calls (-- ARGS)."
+        ),
+    ] = None
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an unfinished golden of the same run.")] = False
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing golden.")] = False
+
+    @property
+    def chip(self) -> str:
+        """Whose elementary functions the floors allow for; empty for none's."""
+        return self.floors if self.floors in CHIPS else NO_CHIP
+
+
 @command
 def record(
     where: Annotated[
@@ -34,81 +66,58 @@ def record(
     generation: Generation,
     sides: Sides,
     observed: Observed,
-    side: Annotated[Role, typer.Option(help="Which side: reference is torch, candidate torchax.")] = "reference",
-    floors: Annotated[
-        Floors,
-        typer.Option(help="The reference's floors: measured, none, or such as allow for a TPU's elementary functions."),
-    ] = "measured",
-    stages: Annotated[str | None, stages_option("Some of these, the transformer among them.")] = None,
-    script: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Run this script and record the first diffusers pipeline that it calls (-- ARGS)."
-        ),
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume an unfinished golden of the same run.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing golden.")] = False,
+    asked: Recording,
 ) -> None:
     """Record one side to a golden: a model, a port, or your own script.
 
     `parity diff REFERENCE CANDIDATE` compares two.
     """
-    if script is not None:
-        theirs = (replace(generation, inputs=None), sides, side, stages, resume)
-        if theirs != (Generation(), Sides(), "reference", None, False):
+    if asked.script is not None:
+        own = replace(asked, script=None, floors="measured", overwrite=False)
+        if (replace(generation, inputs=None), sides, own) != (Generation(), Sides(), Recording()):
             raise UsageError(
                 "--script runs a script that has its own model, settings and steps: it takes only --inputs, --sites, "
                 "--values, --floors and --overwrite, and the script's own arguments behind --"
             )
-        if generation.inputs is not None and floors in CHIPS:
-            raise UsageError(f"--floors {floors} is of the reference: with --inputs a script is the candidate, without")
+        if generation.inputs is not None and asked.chip:
+            raise UsageError(
+                f"--floors {asked.chip} is of the reference: with --inputs a script is the candidate, without"
+            )
         from parity.recorder.rerun import RUNS
         from parity.recorder.script import Script, run_script
 
-        sites, chip = observed.sites or "blocks", floors if floors in CHIPS else NO_CHIP
-        asked = Script(script, arguments or [], sites, observed.values, chip, generation.inputs)
-        return run_script(where, asked, 0 if floors == "none" else RUNS, overwrite=overwrite)
+        sites = observed.sites or "blocks"
+        script = Script(asked.script, arguments or [], sites, observed.values, asked.chip, generation.inputs)
+        return run_script(where, script, 0 if asked.floors == "none" else RUNS, overwrite=asked.overwrite)
     if arguments:
         raise UsageError(f"'{arguments[0]}' is no option: arguments after the folder are those of --script FILE")
-    if resume and overwrite:
+    if asked.resume and asked.overwrite:
         raise UsageError("--resume and --overwrite exclude each other")
-    made = recorded(
-        where, generation, sides, side, observed, stages=stages, floors=floors, resume=resume, overwrite=overwrite
-    )
+    made = recorded(where, generation, sides, observed, asked)
     for sentence in made.idle:
         tell(f"a comparison would say nothing about the port: {sentence}")
     tell(f"{counted(made.steps, 'step')} written to {where}")
 
 
-def recorded(
-    where: str,
-    generation: Generation,
-    sides: Sides,
-    side: Role,
-    observed: Observed,
-    *,
-    stages: str | None = None,
-    floors: Floors = "measured",
-    resume: bool = False,
-    overwrite: bool = False,
-) -> Recorded:
+def recorded(where: str, generation: Generation, sides: Sides, observed: Observed, asked: Recording) -> Recorded:
     """Record one side.
 
     Args:
-        where: folder or URL of the golden. The others are those of `parity record`.
+        where: folder or URL of the golden. The others are those of `parity record`; no script.
 
     Raises:
         UsageError: options of the side that is not recorded, or stages that a golden is not of.
         ParityError: see `Generation.request` and `parity.runs.record.record`.
     """
+    side = asked.side
     if side == "reference" and (sides.candidate or sides.port is not None):
         raise UsageError("--candidate and --port are of the candidate: --side candidate records it")
-    if side == "candidate" and floors in CHIPS:
-        raise UsageError(f"--floors {floors} is of the reference: a candidate has no floors")
+    if side == "candidate" and asked.chip:
+        raise UsageError(f"--floors {asked.chip} is of the reference: a candidate has no floors")
     if side == "candidate" and sides.reference:
         raise UsageError("--reference is of the reference, and the candidate is recorded: leave it out")
     with Output().sides(torchax=side == "candidate" and sides.torchax) as say:
-        run = generation.request(sides, stages, sites=observed.sites, values=observed.values)
+        run = generation.request(sides, asked.stages, sites=observed.sites, values=observed.values)
         if "transformer" not in run.stages:
             raise UsageError("a golden is of a loop: --stages must name the transformer, `--stages transformer,vae`")
         if "text" in run.stages and (run.stage1 is not None or run.inputs is not None):
@@ -117,10 +126,10 @@ def recorded(
             where=where,
             side=side,
             run=run,
-            floors=floors != "none" and side == "reference",
-            chip=floors if floors in CHIPS else NO_CHIP,
-            resume=resume,
-            overwrite=overwrite,
+            floors=asked.floors != "none" and side == "reference",
+            chip=asked.chip,
+            resume=asked.resume,
+            overwrite=asked.overwrite,
             command=command_line(),
         )
         return record_side(request, say)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -16,32 +17,33 @@ from parity.report.comparison import Comparison
 from parity.runs.request import Checks, Isolation, Request, RunSpec
 
 
+@dataclass(frozen=True, kw_only=True)
+class Compared(Observed):
+    """What is observed, and how it is compared; see `parity.runs.request.Request`."""
+
+    checks: Annotated[
+        Checks, typer.Option(help="logic: float32, dtype settings neutral; precision: as given, against float32.")
+    ] = "both"
+    isolate: Annotated[Isolation, typer.Option(help="steps: start each step from the reference's latents.")] = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept(Judgement):
+    """How a comparison is printed, and where the run is kept; None for as the last run."""
+
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep the run in this folder; default: as the last run, in the cache."),
+    ] = None
+
+
 @command
 def run(
     generation: Generation,
     sides: Sides,
-    observed: Observed,
-    output: Judgement,
-    checks: Annotated[
-        Checks,
-        typer.Option(
-            help="logic: float32, dtype settings neutral; precision: as given, against float32.",
-            rich_help_panel="Comparison",
-        ),
-    ] = "both",
-    isolate: Annotated[
-        Isolation,
-        typer.Option(help="steps: start each step from the reference's latents.", rich_help_panel="Comparison"),
-    ] = "none",
-    stages: Annotated[str | None, stages_option("Some of these; default: transformer.", "Model and inputs")] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Keep the run in this folder; default: as the last run, in the cache.",
-            rich_help_panel="Output",
-        ),
-    ] = None,
+    compared: Compared,
+    output: Kept,
+    stages: Annotated[str | None, stages_option("Some of these; default: transformer.", Generation.panel)] = None,
 ) -> int:
     """Run both sides, and report the first module that diverges.
 
@@ -51,16 +53,16 @@ def run(
         from parity.commands.keep import KeepLast, KeepRun
         from parity.runs.compare import run as run_both
 
-        sites = observed.sites or "blocks"
-        request = generation.request(sides, stages, sites=sites, values=observed.values, isolate=isolate, checks=checks)
-        kept = KeepLast(request) if out is None else KeepRun(out, request)
+        asked = {**asdict(compared), "sites": compared.sites or "blocks"}  # not those of a golden given
+        request = generation.request(sides, stages, **asked)
+        kept = KeepLast(request) if output.out is None else KeepRun(output.out, request)
         result = run_both(request, say, kept)
 
     def problems() -> Iterator[str]:
         kept.result(result)
         yield from kept.problems
 
-    following = (*_closer(result, request), *_following(result, out, sides)) if kept.kept else ()
+    following = (*_closer(result, request), *_following(result, output.out, sides)) if kept.kept else ()
     document = Comparison(result, following=following, details=output.details)
     return output.judged(document, problems())
 

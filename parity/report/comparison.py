@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from parity.compare.independent import closest, differences
 from parity.compare.result import EVIDENCE, HARMLESS, Distance, Note, Result, SettingDifference, StepDiff
 from parity.compare.sites import picked
+from parity.records import OUTSIDE
 from parity.report.document import Facts, Json, Section, Table
 from parity.report.formats.json import written
 from parity.report.tables import blocks_table, failures, frames_table, stages_table, steps_table
@@ -51,30 +52,25 @@ class Comparison:
         return {**written(self.result), "next": [command.partition("   #")[0] for command in self.following]}
 
     def conclusion(self) -> tuple[Section, ...]:
-        return _filled(card(self.result, self.following), context(self.result))
+        return card(self.result, self.following), context(self.result)
 
     def sections(self) -> tuple[Section, ...]:
         result = self.result
         if self.explained and result.causes and not self.details:  # the tables are those of the comparison before
-            return _filled(preflight(result))
+            return (preflight(result),)
         step = shown_step(result)
         outside = {s.stage for s in result.stages}
         loop = (s for s in picked(result.sites, step=step) if s.key.stage not in outside)
-        origin = None if result.origin is None or result.origin.key.stage in outside else result.origin
         # A closer look names modules where the first names blocks.
-        return _filled(
+        return (
             preflight(result),
             steps_table(result.steps, step, self.details),
-            blocks_table(loop, step, origin, self.details),
+            blocks_table(loop, f"step {step}", result.origin, self.details),
             stages_table(result.stages),
             *stage_blocks(result, self.details),
             frames_table(result.frames, self.details),
             failures(closest(result), _propagated(result), self.details),
         )
-
-
-def _filled(*sections: Section) -> tuple[Section, ...]:
-    return tuple(section for section in sections if section.rows)
 
 
 def preflight(result: Result) -> Facts:
@@ -88,25 +84,21 @@ def preflight(result: Result) -> Facts:
     return Facts(tuple(rows))
 
 
-def shown_step(result: Result) -> int | None:
+def shown_step(result: Result) -> int:
     """The step whose blocks are shown: where the divergence starts, else the first with a failure, else the first."""
     if result.origin is not None and result.origin.key.stage not in {s.stage for s in result.stages}:
         return result.origin.key.step
     failed = min((s.key.step for s in picked(result.sites, "fail")), default=None)
     if failed is not None:
         return failed
-    first = next(iter(result.sites), None)
-    loop = (s.key.step for s in result.sites if s.key.step >= 0)
-    return next(loop, None if first is None else first.key.step)
+    return next((s.key.step for s in result.sites if s.key.step >= 0), OUTSIDE)
 
 
 def stage_blocks(result: Result, details: bool) -> Iterator[Table]:
     """The blocks of each stage outside the loop that does not pass."""
     for stage in (s.stage for s in result.stages if s.verdict != "pass"):
-        origin = result.origin if result.origin is not None and result.origin.key.stage == stage else None
-        outside = (s for s in picked(result.sites, step=-1) if s.key.stage == stage)
-        table = blocks_table(outside, -1, origin, details)
-        yield replace(table, title=f"Blocks of the {stage} stage (worst ratio to the floor)")
+        outside = (s for s in picked(result.sites, step=OUTSIDE) if s.key.stage == stage)
+        yield blocks_table(outside, f"the {stage} stage", result.origin, details)
 
 
 # --- the card
@@ -128,7 +120,8 @@ def card(result: Result, following: Sequence[str] = ()) -> Facts:
     if result.failed is not None:
         agreed = any(check.name == "logic" != result.failed and check.verdict == "pass" for check in result.checks)
         rows.append(("kind", _KINDS[result.failed] + "; the logic check passes" * agreed))
-    rows += [("effect", effect) for effect in _effects(result)]
+    if effect := _effect(result):
+        rows.append(("effect", effect))
     independent = differences(result)
     shown = "; ".join(map(str, independent[:MOST])) + ("; ..." if independent[MOST:] else "")
     if len(independent) > 1:
@@ -159,16 +152,15 @@ def context(result: Result) -> Facts:
     return Facts(tuple(rows))
 
 
-def _effects(result: Result) -> list[str]:
+def _effect(result: Result) -> str:
     """What it does to noise_pred, check by check where several were run, and how far it spreads."""
     if result.why.problem == "not_finite":  # NaN on both sides agrees in every bit
-        return []
-    checks: list[tuple[str, str]] = [(check.name, _bits(check.steps)) for check in result.checks]
-    checks = checks or [("", _bits(result.steps))]
+        return ""
+    checks = [(f" ({check.name})", _bits(check.steps)) for check in result.checks] or [("", _bits(result.steps))]
     differ = len({text for _, text in checks}) > 1
-    bits = dict.fromkeys(f"{text} ({name})" if differ else text for name, text in checks if text)
+    bits = dict.fromkeys(text + name * differ for name, text in checks if text)
     spread = _propagated(result)
-    return ["; ".join([*bits, *([f"{spread} tensors behind it differ"] if spread else [])])] if bits or spread else []
+    return "; ".join([*bits, *[f"{spread} tensors behind it differ"] * (spread > 0)])
 
 
 def _propagated(result: Result) -> int:

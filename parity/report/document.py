@@ -38,19 +38,20 @@ class Table:
     """Rows of named cells; the first column names the row.
 
     Attributes:
-        title: of the table. noun: what a row is, in one word for the plain form. columns, rows: cells as shown.
+        title: of the table. columns, rows: cells as shown.
         folds: columns whose cells a terminal may fold.
         repeats: number of leading cells that a terminal leaves blank where they equal those of the row above.
         below: lines under it: what the rows leave out, what the columns mean; empty ones are not shown.
+        noun: what a row is in the plain form, where that is not the name of the first column.
     """
 
     title: str
-    noun: str
     columns: Cells
     rows: tuple[Cells, ...]
     folds: Cells = ()
     repeats: int = 0
     below: tuple[str, ...] = ()
+    noun: str = ""
 
 
 Section = Facts | Table
@@ -71,7 +72,7 @@ class Document(Protocol):
 
     def conclusion(self) -> tuple[Section, ...]:
         """What a reader must not miss, most important first: a page begins with it, a terminal ends in it, turned
-        round; may be empty."""
+        round; may be empty. A section without rows is left out."""
         return ()
 
     def sections(self) -> tuple[Section, ...]:
@@ -84,7 +85,7 @@ class Listing(Document):
     """A document that is made already.
 
     Attributes:
-        document: the JSON document, but for its `format`. shown: its sections; empty ones are left out.
+        document: the JSON document, but for its `format`. shown: its sections.
     """
 
     document: Json
@@ -94,7 +95,7 @@ class Listing(Document):
         return {"format": 1, **self.document}
 
     def sections(self) -> tuple[Section, ...]:
-        return tuple(section for section in self.shown if section.rows)
+        return self.shown
 
 
 def listed(*tables: Table) -> Listing:
@@ -110,7 +111,7 @@ def lines(section: Section) -> Iterator[str]:
         return
     for name, *cells in section.rows:
         named = (f"{column} {cell}" for column, cell in zip(section.columns[1:], cells, strict=True))
-        yield f"{section.noun} {name}: " + "; ".join(named)
+        yield f"{section.noun or section.columns[0]} {name}: " + "; ".join(named)
     yield from (f"({said})" for said in section.below if said)
 
 

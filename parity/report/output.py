@@ -46,9 +46,8 @@ def show(text: str | Iterable[str]) -> None:
 
 def tell(text: str) -> None:
     """Write one line to stderr, without the secrets of URLs; where there is no stderr, or no space for it, nothing."""
-    if sys.stderr is not None:
-        with contextlib.suppress(UsageError):
-            _write(sys.stderr, (printable(without_secrets(text), sys.stderr.encoding),))
+    with contextlib.suppress(UsageError):
+        _write(sys.stderr, (printable(without_secrets(text), sys.stderr.encoding),))
 
 
 def _write(stream: TextIO | None, pieces: Iterable[str]) -> None:
@@ -116,11 +115,9 @@ def progress(console: Console, quiet: bool = False) -> Iterator[Say]:
         yield silent
         return
     began = time.monotonic()
-    if console.is_terminal and not console.is_dumb_terminal:
-        with _moving(console) as say:
-            yield say
-    else:
-        yield _Lines()
+    moves = console.is_terminal and not console.is_dumb_terminal
+    with _moving(console) if moves else contextlib.nullcontext(_Lines()) as say:
+        yield say
     taken = time.monotonic() - began
     if taken >= WORTH_SAYING:
         tell(f"finished in {timedelta(seconds=round(taken))}")

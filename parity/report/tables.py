@@ -53,7 +53,6 @@ def steps_table(steps: Sequence[StepDiff], first: int | None = None, details: bo
         listed = {steps[-1].step, worst.step, first if first in listed else steps[0].step}
     return Table(
         "Steps (relative L2 of candidate against reference)",
-        "step",
         columns,
         tuple(row for step in steps if step.step in listed for row in _step_rows(step)),
         repeats=4,
@@ -68,23 +67,22 @@ def _step_rows(step: StepDiff) -> Iterator[Cells]:
         yield (str(step.step), *loop, value, *distance_cells(distance), agree)
 
 
-def blocks_table(
-    sites: Iterable[SiteDiff], step: int | None, origin: Origin | None = None, details: bool = False
-) -> Table:
-    """One row a block of one step: the worst of its outputs and of its inputs on each branch.
+def blocks_table(sites: Iterable[SiteDiff], where: str, origin: Origin | None = None, details: bool = False) -> Table:
+    """One row a block of one step, `where`: the worst of its outputs and of its inputs on each branch.
 
     The loop's own values are in the step table; padded rows never decide and are left out, and so is what does not line
     up on both sides where anything else of the block does. Without details: the block of the origin and its
     neighbours, or those nearest to their floors where nothing fails.
     """
-    shown = [s for s in sites if s.key.step == step and s.key.module != LOOP and s.verdict != "ignored"]
+    shown = [s for s in sites if s.key.module != LOOP and s.verdict != "ignored"]
     branches = list(dict.fromkeys(site.key.branch for site in shown))
     by_block: dict[str, list[SiteDiff]] = {}
     for site in shown:
         by_block.setdefault(block_of(site.key.module), []).append(site)
     by_block = {block: [s for s in held if s.verdict != "not compared"] or held for block, held in by_block.items()}
     verdicts = {block: _verdict(held) for block, held in by_block.items()}
-    first = "" if origin is None else block_of(origin.key.module)
+    stages = {site.key.stage for site in shown}
+    first = block_of(origin.key.module) if origin is not None and origin.key.stage in stages else ""
     listed = list(by_block) if details else _first_blocks(by_block, verdicts, first)
     others = Counter(verdict for block, verdict in verdicts.items() if block not in listed)
     rest = ", ".join(
@@ -92,8 +90,7 @@ def blocks_table(
     )
     ports = [(branch, is_input) for branch in branches for is_input in (False, True)]
     return Table(
-        f"Blocks of step {step} (worst ratio to the floor)",
-        "block",
+        f"Blocks of {where} (worst ratio to the floor)",
         ("block", *(f"{branch} {'in' if is_input else 'out'}".strip() for branch, is_input in ports), "verdict"),
         tuple((block, *(_worst(by_block[block], *port) for port in ports), verdicts[block]) for block in listed),
         below=(f"{rest}: -v" if rest else "", BLOCKS_LEGEND),
@@ -122,7 +119,7 @@ def stages_table(stages: Sequence[StageDiff]) -> Table:
     """One row a stage outside the loop: the worst of its outputs, by itself and in the chain."""
     columns = ("stage", "output", "by itself", "ratio", "in the chain", "ratio", "verdict")
     rows = tuple((s.stage, s.output, *_far(s.by_itself), *_far(s.in_chain), s.verdict) for s in stages)
-    return Table("Stages (relative L2 of the outputs)", "stage", columns, rows, below=(STAGES_LEGEND,))
+    return Table("Stages (relative L2 of the outputs)", columns, rows, below=(STAGES_LEGEND,))
 
 
 def _far(distance: Distance) -> Cells:
@@ -139,7 +136,6 @@ def frames_table(frames: Sequence[FrameDiff], details: bool = False) -> Table:
     rest = len(frames) - len(shown)
     return Table(
         "Frames",
-        "frame",
         columns,
         tuple(map(_frame_cells, shown)),
         below=(f"+{rest} frames: {'--format json' if details else '-v'}" if rest else "", FRAMES_LEGEND),
@@ -207,11 +203,11 @@ def failures(sites: Sequence[SiteDiff], propagated: int, details: bool = False) 
     rest += [f"+{propagated} propagated"] * (not alone and propagated > 0)
     return Table(
         "Sites that failed",
-        "failed",
         ("site", "where", "rel L2", "ratio", "remarks"),
         rows,
         folds=("site", "remarks"),
         below=(f"{', '.join(rest)}: {'--format json' if details else '-v'}" if rest else "", FAILED_LEGEND),
+        noun="failed",
     )
 
 

@@ -137,7 +137,7 @@ def test_a_block_is_told_by_what_was_compared_of_it() -> None:
     note = "shape [1, 2, 3] against [1, 3, 2]"
     apart = (site(f"{name}", NAN, "not compared", note=note) for name in ("blocks.0.attn:in.query", "blocks.1:out"))
     first, second = apart
-    rows = blocks_table([first, site("blocks.0:out"), second], 0).rows
+    rows = blocks_table([first, site("blocks.0:out"), second], "step 0").rows
     assert rows == (("blocks.0", "0.8x", "-", "pass"), ("blocks.1", "nan", "-", "not compared"))
 
 

@@ -277,7 +277,6 @@ def _known(text: Callable[[float], str]) -> Callable[[object], str]:
 _FILTERS = {
     "sci": _known(small),
     "times": _known(times),
-    "percent": _known(lambda x: f"{100 * x:.1f} %"),
     "decibels": _known(lambda x: "equal" if math.isinf(x) else f"{x:.1f} dB"),
     "similar": _known(lambda x: f"{x:.4f}"),
 }

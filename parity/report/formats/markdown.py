@@ -12,6 +12,7 @@ import re
 from dataclasses import replace
 
 from parity.compare.result import Result
+from parity.redact import printable
 from parity.report.comparison import Comparison
 from parity.report.document import Document, Facts, Section
 
@@ -35,7 +36,7 @@ def markdown(document: Document) -> str:
             f" ({result.failed})" if result.failed else ""
         )
         document = replace(document, result=_without_commands(result), following=())
-    parts = [heading, *map(_section, (*document.conclusion(), *document.sections()))]
+    parts = [heading, *(_section(s) for s in (*document.conclusion(), *document.sections()) if s.rows)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -61,7 +62,7 @@ def _section(section: Section) -> str:
 
 def flat(raw: str) -> str:
     """Any text on one line, without control characters."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in _SPACE.sub(" ", raw))
+    return printable(_SPACE.sub(" ", raw), "utf-8")
 
 
 def text(raw: str) -> str:

@@ -35,7 +35,7 @@ def text(document: Document) -> str:
 
 def in_order(document: Document) -> tuple[Section, ...]:
     """The sections as they are read in a terminal, whose last lines are seen first: the conclusion ends it."""
-    return (*document.sections(), *reversed(document.conclusion()))
+    return tuple(s for s in (*document.sections(), *reversed(document.conclusion())) if s.rows)
 
 
 def laid_out(sections: Iterable[Section], console: Console) -> str:
