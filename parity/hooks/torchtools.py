@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import inspect
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from types import CellType, NoneType
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -130,23 +131,15 @@ def uncached(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _caches(model: torch.nn.Module) -> Iterator[Callable[[], object]]:
-    """What empties each cache; diffusers wraps the cached function in one that decides whether to use it."""
+    """What empties each cache; diffusers wraps the cached function in one that decides whether to use it: it is what a
+    cell of the other's closure refers to."""
     kinds = {kind for module in model.modules() for kind in type(module).__mro__ if kind is not torch.nn.Module}
     for kind in kinds:
         for method in vars(kind).values():
-            cells = getattr(method, "__closure__", None) or ()
-            for held in (method, *(cell.cell_contents for cell in cells if _filled(cell))):
+            for held in (method, *gc.get_referents(*(getattr(method, "__closure__", None) or ()))):
                 clear = getattr(held, "cache_clear", None)
                 if callable(clear) and callable(held):
                     yield clear
-
-
-def _filled(cell: CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018 (an empty one raises)
-    except ValueError:
-        return False
-    return True
 
 
 ORIGINAL = "_torchdynamo_orig_callable"
@@ -322,10 +315,7 @@ def widest() -> Intercept:
         name = getattr(func, "__name__", "")
         in_place = name.endswith("_") and not name.endswith("__")
         wanted = args[0].dtype if in_place else max(dtypes, key=lambda dtype: dtype.itemsize)
-        return func(*mapped(_to(wanted), args), **mapped(_to(wanted), kwargs))
+        args, kwargs = mapped(lambda x: x.to(wanted) if x.is_floating_point() else x, (args, kwargs))
+        return func(*args, **kwargs)
 
     return Intercept(handle)
-
-
-def _to(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
-    return lambda x: x.to(dtype) if x.is_floating_point() else x
