@@ -266,14 +266,12 @@ def exchanging(exchange: Exchange) -> AbstractContextManager[object]:
 _GIVEN = dict.fromkeys(("query", "key", "value")).keys()
 
 
-def _attention_seen(
-    active: _Active, tensors: Sequence[Any], function: Callable[..., Any] | str, mask: Any = None
-) -> None:
+def _attention_seen(active: _Active, tensors: Sequence[Any], function: str, mask: Any = None) -> None:
     """Record a call: query, key, value and output, each [B, rows, heads, head dim]; and what computed it."""
     assert active.tap is not None
     path = active.stack[-1][2] if active.stack else ATTENTION
     active.tap.attended(path, mask)
-    active.tap.ran.add(path, function)
+    active.tap.computed[path, function] += 1
     call = active.tap.begin_attention(path, tensors[0])
     wanted, whole = active.tap.plan.wants_module(path), active.tap.plan.whole
     for port, x in zip(("in.query", "in.key", "in.value", "out"), tensors, strict=True):
@@ -293,7 +291,7 @@ def _by_heads(active: _Active, given: Mapping[str, Any], out: Any, function: Cal
     elif given.keys() >= {"query", "key", "value"}:
         batch = len(active.tap.rows or active.tap.branches)
         tensors = [_rows_first(x, batch) for x in (given["query"], given["key"], given["value"], out)]
-        _attention_seen(active, tensors, function, given.get("attn_mask"))
+        _attention_seen(active, tensors, described(function), given.get("attn_mask"))
 
 
 def _rows_first(x: Any, batch: int) -> Any:

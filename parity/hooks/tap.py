@@ -20,7 +20,6 @@ from typing import Any, Protocol
 import torch
 
 from parity.errors import InconclusiveError
-from parity.hooks.implementations import Seen
 from parity.hooks.rows import JOINT, Masks, Part, RowRule, kept, take, unordered
 from parity.hooks.sites import WHOLE, SitePlan, matches
 from parity.hooks.torchtools import leaves, parts_of, real
@@ -92,7 +91,7 @@ class Tap:
         named: a module's path -> the name it is observed under. ports: a site -> the port that it is observed under.
         masks: those of somebody's own code, whose rows they pair; None where the rule's frames are those of the code.
         attention: the function that an attention call of torch's runs on this backend; None for torch's own.
-        ran: which functions computed the attention calls.
+        computed: (attention site, the function in words) -> how many calls it computed.
     """
 
     plan: SitePlan
@@ -107,7 +106,7 @@ class Tap:
     masks: Masks | None = None
     attention: Callable[[], Callable[..., Any] | None] = lambda: None
     rows: tuple[str, ...] = ()
-    ran: Seen = field(default_factory=Seen)
+    computed: Counter[tuple[str, str]] = field(default_factory=Counter)
     _seen: dict[int, _Memo] = field(default_factory=dict)
     _alone: Counter[str] = field(default_factory=Counter)
     _held: int = 0
@@ -133,6 +132,13 @@ class Tap:
         found = [(e, e.site.partition(":")[0] in apart) for e in self.entries]
         mine = [(e, own) for e, own in found if not own or e.branch == rows[e.call % many]]
         return [replace(e, call=e.call // many) if own else e for e, own in mine]
+
+    def ran(self) -> dict[str, str]:
+        """What computed the attention calls at each site, in order of the first ones."""
+        sites: dict[str, list[str]] = {}
+        for (site, function), count in self.computed.items():
+            sites.setdefault(site, []).append(f"{function}, {count} call{'s' if count > 1 else ''}")
+        return {site: "; ".join(functions) for site, functions in sites.items()}
 
     def masked(self, module: str, named: Mapping[str, Any]) -> None:
         """Take note of the masks among a call's arguments, before any of these is seen, under the names that these are
