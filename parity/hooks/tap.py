@@ -32,21 +32,22 @@ EVERY = slice(None)
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Where a branch's tensor lies: at `index` of the `count` on the first axis of `whole`."""
+    """Where a branch's tensor lies: at `index` of the `count` on the first axis of `whole`, `rows` of the second."""
 
     whole: torch.Tensor
     index: int
     count: int
+    rows: slice
 
 
 class Reducer(Protocol):
     """What a backend does with a tensor: `parity.hooks.reduce` has torch's and torchax's."""
 
-    def reduce(self, x: Any, rows: slice = EVERY, item: Item | None = None) -> Any:
-        """Moments and sketch of x, still on the device; of a range of its axis 1 where one is given.
+    def reduce(self, x: Any, item: Item | None = None) -> Any:
+        """Moments and sketch of x, still on the device.
 
         Args:
-            item: where x was taken from, for who would rather read it there.
+            item: where x was taken from, for who would rather read it there; None where it was made for this.
         """
         ...
 
@@ -207,7 +208,7 @@ class Tap:
         dtype = str(x.dtype).removeprefix("torch.")
         x = real(x)  # of a complex rotary table, what can be sketched and stored
         for i, (branch, piece) in enumerate(by_branch(self.branches, x, self.rows)):
-            item = None if piece is x else Item(x, i, len(self.branches))
+            item = Item(x, 0, 1, EVERY) if piece is x else Item(x, i, len(self.branches), EVERY)
             for part in (self.masks or self.rule).parts(module, port, tuple(piece.shape)):
                 site = f"{module}:{port}" + (f"@{part.name}" if part.name else "")
                 entry = Entry(branch, site, call, "tensor", tuple(piece.shape), dtype)
@@ -222,12 +223,10 @@ class Tap:
         at = rows_of(entry.branch, batch)
         return self.masks.frame(entry.site.partition(":")[0], part, rows, frames, at, len(batch))
 
-    def _part(
-        self, entry: Entry, x: torch.Tensor, part: Part, keep: bool, memo: dict[Any, Any], item: Item | None
-    ) -> None:
+    def _part(self, entry: Entry, x: torch.Tensor, part: Part, keep: bool, memo: dict[Any, Any], item: Item) -> None:
         """Record one part of one branch: its valid rows, and apart from them its padded ones."""
         # Of what has no batch axis all branches hold the same; a frame is of a branch, and by a mask of a head.
-        apart = bool(part.frame) or item is not None
+        apart = bool(part.frame) or item.whole is not x
         key = (entry.branch if apart else "", part, entry.site.partition(".")[0] if part.frame else "")
         done = memo.get(key)
         if done is None or keep:
@@ -241,10 +240,9 @@ class Tap:
                 else:
                     pieces = dict(zip((part.frame, PADDING), take(rows, index, weight), strict=True))
                 pieces[SET] = unordered(pieces[part.frame])
-            if done is None and not part.frame:
-                done = {"": (self.reducer.reduce(x, span, item), tuple(rows.shape))}
-            elif done is None:
-                done = {f: (self.reducer.reduce(p), tuple(p.shape)) for f, p in pieces.items()}
+            if done is None:
+                lies = None if part.frame else replace(item, rows=span)
+                done = {f: (self.reducer.reduce(p, lies), tuple(p.shape)) for f, p in pieces.items()}
             memo[key] = done
         for frame, (stats, shape) in done.items():
             apart, padding = frame in (PADDING, SET), frame == PADDING
@@ -260,10 +258,14 @@ class Tap:
 
     def _memo(self, x: torch.Tensor) -> dict[Any, Any]:
         """What was already reduced of this very tensor, forgotten when it dies or is written to."""
-        memo = self._seen.get(id(x))
-        if memo is None or not memo.holds(x):
-            memo = self._seen[id(x)] = _Memo(weakref.ref(x), _version(x), {})
-        return memo.done
+        now = _version(x)
+        ref, then, done = self._seen.get(id(x), (None, None, {}))
+        # Of an array there is one such reference; `==` on two would compare the arrays' elements.
+        same = then == now if isinstance(now, int) else then is now and now is not None
+        if ref is None or ref() is not x or not same:
+            done = {}
+            self._seen[id(x)] = weakref.ref(x), now, done
+        return done
 
 
 def counted_on(entry: Entry, before: Mapping[str, int]) -> Entry:
@@ -319,20 +321,8 @@ def single_output(output: Any) -> Any:
     return value[0] if isinstance(value, (tuple, list)) and len(value) == 1 else value
 
 
-@dataclass(frozen=True, slots=True)
-class _Memo:
-    """The reductions of one live tensor; `version` changes when it is written to in place."""
-
-    ref: weakref.ref[torch.Tensor]
-    version: int | weakref.ref[Any] | None
-    done: dict[Any, Any]
-
-    def holds(self, x: torch.Tensor) -> bool:
-        """Whether it is of `x`, as `x` is now."""
-        then, now = self.version, _version(x)
-        # Of an array there is one such reference; `==` on two would compare the arrays' elements.
-        same = then == now if isinstance(now, int) else then is now and now is not None
-        return same and self.ref() is x
+_Memo = tuple[weakref.ref[torch.Tensor], "int | weakref.ref[Any] | None", dict[Any, Any]]
+"""A live tensor, what changes when it is written to in place (`_version`), and its reductions."""
 
 
 def _version(x: torch.Tensor) -> int | weakref.ref[Any] | None:

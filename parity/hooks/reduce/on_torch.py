@@ -32,10 +32,10 @@ import numpy as np
 import torch
 from torch.nn.functional import pad
 
-from parity.hooks.tap import EVERY, Entry, Item
+from parity.hooks.tap import Entry, Item
 from parity.hooks.torchtools import real
 from parity.records import Key, Moments, Record
-from parity.sketch import BINS, PER_BIN, ROW_SALT, TILE, TILE_SALT, TOTAL, Geometry, geometry, signs, sketch
+from parity.sketch import BINS, PER_BIN, ROW_SALT, TILE, TILE_SALT, TOTAL, Geometry, geometry, of_sums, signs, sketch
 
 _CPU_RUN = 1 << 19
 """Elements of a run for each CPU thread: smaller ones are no faster, and each costs some ten parallel regions."""
@@ -161,12 +161,7 @@ def _rows(x: torch.Tensor, start: int, stop: int) -> torch.Tensor:
     except RuntimeError:
         if x.numel() <= _WHOLE:
             return x.reshape(-1, x.shape[-1])[start:stop]
-    at = torch.arange(start, stop, device=x.device)
-    index = []
-    for size in reversed(x.shape[:-1]):
-        index.append(at % size)
-        at = at.div(size, rounding_mode="floor")
-    return x[tuple(reversed(index))]
+    return x[torch.unravel_index(torch.arange(start, stop, device=x.device), x.shape[:-1])]
 
 
 def _folded(values: torch.Tensor, signs: torch.Tensor, g: Geometry) -> torch.Tensor:
@@ -254,12 +249,9 @@ _HALF = 20
 
 def _combine(count: int, parts: np.ndarray) -> Moments:
     """The moments of the whole from those of its runs, float64 [runs, 6]."""
-    nan, inf = int(parts[:, 0].sum()), int(parts[:, 1].sum())
-    finite = count - nan - inf
-    if finite == 0:
-        return Moments(count, nan, inf, 0.0, 0.0, 0.0, 0.0)
-    low, high = float(parts[:, 2].min()), float(parts[:, 3].max())
-    return Moments(count, nan, inf, low, high, float(parts[:, 4].sum()) / finite, math.sqrt(parts[:, 5].sum()))
+    nan, inf, total, squares = (float(parts[:, i].sum()) for i in (0, 1, 4, 5))
+    low, high = float(parts[:, 2].min(initial=math.inf)), float(parts[:, 3].max(initial=-math.inf))
+    return of_sums(count, int(nan), int(inf), low, high, total, math.sqrt(squares))
 
 
 @functools.lru_cache(maxsize=64)
@@ -337,8 +329,7 @@ def to_records(
 class TorchReducer:
     """Reduces torch tensors; see `parity.hooks.tap.Reducer`."""
 
-    def reduce(self, x: torch.Tensor, rows: slice = EVERY, item: Item | None = None) -> Any:
-        x = x if rows == EVERY else x[:, rows]
+    def reduce(self, x: torch.Tensor, item: Item | None = None) -> Any:
         return reduce_block(x) if is_split(x) else reduce(whole_of(x))
 
     def value(self, x: torch.Tensor) -> torch.Tensor:
@@ -366,8 +357,7 @@ def whole_of(x: Any) -> torch.Tensor:
     """
     if is_split(x):
         raise ValueError(f"a value that is held whole is split over processes ({_placed(x)}): record it in one process")
-    local: torch.Tensor = x.to_local() if is_distributed(x) else x
-    return local
+    return x.to_local() if is_distributed(x) else x
 
 
 def reduce_block(x: Any) -> Reduced:
