@@ -51,10 +51,8 @@ def of_library(function: Any) -> bool:
     code, package = getattr(function, "__code__", None), _package(function)
     if code is None:
         return package in LIBRARIES or package == "builtins"
-    owners = [sys.modules.get(name) for name in {package, "parity"} & set(LIBRARIES)]
-    files = [getattr(owner, "__file__", None) for owner in owners]
-    folders = [Path(file).parent for file in files if file]
-    return any(Path(code.co_filename).is_relative_to(folder) for folder in folders)
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in {package, "parity"} & set(LIBRARIES)]
+    return any(Path(code.co_filename).is_relative_to(Path(file).parent) for file in files if file)
 
 
 def sentence(ran: Mapping[str, str]) -> str:

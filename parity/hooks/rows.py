@@ -108,9 +108,8 @@ def kept(rows: Any, which: Any) -> Any:
     """
     if which.ndim > 1 and which.shape[0] != rows.shape[0]:
         which = which.any(0)
-    zero = rows.new_zeros(()) if hasattr(rows, "new_zeros") else 0
     items = which.shape[0] if which.ndim > 1 else 1
-    return rows.where(which.reshape(items, rows.shape[1], *([1] * (rows.ndim - 2))), zero)
+    return rows.where(which.reshape(items, rows.shape[1], *([1] * (rows.ndim - 2))), rows.new_zeros(()))
 
 
 def unordered(rows: Any) -> Any:
