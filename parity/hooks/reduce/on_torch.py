@@ -161,7 +161,12 @@ def _rows(x: torch.Tensor, start: int, stop: int) -> torch.Tensor:
     except RuntimeError:
         if x.numel() <= _WHOLE:
             return x.reshape(-1, x.shape[-1])[start:stop]
-    return x[torch.unravel_index(torch.arange(start, stop, device=x.device), x.shape[:-1])]
+    at = torch.arange(start, stop, device=x.device)
+    index = []
+    for size in reversed(x.shape[:-1]):  # torch.unravel_index would wait for the device
+        index.append(at % size)
+        at = at.div(size, rounding_mode="floor")
+    return x[tuple(reversed(index))]
 
 
 def _folded(values: torch.Tensor, signs: torch.Tensor, g: Geometry) -> torch.Tensor:
