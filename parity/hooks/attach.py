@@ -31,7 +31,7 @@ from torch.utils.hooks import RemovableHandle
 from parity.hooks.implementations import PORTS, described
 from parity.hooks.methods import all_of, replaced, using
 from parity.hooks.tap import Tap, single_output
-from parity.hooks.torchtools import SDPA, Intercept, callable_modules, named_arguments, of_attention
+from parity.hooks.torchtools import ORIGINAL, SDPA, Intercept, callable_modules, named_arguments, of_attention
 from parity.records import ATTENTION
 
 
@@ -101,8 +101,7 @@ _ACTIVE: ContextVar[_Active | None] = ContextVar("parity_active_tap", default=No
 def attached(model: torch.nn.Module, tap: Tap) -> AbstractContextManager[None]:
     """Within the context, calls of `model` are seen by `tap`. Hooks are removed on leaving, whatever happened."""
     active = _Active(tap)
-    within = using(_ACTIVE, active), all_of(_hooked(active, model, tap.named)), _attention_observed(active)
-    return all_of(within)
+    return all_of((all_of(_hooked(active, model, tap.named)), _in_use(active)))
 
 
 def masks_given(masks: Mapping[str, Any]) -> None:
@@ -177,8 +176,7 @@ def watching(model: torch.nn.Module, begin: Begin, end: End, overlap: Overlap) -
         elif active.tap is not None:
             active.stack, frame = [], _Frame()
             _FRAMES.open.append(frame)
-            frame.contexts.enter_context(using(_ACTIVE, active))
-            frame.contexts.enter_context(_attention_observed(active))
+            frame.contexts.enter_context(_in_use(active))
 
     def after(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         tap = active.tap
@@ -301,10 +299,10 @@ def _rows_first(x: Any, batch: int) -> Any:
     return x.transpose(1, 2) if x.ndim > 3 else x
 
 
-def _attention_observed(active: _Active) -> AbstractContextManager[None]:
-    """Within it, attention calls are seen, whoever computes them."""
+def _in_use(active: _Active) -> AbstractContextManager[None]:
+    """Within it, attention calls are seen, whoever computes them: parity's own ask for who is active."""
     others = (replaced(module, name, _observed(active, own)) for module, name, own in _places())
-    return all_of((_torchs_attention(active), all_of(others)))
+    return all_of((using(_ACTIVE, active), _torchs_attention(active), all_of(others)))
 
 
 def _observed(active: _Active, own: Callable[..., Any]) -> Callable[..., Any]:
@@ -352,7 +350,7 @@ def _places() -> Iterator[tuple[ModuleType, str, Callable[..., Any]]]:
 
 def _is_flex(value: Any, own: Callable[..., Any]) -> bool:
     # Compiled functions are functions; of anything else no attribute is asked for, which might run its code.
-    return type(value) is FunctionType and (value is own or vars(value).get("_torchdynamo_orig_callable") is own)
+    return type(value) is FunctionType and (value is own or vars(value).get(ORIGINAL) is own)
 
 
 @functools.lru_cache(maxsize=1)
