@@ -96,8 +96,7 @@ def replaced(owner: Any, name: str, by: Any) -> Iterator[None]:
 
 def _held(owner: Any) -> Mapping[str, Any]:
     """What stands on an object itself; nothing on one with slots."""
-    held: Mapping[str, Any] = getattr(owner, "__dict__", {})
-    return held
+    return getattr(owner, "__dict__", {})
 
 
 @contextlib.contextmanager
