@@ -180,12 +180,11 @@ def eagerly(model: torch.nn.Module) -> Iterator[None]:
         model: as `plain` gives it.
     """
     with contextlib.ExitStack() as stack:
-        for module in list(model.modules()):
-            for name, child in list(module._modules.items()):
-                if child is not None and plain(child) is not child:
+        for module in model.modules():  # its children are asked for once those here stand in their place
+            for name, child in module._modules.items():
+                if plain(child) is not child:
                     stack.callback(module._modules.__setitem__, name, child)
                     module._modules[name] = plain(child)
-        for module in list(model.modules()):
             if vars(module).get("_compiled_call_impl") is not None:
                 stack.enter_context(replaced(module, "_compiled_call_impl", None))
             original = getattr(vars(module).get("forward"), ORIGINAL, None)
