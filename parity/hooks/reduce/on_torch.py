@@ -66,6 +66,10 @@ class Reduced:
     moments: torch.Tensor
 
 
+OnHost = tuple[Moments, np.ndarray]
+"""A tensor's moments and its sketch, float32 [geometry(shape).size]."""
+
+
 @torch.no_grad()
 def reduce(x: torch.Tensor) -> Reduced:
     """Reduce a tensor to its sketch and moments, on its own device.
@@ -103,10 +107,9 @@ def reduce(x: torch.Tensor) -> Reduced:
         return Reduced(shape, sketch, torch.stack(moments))
 
 
-def to_host_many(reduced: Sequence[Reduced]) -> list[tuple[Moments, np.ndarray]]:
-    """Reductions on the host, in order, with one transfer for each device they lie on: the moments and the sketch,
-    float32 [geometry(shape).size], of each."""
-    host: dict[int, tuple[Moments, np.ndarray]] = {}
+def to_host_many(reduced: Sequence[Reduced]) -> list[OnHost]:
+    """Reductions on the host, in order, with one transfer for each device they lie on."""
+    host: dict[int, OnHost] = {}
     by_device: dict[torch.device, list[int]] = {}
     for i, r in enumerate(reduced):
         by_device.setdefault(r.sketch.device, []).append(i)
@@ -301,33 +304,24 @@ def widen16(x: np.ndarray) -> np.ndarray:
 
 
 def to_records(
-    entries: Sequence[Entry],
-    reduced: Sequence[tuple[Moments, np.ndarray] | None],
-    values: Sequence[np.ndarray | None],
-    stage: str,
-    step: int,
+    entries: Sequence[Entry], reduced: Sequence[OnHost | None], values: Sequence[Any], stage: str, step: int
 ) -> list[Record]:
     """Records of entries whose reductions have reached the host.
 
     Args:
         reduced, values: for the tensor entries, in their order; what is only held has no reductions, and is left out
-            where its value was not brought to the host.
+            where its value was not brought to the host, None.
     """
     records = []
     numbers = iter(zip(reduced, values, strict=True))
     for e in entries:
         key = Key(stage, step, e.branch, e.site, e.call)
-        if e.kind != "tensor":
-            records.append(Record(key, e.kind, dtype=e.dtype, value=e.scalar))
+        pair, value = next(numbers) if e.kind == "tensor" else (None, e.scalar)
+        if e.kind == "tensor" and pair is None and value is None:
             continue
-        pair, value = next(numbers)
-        if pair is None:
-            if value is not None:
-                records.append(Record(key, "tensor", e.shape, e.dtype, value=value))
-            continue
-        moments, counters = pair
+        moments, counters = pair or (None, None)
         held = None if key.is_padding else counters
-        records.append(Record(key, "tensor", e.shape, e.dtype, e.rows, e.frame, moments, held, value))
+        records.append(Record(key, e.kind, e.shape, e.dtype, e.rows, e.frame, moments, held, value))
     return records
 
 
