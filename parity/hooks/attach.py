@@ -63,9 +63,7 @@ class _Active:
         other = self.thread is not threading.current_thread()
         return self._tap is not None and other and self.thread.is_alive()
 
-    def before(
-        self, path: str, attention: str, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> None:
+    def before(self, path: str, attention: str, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         """Hook of a module that is about to be called: its inputs are seen."""
         if self.tap is None:
             return

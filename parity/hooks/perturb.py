@@ -86,7 +86,7 @@ def perturbed(model: torch.nn.Module, seed: int, chip: str = NO_CHIP, *, wide: b
 
 
 Move = Callable[[torch.Tensor], torch.Tensor]
-HALF = (torch.bfloat16, torch.float16)
+HALF, WIDE = (torch.bfloat16, torch.float16), (torch.float32, torch.float64)
 
 
 def _is(x: Any, *dtypes: torch.dtype) -> bool:
@@ -136,11 +136,7 @@ def _put_back(holder: dict[str, Any], name: str, own: torch.Tensor, moved: torch
 
 
 def _is_table(x: Any) -> bool:
-    return (
-        _is(x, *HALF, torch.float32, torch.float64, torch.complex64, torch.complex128)
-        and x.layout == torch.strided
-        and not x.is_meta
-    )
+    return _is(x, *HALF, *WIDE, torch.complex64, torch.complex128) and x.layout == torch.strided and not x.is_meta
 
 
 def _is_whole(x: torch.Tensor) -> bool:
@@ -179,7 +175,7 @@ class _Run:
             if not self.owns:
                 self.narrow = _narrow(module) if self.wide else None
                 named = named_arguments(module, args, kwargs)
-                times = [x for name, x in named.items() if is_timestep(name) and _is(x, torch.float32, torch.float64)]
+                times = [x for name, x in named.items() if is_timestep(name) and _is(x, *WIDE)]
                 timed = functools.partial(self.timed, times)
                 args, kwargs = self.each(args, timed), self.each(kwargs, timed)
                 tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
@@ -311,7 +307,7 @@ class _Run:
             undo.callback(_put_back, holder, name, own, moved, _version(moved))
         for name, parameter in before.items():
             there = parameter is not None and not parameter.is_meta  # or its own hook brings it, and takes it away
-            if parameter is not None and there and _is(parameter, *HALF, torch.float32, torch.float64):
+            if parameter is not None and there and _is(parameter, *HALF, *WIDE):
                 moved = self.ulp(self.widened(parameter.data))
                 module._parameters[name] = torch.nn.Parameter(moved, requires_grad=False)
 

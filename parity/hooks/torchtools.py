@@ -26,29 +26,23 @@ SDPA_NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "s
 """Of its arguments."""
 
 
+Handle = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+"""Takes a function of torch's, its args and its kwargs, and gives what is returned in place of what it does."""
+
+
 class Intercept(TorchFunctionMode):
     """Within it, what torch's functions return is what a handler makes of the function and its arguments.
 
     Args:
-        handle: takes (function, args, kwargs). Functions that it calls are not handed to it again.
+        handle: functions that it calls are not handed to it again.
         only: functions that it is asked about; None for all.
     """
 
-    def __init__(
-        self,
-        handle: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any],
-        only: Container[Any] | None = None,
-    ) -> None:
+    def __init__(self, handle: Handle, only: Container[Any] | None = None) -> None:
         super().__init__()
         self.handle, self.only = handle, only
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: tuple[type, ...],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.only is not None and func not in self.only:
             return func(*args, **kwargs) if kwargs else func(*args)
         return self.handle(func, args, dict(kwargs or {}))
