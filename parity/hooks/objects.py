@@ -128,8 +128,7 @@ class _Linen:
     def __call__(self, call: Any, args: tuple[Any, ...], kwargs: dict[str, Any], context: Any) -> Any:
         if context.method_name != CALL:  # the port's own, or that of a class which linen made of one that is scanned
             self.begins |= type(context.module).__name__.startswith("Scan")
-            return call(*args, **kwargs)
-        if not self.within((args, kwargs)):
+        if context.method_name != CALL or not self.within((args, kwargs)):
             return call(*args, **kwargs)
         named = bound(MethodType(getattr(type(context.module), CALL), context.module), args, kwargs)
         return _observed(self.see, self._path(context.module.path), named, lambda: call(*args, **kwargs))

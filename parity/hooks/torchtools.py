@@ -114,14 +114,11 @@ def nearest(path: str, paths: Container[str]) -> str:
 def uncached(model: torch.nn.Module) -> Iterator[None]:
     """Within it, what the methods of a model's classes remember (`functools.lru_cache`) begins empty, and is forgotten
     after it: a rotary table that one trace made is a tracer of that one, which no other program may use."""
-    caches = list(_caches(model))
-    for clear in caches:
-        clear()
-    try:
-        yield
-    finally:
-        for clear in caches:
+    with contextlib.ExitStack() as stack:
+        for clear in _caches(model):
             clear()
+            stack.callback(clear)
+        yield
 
 
 def _caches(model: torch.nn.Module) -> Iterator[Callable[[], object]]:
@@ -151,14 +148,11 @@ def uncompiled(model: Any) -> Any:
 
 
 def is_compiled(model: torch.nn.Module) -> bool:
-    """Whether a module, or one within it, is compiled by torch.compile."""
-    return any(_compiled(m) for m in model.modules())
-
-
-def _compiled(module: torch.nn.Module) -> bool:
-    held = vars(module)
-    in_place = held.get("_compiled_call_impl") is not None
-    return plain(module) is not module or in_place or hasattr(held.get("forward"), ORIGINAL)
+    """Whether a module, or one within it, is compiled by torch.compile: wrapped, in place, or its forward alone."""
+    return any(
+        plain(module) is not module or entry_of(module) != "forward" or hasattr(vars(module).get("forward"), ORIGINAL)
+        for module in model.modules()
+    )
 
 
 def entry_of(module: torch.nn.Module) -> str:
@@ -179,7 +173,7 @@ def eagerly(model: torch.nn.Module) -> Iterator[None]:
                 if plain(child) is not child:
                     stack.callback(module._modules.__setitem__, name, child)
                     module._modules[name] = plain(child)
-            if vars(module).get("_compiled_call_impl") is not None:
+            if entry_of(module) != "forward":
                 stack.enter_context(replaced(module, "_compiled_call_impl", None))
             original = getattr(vars(module).get("forward"), ORIGINAL, None)
             if original is not None:
