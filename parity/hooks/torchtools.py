@@ -240,11 +240,12 @@ def leaves(x: Any, name: str = "", around: tuple[int, ...] = ()) -> Iterator[tup
         yield from leaves(item, f"{name}.{part}" if name else part, (*around, id(x)))
 
 
-def _same(x: Any) -> Any:
+def same(x: Any) -> Any:
+    """What it is given."""
     return x
 
 
-def mapped(change: Callable[[torch.Tensor], Any], x: Any, rest: Callable[[Any], Any] = _same) -> Any:
+def mapped(change: Callable[[torch.Tensor], Any], x: Any, rest: Callable[[Any], Any] = same) -> Any:
     """`x` with `change` applied to each tensor in its nests, as torch's pytree knows them (a ModelOutput among them),
     and in its dataclasses, and `rest` to what else is in them."""
 

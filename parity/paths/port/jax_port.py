@@ -25,7 +25,7 @@ from parity.hooks.objects import objects_of, watched
 from parity.hooks.reduce.on_jax import on_host
 from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
-from parity.hooks.torchtools import mapped, nearest, prediction_of
+from parity.hooks.torchtools import mapped, nearest, prediction_of, same
 from parity.models.feature_cache import Kept, calling
 from parity.models.folder import Case
 from parity.models.generic_inputs import LATENT
@@ -159,7 +159,7 @@ class _Heard:
     def given(self, module: str, named: Mapping[str, Any]) -> None:
         if self.tap.is_here():
             with self.backend.env:
-                arrays = {name: mapped(_same, x, self._given) for name, x in named.items()}
+                arrays = {name: mapped(same, x, self._given) for name, x in named.items()}
                 self.tap.masked(self.tap.named(module), arrays)
 
     def see(self, module: str, port: str, value: Any) -> None:
@@ -176,7 +176,7 @@ class _Heard:
         heads = is_attention(path)  # and no pixels
         if not path and port == "out" and isinstance(value, Mapping):  # as the reference returns it, a tuple
             value = tuple(value.values())
-        arrays = mapped(_same, value, self._as_it_is if heads else self._given)
+        arrays = mapped(same, value, self._as_it_is if heads else self._given)
         with self.backend.env:
             if self.tap.plan.wants_module(path):
                 self.tap.see(path, call, port, arrays)
@@ -223,10 +223,6 @@ def _channels_first(read: Callable[[], np.ndarray]) -> np.ndarray:
     """A kernel [..., in, out] as torch has it, [out, in, ...]."""
     x = read()
     return x.transpose(-1, -2, *range(x.ndim - 2))
-
-
-def _same(x: torch.Tensor) -> torch.Tensor:
-    return x
 
 
 def _is_key(x: jax.Array) -> bool:
