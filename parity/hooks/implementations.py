@@ -15,7 +15,6 @@ from typing import Any
 
 LIBRARIES = ("torch", "torchax", "jax", "diffusers", "transformers", "parity")
 
-
 INSTALLED = frozenset({"site-packages", "dist-packages"})
 """Folders of libraries."""
 PORTS = "the port's own function"

@@ -139,7 +139,7 @@ def plan_sites(modules: Iterable[str], choice: str, values: tuple[str, ...] = ()
     """
     paths = list(modules)
     if choice == "blocks":
-        inside = {p: p.removeprefix(f"{trunk}.") if trunk else p for p in paths}
+        inside = {p: p.removeprefix(f"{trunk}.") for p in paths}
         chosen = [p for p, q in inside.items() if q.count(".") == 0 or is_block(q)]
         if not trunk and not any(map(is_block, paths)):
             chosen += [p for p in paths if _is_outermost(p)]
