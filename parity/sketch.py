@@ -203,22 +203,25 @@ def distance(a: np.ndarray, b: np.ndarray, g: Geometry) -> float:
     return norm(a.astype(np.float64) - b.astype(np.float64), g)
 
 
+def of_sums(count: int, nan: int, inf: int, low: float, high: float, total: float, l2: float) -> Moments:
+    """The moments of so many elements, by the extrema, the sum and the norm of those that are finite, if any are."""
+    finite = count - nan - inf
+    return Moments(count, nan, inf, low, high, total / finite, l2) if finite else Moments(count, nan, inf, *[0.0] * 4)
+
+
 def moments_of(x: np.ndarray) -> Moments:
     """The moments of an array of any shape and real dtype, computed in float64."""
     flat = x.reshape(-1)
-    nan = inf = finite = 0
+    nan = inf = 0
     total = squares = 0.0
     low, high = np.inf, -np.inf
     for at in range(0, flat.size, AT_ONCE):
         piece = flat[at : at + AT_ONCE].astype(np.float64)
         nan, inf = nan + int(np.isnan(piece).sum()), inf + int(np.isinf(piece).sum())
         kept = piece[np.isfinite(piece)]
-        finite, total = finite + kept.size, total + float(kept.sum())
-        squares += float(np.dot(kept, kept))
+        total, squares = total + float(kept.sum()), squares + float(np.dot(kept, kept))
         low, high = min(low, float(kept.min(initial=np.inf))), max(high, float(kept.max(initial=-np.inf)))
-    if not finite:
-        return Moments(flat.size, nan, inf, 0.0, 0.0, 0.0, 0.0)
-    return Moments(flat.size, nan, inf, low, high, total / finite, math.sqrt(squares))
+    return of_sums(flat.size, nan, inf, low, high, total, math.sqrt(squares))
 
 
 def value_record(key: Key, value: np.ndarray, dtype: str) -> Record:

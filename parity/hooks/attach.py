@@ -31,7 +31,7 @@ from torch.utils.hooks import RemovableHandle
 from parity.hooks.implementations import PORTS, described
 from parity.hooks.methods import all_of, replaced, using
 from parity.hooks.tap import Tap, single_output
-from parity.hooks.torchtools import SDPA, Intercept, callable_modules, named_arguments, of_attention
+from parity.hooks.torchtools import ORIGINAL, SDPA, Intercept, callable_modules, named_arguments, of_attention
 from parity.records import ATTENTION
 
 
@@ -63,9 +63,7 @@ class _Active:
         other = self.thread is not threading.current_thread()
         return self._tap is not None and other and self.thread.is_alive()
 
-    def before(
-        self, path: str, attention: str, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> None:
+    def before(self, path: str, attention: str, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         """Hook of a module that is about to be called: its inputs are seen."""
         if self.tap is None:
             return
@@ -101,8 +99,7 @@ _ACTIVE: ContextVar[_Active | None] = ContextVar("parity_active_tap", default=No
 def attached(model: torch.nn.Module, tap: Tap) -> AbstractContextManager[None]:
     """Within the context, calls of `model` are seen by `tap`. Hooks are removed on leaving, whatever happened."""
     active = _Active(tap)
-    within = using(_ACTIVE, active), all_of(_hooked(active, model, tap.named)), _attention_observed(active)
-    return all_of(within)
+    return all_of((all_of(_hooked(active, model, tap.named)), _in_use(active)))
 
 
 def masks_given(masks: Mapping[str, Any]) -> None:
@@ -177,8 +174,7 @@ def watching(model: torch.nn.Module, begin: Begin, end: End, overlap: Overlap) -
         elif active.tap is not None:
             active.stack, frame = [], _Frame()
             _FRAMES.open.append(frame)
-            frame.contexts.enter_context(using(_ACTIVE, active))
-            frame.contexts.enter_context(_attention_observed(active))
+            frame.contexts.enter_context(_in_use(active))
 
     def after(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         tap = active.tap
@@ -266,14 +262,12 @@ def exchanging(exchange: Exchange) -> AbstractContextManager[object]:
 _GIVEN = dict.fromkeys(("query", "key", "value")).keys()
 
 
-def _attention_seen(
-    active: _Active, tensors: Sequence[Any], function: Callable[..., Any] | str, mask: Any = None
-) -> None:
+def _attention_seen(active: _Active, tensors: Sequence[Any], function: str, mask: Any = None) -> None:
     """Record a call: query, key, value and output, each [B, rows, heads, head dim]; and what computed it."""
     assert active.tap is not None
     path = active.stack[-1][2] if active.stack else ATTENTION
     active.tap.attended(path, mask)
-    active.tap.ran.add(path, function)
+    active.tap.computed[path, function] += 1
     call = active.tap.begin_attention(path, tensors[0])
     wanted, whole = active.tap.plan.wants_module(path), active.tap.plan.whole
     for port, x in zip(("in.query", "in.key", "in.value", "out"), tensors, strict=True):
@@ -293,7 +287,7 @@ def _by_heads(active: _Active, given: Mapping[str, Any], out: Any, function: Cal
     elif given.keys() >= {"query", "key", "value"}:
         batch = len(active.tap.rows or active.tap.branches)
         tensors = [_rows_first(x, batch) for x in (given["query"], given["key"], given["value"], out)]
-        _attention_seen(active, tensors, function, given.get("attn_mask"))
+        _attention_seen(active, tensors, described(function), given.get("attn_mask"))
 
 
 def _rows_first(x: Any, batch: int) -> Any:
@@ -303,10 +297,10 @@ def _rows_first(x: Any, batch: int) -> Any:
     return x.transpose(1, 2) if x.ndim > 3 else x
 
 
-def _attention_observed(active: _Active) -> AbstractContextManager[None]:
-    """Within it, attention calls are seen, whoever computes them."""
+def _in_use(active: _Active) -> AbstractContextManager[None]:
+    """Within it, attention calls are seen, whoever computes them: parity's own ask for who is active."""
     others = (replaced(module, name, _observed(active, own)) for module, name, own in _places())
-    return all_of((_torchs_attention(active), all_of(others)))
+    return all_of((using(_ACTIVE, active), _torchs_attention(active), all_of(others)))
 
 
 def _observed(active: _Active, own: Callable[..., Any]) -> Callable[..., Any]:
@@ -354,7 +348,7 @@ def _places() -> Iterator[tuple[ModuleType, str, Callable[..., Any]]]:
 
 def _is_flex(value: Any, own: Callable[..., Any]) -> bool:
     # Compiled functions are functions; of anything else no attribute is asked for, which might run its code.
-    return type(value) is FunctionType and (value is own or vars(value).get("_torchdynamo_orig_callable") is own)
+    return type(value) is FunctionType and (value is own or vars(value).get(ORIGINAL) is own)
 
 
 @functools.lru_cache(maxsize=1)

@@ -61,27 +61,20 @@ def _seen(how: str, attend: Callable[[Arguments], Any], given: Arguments, sizes:
 def _by_frame(norm: Callable[[Arguments], Any], given: Arguments, sizes: Sizes) -> Any:
     """A norm of a video [B, C, T, H, W], of each frame by itself."""
     x = given["input"]
-    if x.ndim != _AXES:
-        return None
     alone = x.transpose(1, 2).flatten(0, 1)
     return norm({**given, "input": alone}).unflatten(0, (x.shape[0], x.shape[2])).transpose(1, 2)
 
 
-def _is_video(given: Arguments) -> bool:
-    """Whether what is padded is one."""
-    return isinstance(given["input"], torch.Tensor) and given["input"].ndim == _AXES
-
-
 def _zeros(padded: Callable[[Arguments], Any], given: Arguments, sizes: Sizes) -> Any:
     """Zeros in place of repeated edges."""
-    there = _is_video(given) and any(given["pad"]) and given.get("mode") == "replicate"
+    there = any(given["pad"]) and given.get("mode") == "replicate"
     return padded({**given, "mode": "constant", "value": 0.0}) if there else None
 
 
 def _both_ends(padded: Callable[[Arguments], Any], given: Arguments, sizes: Sizes) -> Any:
     """As many frames behind as before."""
     *space, before, behind = given["pad"]
-    if not _is_video(given) or len(space) != 4 or before <= 1 or behind != 0:
+    if len(space) != 4 or before <= 1 or behind != 0:
         return None
     return padded({**given, "pad": [*space, before - before // 2, before // 2]})
 
@@ -109,7 +102,9 @@ def wrong_from_here_on(decoder: torch.nn.Module, names: Iterable[str], mark: Cal
         def handle(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Arguments) -> Any:
             name, around = faults[func]
             given = {**dict(zip(_NAMES[func], args, strict=False)), **kwargs}
-            found = around(lambda changed: func(**changed), given, (z.shape[0], z.shape[2]))
+            found = None
+            if func is SDPA or given["input"].ndim == _AXES:  # a norm or a padding of a video
+                found = around(lambda changed: func(**changed), given, (z.shape[0], z.shape[2]))
             if found is None:
                 return func(**given)
             mark(name)

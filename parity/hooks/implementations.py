@@ -9,13 +9,11 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 LIBRARIES = ("torch", "torchax", "jax", "diffusers", "transformers", "parity")
-
 
 INSTALLED = frozenset({"site-packages", "dist-packages"})
 """Folders of libraries."""
@@ -52,28 +50,8 @@ def of_library(function: Any) -> bool:
     code, package = getattr(function, "__code__", None), _package(function)
     if code is None:
         return package in LIBRARIES or package == "builtins"
-    owners = [sys.modules.get(name) for name in {package, "parity"} & set(LIBRARIES)]
-    files = [getattr(owner, "__file__", None) for owner in owners]
-    folders = [Path(file).parent for file in files if file]
-    return any(Path(code.co_filename).is_relative_to(folder) for folder in folders)
-
-
-class Seen:
-    """Counts the attention calls of one call of a model, by site and function."""
-
-    def __init__(self) -> None:
-        self._calls: Counter[tuple[str, str]] = Counter()
-
-    def add(self, site: str, function: Callable[..., Any] | str) -> None:
-        """Count a call."""
-        self._calls[site, function if isinstance(function, str) else described(function)] += 1
-
-    def ran(self) -> dict[str, str]:
-        """What ran, in order of the first calls."""
-        sites: dict[str, list[str]] = {}
-        for (site, function), count in self._calls.items():
-            sites.setdefault(site, []).append(f"{function}, {count} call{'s' if count > 1 else ''}")
-        return {site: "; ".join(functions) for site, functions in sites.items()}
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in {package, "parity"} & set(LIBRARIES)]
+    return any(Path(code.co_filename).is_relative_to(Path(file).parent) for file in files if file)
 
 
 def sentence(ran: Mapping[str, str]) -> str:

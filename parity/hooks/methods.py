@@ -11,7 +11,6 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any, TypeVar
 
@@ -34,62 +33,48 @@ def watched(owner: Any, name: str, before: Before, after: After) -> Iterator[Non
         yield
         return
 
-    bound = isinstance(own, MethodType) and own.__self__ is owner and name not in _held(owner)
-    seen = _SEEN.get((type(owner), name))
-    bound = bound and (seen is None or id(owner) not in seen.live)
-    if bound and seen is not None:
-        own = MethodType(seen.function, owner)
-
-    @functools.wraps(own)
-    def observed(*args: Any, **kwargs: Any) -> Any:
+    def around(own: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         held = before(args, kwargs)
         result = own(*args, **kwargs)
         after(held, args, kwargs, result)
         return result
 
-    with _dispatched(owner, name, observed) if bound else replaced(owner, name, observed):
+    @functools.wraps(own)
+    def observed(*args: Any, **kwargs: Any) -> Any:
+        return around(own, args, kwargs)
+
+    of_class = isinstance(own, MethodType) and own.__self__ is owner and name not in _held(owner)
+    live, _ = _LIVE.get((type(owner), name), ({}, None))
+    with _dispatched(owner, name, around) if of_class and id(owner) not in live else replaced(owner, name, observed):
         yield
 
 
-@dataclass
-class _Seen:
-    """A class's method of which calls are seen.
-
-    Attributes:
-        function: the method itself. live: by object, where its calls go. placed: what stands on the class meanwhile.
-    """
-
-    function: Callable[..., Any]
-    live: dict[int, Callable[..., Any]] = field(default_factory=dict)
-    placed: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
-
-
-_SEEN: dict[tuple[type, str], _Seen] = {}
-"""By class and name."""
+Around = Callable[[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]], Any]
+"""Makes a call of a method, and looks at it."""
+_LIVE: dict[tuple[type, str], tuple[dict[int, Around], contextlib.ExitStack]] = {}
+"""By class and name: what its calls go to, by object, and what stands on the class while there is any."""
 
 
 @contextlib.contextmanager
-def _dispatched(owner: Any, name: str, observed: Callable[..., Any]) -> Iterator[None]:
-    """Within it, a class's method is `observed` for one object; several may be watched, and end in any order."""
-    kind = type(owner)
-    seen = _SEEN.get((kind, name))
-    if seen is None:
-        seen = _SEEN[kind, name] = _Seen(getattr(kind, name))
-        function, live = seen.function, seen.live
+def _dispatched(owner: Any, name: str, around: Around) -> Iterator[None]:
+    """Within it, `around` makes the calls of a class's method for one object; several may end in any order."""
+    live, placed = _LIVE.setdefault((type(owner), name), ({}, contextlib.ExitStack()))
+    if not live:
+        function = getattr(type(owner), name)
 
         @functools.wraps(function)
         def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return live[id(self)](*args, **kwargs) if id(self) in live else function(self, *args, **kwargs)
+            own = MethodType(function, self)
+            return live[id(self)](own, args, kwargs) if id(self) in live else own(*args, **kwargs)
 
-        seen.placed.enter_context(replaced(kind, name, method))
-    seen.live[id(owner)] = observed
+        placed.enter_context(replaced(type(owner), name, method))
+    live[id(owner)] = around
     try:
         yield
     finally:
-        del seen.live[id(owner)]
-        if not seen.live:
-            del _SEEN[kind, name]
-            seen.placed.close()
+        del live[id(owner)]
+        if not live:
+            placed.close()
 
 
 @contextlib.contextmanager
@@ -111,8 +96,7 @@ def replaced(owner: Any, name: str, by: Any) -> Iterator[None]:
 
 def _held(owner: Any) -> Mapping[str, Any]:
     """What stands on an object itself; nothing on one with slots."""
-    held: Mapping[str, Any] = getattr(owner, "__dict__", {})
-    return held
+    return getattr(owner, "__dict__", {})
 
 
 @contextlib.contextmanager

@@ -21,10 +21,11 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MethodType
 from typing import Any, Protocol
 
@@ -102,12 +103,7 @@ def watched(top: Any, see: See, within: Within) -> contextlib.AbstractContextMan
     """
     linen = sys.modules.get("flax.linen")
     if linen is not None and isinstance(top, linen.Module):
-        own: contextlib.AbstractContextManager[None] = linen.intercept_methods(_Linen(see, within))
-        return own
-    return _wrapped(top, see, within)
-
-
-def _wrapped(top: Any, see: See, within: Within) -> contextlib.AbstractContextManager[None]:
+        return linen.intercept_methods(_Linen(see, within))
     objects = objects_of(top)
     many = Counter(type(x) for x in objects.values())
     alone = {type(x): path for path, x in objects.items() if many[type(x)] == 1}
@@ -132,8 +128,7 @@ class _Linen:
     def __call__(self, call: Any, args: tuple[Any, ...], kwargs: dict[str, Any], context: Any) -> Any:
         if context.method_name != CALL:  # the port's own, or that of a class which linen made of one that is scanned
             self.begins |= type(context.module).__name__.startswith("Scan")
-            return call(*args, **kwargs)
-        if not self.within((args, kwargs)):
+        if context.method_name != CALL or not self.within((args, kwargs)):
             return call(*args, **kwargs)
         named = bound(MethodType(getattr(type(context.module), CALL), context.module), args, kwargs)
         return _observed(self.see, self._path(context.module.path), named, lambda: call(*args, **kwargs))
@@ -205,7 +200,8 @@ class _State:
                 if root.ndim == own[at].ndim:
                     return path
                 stacked = root.shape[: root.ndim - own[at].ndim]
-                above = (above for above in _around(path) if _is_stack(known.get(above, ()), stacked))
+                around = itertools.accumulate(path.split("."), _below)  # the shortest first, and itself
+                above = (above for above in around if _is_stack(known.get(above, ()), stacked))
                 whole = next(above, path)
                 return None if layer is None else _below(f"{whole}.{layer}", path[len(whole) + 1 :])
         return None
@@ -221,12 +217,6 @@ def _arrays(module: Any) -> list[Any]:
 
 def _shapes(module: Any) -> list[tuple[int, ...]]:
     return [tuple(x.shape) for x in _arrays(module)]
-
-
-def _around(path: str) -> Iterator[str]:
-    """The paths above one, the shortest first, and itself."""
-    parts = path.split(".")
-    return (".".join(parts[: i + 1]) for i in range(len(parts)))
 
 
 def _is_stack(arrays: Sequence[Any], shape: tuple[int, ...]) -> bool:

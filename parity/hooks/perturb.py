@@ -86,7 +86,7 @@ def perturbed(model: torch.nn.Module, seed: int, chip: str = NO_CHIP, *, wide: b
 
 
 Move = Callable[[torch.Tensor], torch.Tensor]
-HALF = (torch.bfloat16, torch.float16)
+HALF, WIDE = (torch.bfloat16, torch.float16), (torch.float32, torch.float64)
 
 
 def _is(x: Any, *dtypes: torch.dtype) -> bool:
@@ -107,16 +107,14 @@ def _version(x: torch.Tensor) -> int:
 
 def _storage(x: torch.Tensor) -> int:
     """Where a tensor's memory begins; a view has that of what it is a view of."""
-    with torch._C.DisableTorchFunction():
-        return x.untyped_storage().data_ptr()
+    return x.untyped_storage().data_ptr()
 
 
 def _is_mask(x: torch.Tensor) -> bool:
     """Whether a tensor holds zeros and ones alone; of most others the first element tells."""
-    with torch._C.DisableTorchFunction():
-        x = x.detach()
-        first = float(x[(0,) * x.ndim]) if x.numel() else 0.0
-        return first in (0.0, 1.0) and bool(((x == 0) | (x == 1)).all())
+    x = x.detach()
+    first = float(x[(0,) * x.ndim]) if x.numel() else 0.0
+    return first in (0.0, 1.0) and bool(((x == 0) | (x == 1)).all())
 
 
 def _written(own: torch.Tensor, moved: torch.Tensor, version: int) -> None:
@@ -126,7 +124,7 @@ def _written(own: torch.Tensor, moved: torch.Tensor, version: int) -> None:
         version: that this had before.
     """
     if _version(moved) > version:
-        with torch.no_grad(), torch._C.DisableTorchFunction():
+        with torch.no_grad():
             own.copy_(moved)
 
 
@@ -138,17 +136,12 @@ def _put_back(holder: dict[str, Any], name: str, own: torch.Tensor, moved: torch
 
 
 def _is_table(x: Any) -> bool:
-    return (
-        _is(x, *HALF, torch.float32, torch.float64, torch.complex64, torch.complex128)
-        and x.layout == torch.strided
-        and not x.is_meta
-    )
+    return _is(x, *HALF, *WIDE, torch.complex64, torch.complex128) and x.layout == torch.strided and not x.is_meta
 
 
 def _is_whole(x: torch.Tensor) -> bool:
     """Whether a tensor holds whole numbers alone: positions, ones and zeros."""
-    with torch._C.DisableTorchFunction():
-        return bool((x.detach() == x.detach().round()).all())
+    return bool((x.detach() == x.detach().round()).all())
 
 
 class _Run:
@@ -171,24 +164,25 @@ class _Run:
 
     def begin(self, own: bool, module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Hook of a module that is about to be called: its arguments, moved; those of the model's own call stay, and so
-        wherever it hands them on.
+        wherever it hands them on. Function modes see nothing of it, nor of `end`.
 
         Args:
             own: whether all of its elementary functions move, not those of vectors alone.
         """
         self.aside.append((module, contextlib.ExitStack()))
-        args, kwargs = self.each(args, self.widened), self.each(kwargs, self.widened)
-        if not self.owns:
-            self.narrow = _narrow(module) if self.wide else None
-            named = named_arguments(module, args, kwargs)
-            times = [x for name, x in named.items() if is_timestep(name) and _is(x, torch.float32, torch.float64)]
-            timed = functools.partial(self.timed, times)
-            args, kwargs = self.each(args, timed), self.each(kwargs, timed)
-            tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-            self.given = {_storage(x): x for x in tensors}
-        move = functools.partial(self.move, move=self.of(module))
-        moved = self.each(args, move), self.each(kwargs, move)
-        self.swap(module)
+        with torch._C.DisableTorchFunction():
+            args, kwargs = self.each(args, self.widened), self.each(kwargs, self.widened)
+            if not self.owns:
+                self.narrow = _narrow(module) if self.wide else None
+                named = named_arguments(module, args, kwargs)
+                times = [x for name, x in named.items() if is_timestep(name) and _is(x, *WIDE)]
+                timed = functools.partial(self.timed, times)
+                args, kwargs = self.each(args, timed), self.each(kwargs, timed)
+                tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+                self.given = {_storage(x): x for x in tensors}
+            move = functools.partial(self.move, move=self.of(module))
+            moved = self.each(args, move), self.each(kwargs, move)
+            self.swap(module)
         self.enter(own)
         return moved
 
@@ -214,20 +208,20 @@ class _Run:
 
     def end(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         """Hook of a module that was called: its output, moved; that of the model itself in its own dtype again."""
-        self.restore(module)
-        moved = self.move(self.summed(module, output), self.of(module))
-        if self.narrow is None or self.owns:
-            return moved
-        return mapped(lambda x: x.to(self.narrow) if _is(x, torch.float32) else x, moved)
+        with torch._C.DisableTorchFunction():
+            self.restore(module)
+            moved = self.move(self.summed(module, output), self.of(module))
+            if self.narrow is None or self.owns:
+                return moved
+            return mapped(lambda x: x.to(self.narrow) if _is(x, torch.float32) else x, moved)
 
     def timed(self, times: Sequence[torch.Tensor], x: Any) -> Any:
         """A timestep moved by what its schedule is rounded by; whole ones up, as a model may cut them to these."""
         if not any(x is time for time in times):
             return x
-        with torch._C.DisableTorchFunction():
-            up = torch.randint(0, 2, x.shape, generator=self.generator(x.device), device=x.device) > 0
-            far = torch.where(x > UNIT, TIMES, 1.0) * SCHEDULE_ROUNDING
-            return x + torch.where(up | (x == x.round()), far, -far)
+        up = torch.randint(0, 2, x.shape, generator=self.generator(x.device), device=x.device) > 0
+        far = torch.where(x > UNIT, TIMES, 1.0) * SCHEDULE_ROUNDING
+        return x + torch.where(up | (x == x.round()), far, -far)
 
     def widened(self, x: Any) -> Any:
         """A tensor in 16 bits, and a 16-bit dtype among the arguments, as float32; in a wide run alone."""
@@ -246,10 +240,8 @@ class _Run:
         once: dict[int, torch.Tensor] = {}
 
         def one(x: torch.Tensor) -> torch.Tensor:
-            if not x.is_floating_point() or x.ndim < 2 or _storage(x) in self.given:
-                return x
-            if x.itemsize == 1:  # nothing is computed in 8 bits
-                return x
+            if not x.is_floating_point() or x.ndim < 2 or _storage(x) in self.given or x.itemsize == 1:
+                return x  # nothing is computed in 8 bits
             if id(x) not in once:
                 moved = move(x)  # drawn for a mask too: what is drawn for all others stays the same
                 once[id(x)] = x if _is_mask(x) else moved
@@ -259,11 +251,10 @@ class _Run:
 
     def rounded(self, x: torch.Tensor) -> torch.Tensor:
         """`x` moved evenly by up to half a unit in the last place of the 16-bit dtype that it would be rounded to."""
-        with torch._C.DisableTorchFunction():
-            assert self.narrow is not None
-            draw = torch.rand(x.shape, generator=self.generator(x.device), device=x.device) - 0.5
-            ulps = torch.ldexp(draw * torch.finfo(self.narrow).eps / 2, torch.frexp(x.detach()).exponent)
-            return torch.where(x == 0, x, x + ulps).to(x.dtype)
+        assert self.narrow is not None
+        draw = torch.rand(x.shape, generator=self.generator(x.device), device=x.device) - 0.5
+        ulps = torch.ldexp(draw * torch.finfo(self.narrow).eps / 2, torch.frexp(x.detach()).exponent)
+        return torch.where(x == 0, x, x + ulps).to(x.dtype)
 
     def ulp(self, x: torch.Tensor) -> torch.Tensor:
         with torch._C.DisableTorchFunction():
@@ -303,11 +294,10 @@ class _Run:
         if not isinstance(module, _PRODUCTS) or not isinstance(out, torch.Tensor) or out.dtype == torch.float64:
             return out
         terms = module.weight[0].numel()
-        with torch._C.DisableTorchFunction():
-            channels = -1 if isinstance(module, torch.nn.Linear) else -1 - len(module.kernel_size)
-            size = out.float().square().mean(dim=channels, keepdim=True).sqrt()
-            draw = torch.randn(out.shape, generator=self.generator(out.device), device=out.device)
-            return (out + SUM * math.sqrt(terms) * size * draw).to(out.dtype)
+        channels = -1 if isinstance(module, torch.nn.Linear) else -1 - len(module.kernel_size)
+        size = out.float().square().mean(dim=channels, keepdim=True).sqrt()
+        draw = torch.randn(out.shape, generator=self.generator(out.device), device=out.device)
+        return (out + SUM * math.sqrt(terms) * size * draw).to(out.dtype)
 
     def swap(self, module: torch.nn.Module) -> None:
         before, tables, undo = dict(module._parameters), [*self.tables(module)], self.aside[-1][1]
@@ -317,7 +307,7 @@ class _Run:
             undo.callback(_put_back, holder, name, own, moved, _version(moved))
         for name, parameter in before.items():
             there = parameter is not None and not parameter.is_meta  # or its own hook brings it, and takes it away
-            if parameter is not None and there and _is(parameter, *HALF, torch.float32, torch.float64):
+            if parameter is not None and there and _is(parameter, *HALF, *WIDE):
                 moved = self.ulp(self.widened(parameter.data))
                 module._parameters[name] = torch.nn.Parameter(moved, requires_grad=False)
 

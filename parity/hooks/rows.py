@@ -108,9 +108,8 @@ def kept(rows: Any, which: Any) -> Any:
     """
     if which.ndim > 1 and which.shape[0] != rows.shape[0]:
         which = which.any(0)
-    zero = rows.new_zeros(()) if hasattr(rows, "new_zeros") else 0
     items = which.shape[0] if which.ndim > 1 else 1
-    return rows.where(which.reshape(items, rows.shape[1], *([1] * (rows.ndim - 2))), zero)
+    return rows.where(which.reshape(items, rows.shape[1], *([1] * (rows.ndim - 2))), rows.new_zeros(()))
 
 
 def unordered(rows: Any) -> Any:
@@ -177,16 +176,13 @@ class Masks:
             Of a joint sequence of several items, each with a mask of its own, the weight is of each item.
         """
         valid = self.of(module, rows, part.start)
-        own = valid is not None and valid.shape[0] == count
-        if valid is not None and part.frame == JOINT and (len(at) > 1 if own else valid.shape[0] != 1):
+        if valid is None:  # a joint sequence has one
+            return cut(*frames[part.frame], rows)
+        own = valid.shape[0] == count
+        if part.frame == JOINT and (len(at) > 1 if own else valid.shape[0] != 1):
             return read_of(valid[at] if own else valid)
-        if valid is not None:
-            valid = valid[at[0] if at[0] < valid.shape[0] else 0]
-        if part.frame == JOINT:
-            assert valid is not None  # it is a part only of what has a mask
-            return read_of(valid)
-        index, weight = frames[part.frame]
-        return cut(index, weight, rows) if valid is None else paired(valid, index, weight)
+        valid = valid[at[0] if at[0] < valid.shape[0] else 0]
+        return read_of(valid) if part.frame == JOINT else paired(valid, *frames[part.frame])
 
     def of(self, module: str, rows: int, before: int) -> torch.Tensor | None:
         """bool [B, rows], True where a row is valid; None where no mask says.

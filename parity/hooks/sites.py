@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -45,19 +44,17 @@ class Held:
 
 OUTPUTS, EVERYTHING = Held(frozenset({"out"})), Held(frozenset({"in", "out"}))
 
-_INDEX = re.compile(r"\d+")
-
 
 def is_block(path: str) -> bool:
     """Whether a module is an item of one of the top module's lists: `transformer_blocks.3`."""
     parts = path.split(".")
-    return len(parts) == 2 and _INDEX.fullmatch(parts[1]) is not None
+    return len(parts) == 2 and parts[1].isdecimal()
 
 
 def _is_outermost(path: str) -> bool:
     """Whether a module is an item of a list that lies in no other list's items: `vae.decoder.up_blocks.0`."""
     *above, last = path.split(".")
-    return len(above) > 1 and _INDEX.fullmatch(last) is not None and not any(map(_INDEX.fullmatch, above))
+    return len(above) > 1 and last.isdecimal() and not any(map(str.isdecimal, above))
 
 
 def block_of(path: str) -> str | None:
@@ -142,7 +139,7 @@ def plan_sites(modules: Iterable[str], choice: str, values: tuple[str, ...] = ()
     """
     paths = list(modules)
     if choice == "blocks":
-        inside = {p: p.removeprefix(f"{trunk}.") if trunk else p for p in paths}
+        inside = {p: p.removeprefix(f"{trunk}.") for p in paths}
         chosen = [p for p, q in inside.items() if q.count(".") == 0 or is_block(q)]
         if not trunk and not any(map(is_block, paths)):
             chosen += [p for p in paths if _is_outermost(p)]
@@ -164,39 +161,31 @@ def split_sites(
     Args:
         stages: stage -> paths of its modules.
     """
-    globs = [*values, *([] if choice in ("blocks", "all", "none") else [choice])]
     held = {name: list(modules) for name, modules in stages.items()}
-    takes = {
-        glob: {name for name, modules in held.items() if any(_named(glob, modules))} or set(held) for glob in globs
-    }
+
+    def takes(name: str, glob: str) -> bool:
+        return meets(glob, held[name]) or not any(meets(glob, modules) for modules in held.values())
+
     return {
         name: (
-            choice if choice not in takes or name in takes[choice] else "none",
-            tuple(v for v in values if name in takes[v]),
+            choice if choice in ("blocks", "all", "none") or takes(name, choice) else "none",
+            tuple(glob for glob in values if takes(name, glob)),
         )
         for name in held
     }
 
 
-def _named(glob: str, paths: list[str]) -> tuple[list[str], bool]:
-    """The modules that a glob names, and whether it names the attention calls of some."""
-    module_glob = glob.partition(":")[0]
-    found = [p for p in paths if fnmatch.fnmatchcase(p, module_glob)]
-    attention = module_glob.endswith("." + ATTENTION)
-    return found, attention and any(fnmatch.fnmatchcase(f"{p}.{ATTENTION}", module_glob) for p in paths)
-
-
 def meets(glob: str, paths: list[str]) -> bool:
     """Whether a glob names a module, or attention calls of one."""
-    found, attention = _named(glob, paths)
-    return bool(found) or attention
+    module = glob.partition(":")[0]
+    globs = {module, module.removesuffix(f".{ATTENTION}")}
+    return any(fnmatch.fnmatchcase(path, g) for path in paths for g in globs)
 
 
 def _expand(glob: str, paths: list[str]) -> list[str]:
-    found, attention = _named(glob, paths)
-    if not found and not attention:
-        module_glob = glob.partition(":")[0]
-        near = difflib.get_close_matches(module_glob, paths, n=3, cutoff=0.4)
+    module = glob.partition(":")[0]
+    if not meets(glob, paths):
+        near = difflib.get_close_matches(module, paths, n=3, cutoff=0.4)
         hint = f"; near: {', '.join(near)}" if near else ""
         raise UsageError(f"no module matches the site '{glob}'{hint}")
-    return found
+    return [path for path in paths if fnmatch.fnmatchcase(path, module)]

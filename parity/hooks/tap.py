@@ -20,7 +20,6 @@ from typing import Any, Protocol
 import torch
 
 from parity.errors import InconclusiveError
-from parity.hooks.implementations import Seen
 from parity.hooks.rows import JOINT, Masks, Part, RowRule, kept, take, unordered
 from parity.hooks.sites import WHOLE, SitePlan, matches
 from parity.hooks.torchtools import leaves, parts_of, real
@@ -33,21 +32,22 @@ EVERY = slice(None)
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Where a branch's tensor lies: at `index` of the `count` on the first axis of `whole`."""
+    """Where a branch's tensor lies: at `index` of the `count` on the first axis of `whole`, `rows` of the second."""
 
     whole: torch.Tensor
     index: int
     count: int
+    rows: slice
 
 
 class Reducer(Protocol):
     """What a backend does with a tensor: `parity.hooks.reduce` has torch's and torchax's."""
 
-    def reduce(self, x: Any, rows: slice = EVERY, item: Item | None = None) -> Any:
-        """Moments and sketch of x, still on the device; of a range of its axis 1 where one is given.
+    def reduce(self, x: Any, item: Item | None = None) -> Any:
+        """Moments and sketch of x, still on the device.
 
         Args:
-            item: where x was taken from, for who would rather read it there.
+            item: where x was taken from, for who would rather read it there; None where it was made for this.
         """
         ...
 
@@ -92,7 +92,7 @@ class Tap:
         named: a module's path -> the name it is observed under. ports: a site -> the port that it is observed under.
         masks: those of somebody's own code, whose rows they pair; None where the rule's frames are those of the code.
         attention: the function that an attention call of torch's runs on this backend; None for torch's own.
-        ran: which functions computed the attention calls.
+        computed: (attention site, the function in words) -> how many calls it computed.
     """
 
     plan: SitePlan
@@ -107,7 +107,7 @@ class Tap:
     masks: Masks | None = None
     attention: Callable[[], Callable[..., Any] | None] = lambda: None
     rows: tuple[str, ...] = ()
-    ran: Seen = field(default_factory=Seen)
+    computed: Counter[tuple[str, str]] = field(default_factory=Counter)
     _seen: dict[int, _Memo] = field(default_factory=dict)
     _alone: Counter[str] = field(default_factory=Counter)
     _held: int = 0
@@ -133,6 +133,13 @@ class Tap:
         found = [(e, e.site.partition(":")[0] in apart) for e in self.entries]
         mine = [(e, own) for e, own in found if not own or e.branch == rows[e.call % many]]
         return [replace(e, call=e.call // many) if own else e for e, own in mine]
+
+    def ran(self) -> dict[str, str]:
+        """What computed the attention calls at each site, in order of the first ones."""
+        sites: dict[str, list[str]] = {}
+        for (site, function), count in self.computed.items():
+            sites.setdefault(site, []).append(f"{function}, {count} call{'s' if count > 1 else ''}")
+        return {site: "; ".join(functions) for site, functions in sites.items()}
 
     def masked(self, module: str, named: Mapping[str, Any]) -> None:
         """Take note of the masks among a call's arguments, before any of these is seen, under the names that these are
@@ -201,7 +208,7 @@ class Tap:
         dtype = str(x.dtype).removeprefix("torch.")
         x = real(x)  # of a complex rotary table, what can be sketched and stored
         for i, (branch, piece) in enumerate(by_branch(self.branches, x, self.rows)):
-            item = None if piece is x else Item(x, i, len(self.branches))
+            item = Item(x, 0, 1, EVERY) if piece is x else Item(x, i, len(self.branches), EVERY)
             for part in (self.masks or self.rule).parts(module, port, tuple(piece.shape)):
                 site = f"{module}:{port}" + (f"@{part.name}" if part.name else "")
                 entry = Entry(branch, site, call, "tensor", tuple(piece.shape), dtype)
@@ -216,12 +223,10 @@ class Tap:
         at = rows_of(entry.branch, batch)
         return self.masks.frame(entry.site.partition(":")[0], part, rows, frames, at, len(batch))
 
-    def _part(
-        self, entry: Entry, x: torch.Tensor, part: Part, keep: bool, memo: dict[Any, Any], item: Item | None
-    ) -> None:
+    def _part(self, entry: Entry, x: torch.Tensor, part: Part, keep: bool, memo: dict[Any, Any], item: Item) -> None:
         """Record one part of one branch: its valid rows, and apart from them its padded ones."""
         # Of what has no batch axis all branches hold the same; a frame is of a branch, and by a mask of a head.
-        apart = bool(part.frame) or item is not None
+        apart = bool(part.frame) or item.whole is not x
         key = (entry.branch if apart else "", part, entry.site.partition(".")[0] if part.frame else "")
         done = memo.get(key)
         if done is None or keep:
@@ -235,10 +240,9 @@ class Tap:
                 else:
                     pieces = dict(zip((part.frame, PADDING), take(rows, index, weight), strict=True))
                 pieces[SET] = unordered(pieces[part.frame])
-            if done is None and not part.frame:
-                done = {"": (self.reducer.reduce(x, span, item), tuple(rows.shape))}
-            elif done is None:
-                done = {f: (self.reducer.reduce(p), tuple(p.shape)) for f, p in pieces.items()}
+            if done is None:
+                lies = None if part.frame else replace(item, rows=span)
+                done = {f: (self.reducer.reduce(p, lies), tuple(p.shape)) for f, p in pieces.items()}
             memo[key] = done
         for frame, (stats, shape) in done.items():
             apart, padding = frame in (PADDING, SET), frame == PADDING
@@ -254,10 +258,14 @@ class Tap:
 
     def _memo(self, x: torch.Tensor) -> dict[Any, Any]:
         """What was already reduced of this very tensor, forgotten when it dies or is written to."""
-        memo = self._seen.get(id(x))
-        if memo is None or not memo.holds(x):
-            memo = self._seen[id(x)] = _Memo(weakref.ref(x), _version(x), {})
-        return memo.done
+        now = _version(x)
+        ref, then, done = self._seen.get(id(x), (None, None, {}))
+        # Of an array there is one such reference; `==` on two would compare the arrays' elements.
+        same = then == now if isinstance(now, int) else then is now and now is not None
+        if ref is None or ref() is not x or not same:
+            done = {}
+            self._seen[id(x)] = weakref.ref(x), now, done
+        return done
 
 
 def counted_on(entry: Entry, before: Mapping[str, int]) -> Entry:
@@ -313,20 +321,8 @@ def single_output(output: Any) -> Any:
     return value[0] if isinstance(value, (tuple, list)) and len(value) == 1 else value
 
 
-@dataclass(frozen=True, slots=True)
-class _Memo:
-    """The reductions of one live tensor; `version` changes when it is written to in place."""
-
-    ref: weakref.ref[torch.Tensor]
-    version: int | weakref.ref[Any] | None
-    done: dict[Any, Any]
-
-    def holds(self, x: torch.Tensor) -> bool:
-        """Whether it is of `x`, as `x` is now."""
-        then, now = self.version, _version(x)
-        # Of an array there is one such reference; `==` on two would compare the arrays' elements.
-        same = then == now if isinstance(now, int) else then is now and now is not None
-        return same and self.ref() is x
+_Memo = tuple[weakref.ref[torch.Tensor], "int | weakref.ref[Any] | None", dict[Any, Any]]
+"""A live tensor, what changes when it is written to in place (`_version`), and its reductions."""
 
 
 def _version(x: torch.Tensor) -> int | weakref.ref[Any] | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import inspect
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from types import CellType, NoneType
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -25,29 +26,23 @@ SDPA_NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "s
 """Of its arguments."""
 
 
+Handle = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+"""Takes a function of torch's, its args and its kwargs, and gives what is returned in place of what it does."""
+
+
 class Intercept(TorchFunctionMode):
     """Within it, what torch's functions return is what a handler makes of the function and its arguments.
 
     Args:
-        handle: takes (function, args, kwargs). Functions that it calls are not handed to it again.
+        handle: functions that it calls are not handed to it again.
         only: functions that it is asked about; None for all.
     """
 
-    def __init__(
-        self,
-        handle: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any],
-        only: Container[Any] | None = None,
-    ) -> None:
+    def __init__(self, handle: Handle, only: Container[Any] | None = None) -> None:
         super().__init__()
         self.handle, self.only = handle, only
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: tuple[type, ...],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.only is not None and func not in self.only:
             return func(*args, **kwargs) if kwargs else func(*args)
         return self.handle(func, args, dict(kwargs or {}))
@@ -119,34 +114,23 @@ def nearest(path: str, paths: Container[str]) -> str:
 def uncached(model: torch.nn.Module) -> Iterator[None]:
     """Within it, what the methods of a model's classes remember (`functools.lru_cache`) begins empty, and is forgotten
     after it: a rotary table that one trace made is a tracer of that one, which no other program may use."""
-    caches = list(_caches(model))
-    for clear in caches:
-        clear()
-    try:
-        yield
-    finally:
-        for clear in caches:
+    with contextlib.ExitStack() as stack:
+        for clear in _caches(model):
             clear()
+            stack.callback(clear)
+        yield
 
 
 def _caches(model: torch.nn.Module) -> Iterator[Callable[[], object]]:
-    """What empties each cache; diffusers wraps the cached function in one that decides whether to use it."""
+    """What empties each cache; diffusers wraps the cached function in one that decides whether to use it: it is what a
+    cell of the other's closure refers to."""
     kinds = {kind for module in model.modules() for kind in type(module).__mro__ if kind is not torch.nn.Module}
     for kind in kinds:
         for method in vars(kind).values():
-            cells = getattr(method, "__closure__", None) or ()
-            for held in (method, *(cell.cell_contents for cell in cells if _filled(cell))):
+            for held in (method, *gc.get_referents(*(getattr(method, "__closure__", None) or ()))):
                 clear = getattr(held, "cache_clear", None)
                 if callable(clear) and callable(held):
                     yield clear
-
-
-def _filled(cell: CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018 (an empty one raises)
-    except ValueError:
-        return False
-    return True
 
 
 ORIGINAL = "_torchdynamo_orig_callable"
@@ -164,14 +148,11 @@ def uncompiled(model: Any) -> Any:
 
 
 def is_compiled(model: torch.nn.Module) -> bool:
-    """Whether a module, or one within it, is compiled by torch.compile."""
-    return any(_compiled(m) for m in model.modules())
-
-
-def _compiled(module: torch.nn.Module) -> bool:
-    held = vars(module)
-    in_place = held.get("_compiled_call_impl") is not None
-    return plain(module) is not module or in_place or hasattr(held.get("forward"), ORIGINAL)
+    """Whether a module, or one within it, is compiled by torch.compile: wrapped, in place, or its forward alone."""
+    return any(
+        plain(module) is not module or entry_of(module) != "forward" or hasattr(vars(module).get("forward"), ORIGINAL)
+        for module in model.modules()
+    )
 
 
 def entry_of(module: torch.nn.Module) -> str:
@@ -187,13 +168,12 @@ def eagerly(model: torch.nn.Module) -> Iterator[None]:
         model: as `plain` gives it.
     """
     with contextlib.ExitStack() as stack:
-        for module in list(model.modules()):
-            for name, child in list(module._modules.items()):
-                if child is not None and plain(child) is not child:
+        for module in model.modules():  # its children are asked for once those here stand in their place
+            for name, child in module._modules.items():
+                if plain(child) is not child:
                     stack.callback(module._modules.__setitem__, name, child)
                     module._modules[name] = plain(child)
-        for module in list(model.modules()):
-            if vars(module).get("_compiled_call_impl") is not None:
+            if entry_of(module) != "forward":
                 stack.enter_context(replaced(module, "_compiled_call_impl", None))
             original = getattr(vars(module).get("forward"), ORIGINAL, None)
             if original is not None:
@@ -260,11 +240,12 @@ def leaves(x: Any, name: str = "", around: tuple[int, ...] = ()) -> Iterator[tup
         yield from leaves(item, f"{name}.{part}" if name else part, (*around, id(x)))
 
 
-def _same(x: Any) -> Any:
+def same(x: Any) -> Any:
+    """What it is given."""
     return x
 
 
-def mapped(change: Callable[[torch.Tensor], Any], x: Any, rest: Callable[[Any], Any] = _same) -> Any:
+def mapped(change: Callable[[torch.Tensor], Any], x: Any, rest: Callable[[Any], Any] = same) -> Any:
     """`x` with `change` applied to each tensor in its nests, as torch's pytree knows them (a ModelOutput among them),
     and in its dataclasses, and `rest` to what else is in them."""
 
@@ -322,10 +303,7 @@ def widest() -> Intercept:
         name = getattr(func, "__name__", "")
         in_place = name.endswith("_") and not name.endswith("__")
         wanted = args[0].dtype if in_place else max(dtypes, key=lambda dtype: dtype.itemsize)
-        return func(*mapped(_to(wanted), args), **mapped(_to(wanted), kwargs))
+        args, kwargs = mapped(lambda x: x.to(wanted) if x.is_floating_point() else x, (args, kwargs))
+        return func(*args, **kwargs)
 
     return Intercept(handle)
-
-
-def _to(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
-    return lambda x: x.to(dtype) if x.is_floating_point() else x

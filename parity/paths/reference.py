@@ -84,7 +84,7 @@ class TorchBackend(Base):
                     lenient = self.network.may_be_silent and plan.choice in ("blocks", "all")
                     expected = frozenset() if lenient else plan.must_fire - silenced(self.reached.settings)
                     require_fired(plan, expected, tap.calls, {e.site for e in tap.entries})
-                self.ran |= tap.ran.ran()
+                self.ran |= tap.ran()
                 records += torch_records(tap.settled(), self.family.stage, calls.step)
         return predictions, records
 

@@ -9,6 +9,7 @@ like two different ones: the code that a setting replaces reports that it was re
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -20,7 +21,6 @@ from parity.settings.catalogue import (
     CACHE,
     FLEX_DEVICES,
     LAYOUT as LAYOUT,
-    MESH,
     MODEL as MODEL,
     NEUTRAL,
     SETTINGS,
@@ -87,9 +87,7 @@ class Settings:
     @property
     def mesh_shape(self) -> tuple[int, int, int]:
         """(dp, sp, tp)."""
-        match = MESH.fullmatch(self.text("mesh"))
-        assert match is not None, f"'{self['mesh']}' is no mesh"
-        dp, sp, tp = (int(n) for n in match.groups())
+        dp, sp, tp = (int(n) for n in re.findall(r"\d+", self.text("mesh")))
         return dp, sp, tp
 
     def require_stages(self, stages: Iterable[str]) -> None:

@@ -43,18 +43,13 @@ Bounds = Mapping[str, Bound]
 
 _V6: Bounds = {
     "acos": Bound(1e-6, 10),
-    "acosh": Bound(2e-4, 1),
     "asin": Bound(0, 10),
-    "asinh": Bound(2e-4, 1),
     "atan": Bound(0, 20),
     "atan2": Bound(0, 3),
-    "atanh": Bound(1e-4, 1),
-    "cbrt": Bound(0, 16),
     "cos": Bound(0, 2),
     "cosh": Bound(0, 100),
     "div": Bound(0, 2),
     "erf": Bound(0, 20),
-    "erf_inv": Bound(5e-5, 2),
     "erfc": Bound(0, 100),
     "exp": Bound(0, 33),
     "exp2": Bound(0, 8),  # of pow, which it is

@@ -33,7 +33,6 @@ import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from parity.errors import UsageError
-from parity.hooks.sites import SitePlan
 from parity.hooks.torchtools import callable_modules
 from parity.models.family import Family
 from parity.models.folder import Case, skeleton
@@ -70,16 +69,12 @@ class Abstract:
     arguments: Mapping[str, Any]
     modules: frozenset[str]
 
-    def lowered(self, plan: SitePlan | None = None) -> jax.stages.Lowered:
-        """The program of a call, whose operations say of which module they are.
-
-        Args:
-            plan: what is observed in it; None for nothing.
-        """
+    def lowered(self) -> jax.stages.Lowered:
+        """The program of a call, whose operations say of which module they are."""
         backend, group = self.backend, self.backend.groups[0]
         names, frames = backend.batch(group)
         with backend.scope(), scoped(backend.model):
-            forward = backend.forward(names, backend.rules[group[0]], plan)
+            forward = backend.forward(names, backend.rules[group[0]], None)
             found, _ = backend.programs.lowered(forward, backend.params, self.arguments, frames, None)
         return found
 

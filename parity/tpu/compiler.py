@@ -109,18 +109,6 @@ def topology(name: str) -> tuple[int, int]:
     return math.prod(bounds) * cores, memory // cores
 
 
-def require_compiler() -> None:
-    """Refuse to begin without a TPU compiler.
-
-    Raises:
-        UsageError: it is not installed.
-    """
-    if importlib.util.find_spec("libtpu") is None:
-        raise UsageError(
-            "parity compile needs libtpu, the TPU compiler (213 MB, for Linux on x86-64): pip install 'tpu-parity[tpu]'"
-        )
-
-
 def compile_candidate(request: Request, limit: float) -> Answer:
     """Compile a candidate in a process of its own.
 
@@ -132,7 +120,10 @@ def compile_candidate(request: Request, limit: float) -> Answer:
         InconclusiveError: the compiler took longer, or died.
     """
     devices, _ = topology(request.topology)
-    require_compiler()
+    if importlib.util.find_spec("libtpu") is None:
+        raise UsageError(
+            "parity compile needs libtpu, the TPU compiler (213 MB, for Linux on x86-64): pip install 'tpu-parity[tpu]'"
+        )
     # A port that asks JAX for devices finds as many CPUs as the topology has chips.
     cpus = {} if request.port is None else {"JAX_NUM_CPU_DEVICES": str(devices)}
     program = _PROGRAM.format(str(Path(parity.__file__).parents[1]))

@@ -13,7 +13,7 @@ from parity.hooks.reduce import on_torch as reduce_torch
 from parity.hooks.reduce.on_torch import torch_records
 from parity.hooks.rows import NoRows, RowRule
 from parity.hooks.sites import plan_sites
-from parity.hooks.tap import EVERY, Item, Tap
+from parity.hooks.tap import Item, Tap
 from parity.hooks.torchtools import callable_modules
 from parity.records import Record
 
@@ -24,9 +24,9 @@ class CountingReducer:
 
     reduced: int = 0
 
-    def reduce(self, x: torch.Tensor, rows: slice = EVERY, item: Item | None = None) -> Any:
+    def reduce(self, x: torch.Tensor, item: Item | None = None) -> Any:
         self.reduced += 1
-        return reduce_torch.reduce(x if rows == EVERY else x[:, rows])
+        return reduce_torch.reduce(x)
 
     def value(self, x: torch.Tensor) -> torch.Tensor:
         return x.detach().clone()

@@ -167,7 +167,7 @@ from tests.hooks.test_attach import Model, make_tap, attached, tokens, gathered
 model = Model(); tap = make_tap(model)
 with attached(model, tap):
     model(tokens())
-print([site for site in gathered(tap).sites() if site.startswith("blocks.0.attention")], tap.ran.ran())
+print([site for site in gathered(tap).sites() if site.startswith("blocks.0.attention")], tap.ran())
 """
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert str([f"blocks.0.attention:{port}" for port in PORTS]) in ran.stdout
@@ -212,7 +212,7 @@ def test_flex_attention_that_a_module_is_given_later_is_seen(monkeypatch: pytest
         model = Attends()
         with attached(model, tap := make_tap(model)):
             model(torch.randn(1, 1, 4, 8))
-        ran += tap.ran.ran().values()
+        ran += tap.ran().values()
     assert ran[0] == "torch's own, 1 call"
     assert re.fullmatch(r"the port's own function compiled \(.*\), 1 call", ran[1])
     assert len(ran) == 2, "what a compiled function calls inside is no call of its own"

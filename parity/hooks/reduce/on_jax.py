@@ -29,7 +29,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +43,7 @@ from parity.hooks.reduce.on_torch import to_records, widen16
 from parity.hooks.sites import WHOLE
 from parity.hooks.tap import EVERY, Entry, Item, Tap
 from parity.records import Moments, Record
-from parity.sketch import BINS, PER_BIN, ROW_SALT, TILE, TILE_SALT, TOTAL, Geometry, geometry, signs
+from parity.sketch import BINS, PER_BIN, ROW_SALT, TILE, TILE_SALT, TOTAL, Geometry, geometry, of_sums, signs
 
 FEW_ROWS = 8
 """Rows of a slot up to which they are added one by one."""
@@ -86,13 +86,9 @@ def to_host(reduced: Mapping[str, jax.Array]) -> tuple[Moments, np.ndarray]:
     A nest of many results transfers at once as `jax.device_get(results)`, whose numpy arrays this takes as well.
     """
     high, low, nan, inf = (int(n) for n in np.asarray(reduced["counts"]))
-    count = (high << 31) + low
-    finite = count - nan - inf
-    sketch = np.asarray(reduced["sketch"])
-    if finite == 0:
-        return Moments(count, nan, inf, 0.0, 0.0, 0.0, 0.0), sketch
     least, most, total, squares, unit = (float(v) for v in np.asarray(reduced["moments"]))
-    return Moments(count, nan, inf, least, most, total * unit / finite, math.sqrt(squares) * unit), sketch
+    found = of_sums((high << 31) + low, nan, inf, least, most, total * unit, math.sqrt(squares) * unit)
+    return found, np.asarray(reduced["sketch"])
 
 
 @jax.custom_batching.custom_vmap
@@ -132,15 +128,8 @@ def _careful_moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     _, exponent = jnp.frexp(jnp.max(jnp.abs(y_or_zero)))
     unit = jnp.ldexp(jnp.float32(1), jnp.clip(exponent - 1, -120, 127))
     scaled = y_or_zero / unit
-    moments = jnp.stack(
-        [
-            jnp.min(jnp.where(finite, y, jnp.inf)),
-            jnp.max(jnp.where(finite, y, -jnp.inf)),
-            scaled.sum(),
-            jnp.sum(scaled * scaled),
-            unit,
-        ]
-    )
+    least, most = jnp.min(jnp.where(finite, y, jnp.inf)), jnp.max(jnp.where(finite, y, -jnp.inf))
+    moments = jnp.stack([least, most, scaled.sum(), jnp.sum(scaled * scaled), unit])
     return moments, jnp.stack([jnp.sum(jnp.isnan(y), dtype=jnp.int32), jnp.sum(jnp.isinf(y), dtype=jnp.int32)])
 
 
@@ -230,11 +219,11 @@ class BatchingReducer:
     pending: list[int] = field(default_factory=list)
     batches: dict[tuple[int, int, int], tuple[jax.Array, list[Reductions] | None]] = field(default_factory=dict)
 
-    def reduce(self, x: Any, rows: slice = EVERY, item: Item | None = None) -> Slot:
-        a = array_of(x if rows == EVERY else x[:, rows])
+    def reduce(self, x: Any, item: Item | None = None) -> Slot:
+        a = array_of(x)
         if a.size > SMALL or a.size == 0:
             self.pending.append(len(self.groups))
-            self.groups.append(self._in_place(a, item or Item(x, 0, 1), rows) or _in_auto(reduce, self._apart(a)))
+            self.groups.append(self._in_place(a, item or Item(x, 0, 1, EVERY)) or _in_auto(reduce, self._apart(a)))
             return Slot(self.pending[-1], -1)
         at = self.keys.setdefault((a.shape, str(a.dtype)), len(self.groups))
         if at == len(self.groups):
@@ -242,12 +231,12 @@ class BatchingReducer:
         self.groups[at].append(self._apart(a))
         return Slot(at, len(self.groups[at]) - 1)
 
-    def _in_place(self, a: jax.Array, item: Item, rows: slice) -> Reductions | None:
-        """What `large` gives of `a`, these rows of an item; the others' is kept for the branches that come next."""
+    def _in_place(self, a: jax.Array, item: Item) -> Reductions | None:
+        """What `large` gives of `a`, which lies there; the other items' is kept for the branches that come next."""
         if self.large is None or not isinstance(a, jax.core.Tracer):
             return None
         whole = array_of(item.whole)
-        start, stop, _ = rows.indices(whole.shape[1] if whole.ndim > 1 else 0)
+        start, stop, _ = item.rows.indices(whole.shape[1] if whole.ndim > 1 else 0)
         key = (id(whole), start, stop)
         if key not in self.batches:  # with the array itself, so that no other gets its number
             self.batches[key] = (whole, self.large(whole, start, stop, item.count))
@@ -256,7 +245,7 @@ class BatchingReducer:
 
     def _apart(self, a: jax.Array) -> jax.Array:
         behind = self.large is not None and isinstance(a, jax.core.Tracer)
-        return cast(jax.Array, jax.lax.optimization_barrier(a)) if behind else a
+        return jax.lax.optimization_barrier(a) if behind else a
 
     def value(self, x: Any) -> jax.Array:
         return array_of(x)
@@ -282,8 +271,7 @@ def _in_auto(function: Callable[..., Reductions], *arrays: jax.Array) -> Reducti
     explicit = jax.sharding.AxisType.Explicit
     if not any(explicit in jax.typeof(x).sharding.mesh.axis_types for x in arrays):
         return function(*arrays)
-    found: Reductions = jax.sharding.auto_axes(function, out_sharding=PartitionSpec())(*arrays)
-    return found
+    return jax.sharding.auto_axes(function, out_sharding=PartitionSpec())(*arrays)
 
 
 _together = jax.jit(jax.vmap(reduce))
@@ -299,7 +287,7 @@ def gather(groups: list[Any], slot: Slot) -> dict[str, Any]:
 def array_of(x: Any) -> jax.Array:
     """The jax array behind a torchax tensor or view. A plain torch tensor is moved, bfloat16 too, which numpy lacks."""
     if hasattr(x, "jax"):
-        return cast(jax.Array, x.jax())
+        return x.jax()
     x = x.detach().cpu().contiguous()
     if x.dtype == torch.bfloat16:
         return jnp.asarray(x.view(torch.int16).numpy().view(jnp.bfloat16.dtype))

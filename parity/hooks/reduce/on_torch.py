@@ -32,10 +32,10 @@ import numpy as np
 import torch
 from torch.nn.functional import pad
 
-from parity.hooks.tap import EVERY, Entry, Item
+from parity.hooks.tap import Entry, Item
 from parity.hooks.torchtools import real
 from parity.records import Key, Moments, Record
-from parity.sketch import BINS, PER_BIN, ROW_SALT, TILE, TILE_SALT, TOTAL, Geometry, geometry, signs, sketch
+from parity.sketch import BINS, PER_BIN, ROW_SALT, TILE, TILE_SALT, TOTAL, Geometry, geometry, of_sums, signs, sketch
 
 _CPU_RUN = 1 << 19
 """Elements of a run for each CPU thread: smaller ones are no faster, and each costs some ten parallel regions."""
@@ -64,6 +64,10 @@ class Reduced:
     shape: tuple[int, ...]
     sketch: torch.Tensor
     moments: torch.Tensor
+
+
+OnHost = tuple[Moments, np.ndarray]
+"""A tensor's moments and its sketch, float32 [geometry(shape).size]."""
 
 
 @torch.no_grad()
@@ -103,10 +107,9 @@ def reduce(x: torch.Tensor) -> Reduced:
         return Reduced(shape, sketch, torch.stack(moments))
 
 
-def to_host_many(reduced: Sequence[Reduced]) -> list[tuple[Moments, np.ndarray]]:
-    """Reductions on the host, in order, with one transfer for each device they lie on: the moments and the sketch,
-    float32 [geometry(shape).size], of each."""
-    host: dict[int, tuple[Moments, np.ndarray]] = {}
+def to_host_many(reduced: Sequence[Reduced]) -> list[OnHost]:
+    """Reductions on the host, in order, with one transfer for each device they lie on."""
+    host: dict[int, OnHost] = {}
     by_device: dict[torch.device, list[int]] = {}
     for i, r in enumerate(reduced):
         by_device.setdefault(r.sketch.device, []).append(i)
@@ -163,7 +166,7 @@ def _rows(x: torch.Tensor, start: int, stop: int) -> torch.Tensor:
             return x.reshape(-1, x.shape[-1])[start:stop]
     at = torch.arange(start, stop, device=x.device)
     index = []
-    for size in reversed(x.shape[:-1]):
+    for size in reversed(x.shape[:-1]):  # torch.unravel_index would wait for the device
         index.append(at % size)
         at = at.div(size, rounding_mode="floor")
     return x[tuple(reversed(index))]
@@ -254,12 +257,9 @@ _HALF = 20
 
 def _combine(count: int, parts: np.ndarray) -> Moments:
     """The moments of the whole from those of its runs, float64 [runs, 6]."""
-    nan, inf = int(parts[:, 0].sum()), int(parts[:, 1].sum())
-    finite = count - nan - inf
-    if finite == 0:
-        return Moments(count, nan, inf, 0.0, 0.0, 0.0, 0.0)
-    low, high = float(parts[:, 2].min()), float(parts[:, 3].max())
-    return Moments(count, nan, inf, low, high, float(parts[:, 4].sum()) / finite, math.sqrt(parts[:, 5].sum()))
+    nan, inf, total, squares = (float(parts[:, i].sum()) for i in (0, 1, 4, 5))
+    low, high = float(parts[:, 2].min(initial=math.inf)), float(parts[:, 3].max(initial=-math.inf))
+    return of_sums(count, int(nan), int(inf), low, high, total, math.sqrt(squares))
 
 
 @functools.lru_cache(maxsize=64)
@@ -304,41 +304,31 @@ def widen16(x: np.ndarray) -> np.ndarray:
 
 
 def to_records(
-    entries: Sequence[Entry],
-    reduced: Sequence[tuple[Moments, np.ndarray] | None],
-    values: Sequence[np.ndarray | None],
-    stage: str,
-    step: int,
+    entries: Sequence[Entry], reduced: Sequence[OnHost | None], values: Sequence[Any], stage: str, step: int
 ) -> list[Record]:
     """Records of entries whose reductions have reached the host.
 
     Args:
         reduced, values: for the tensor entries, in their order; what is only held has no reductions, and is left out
-            where its value was not brought to the host.
+            where its value was not brought to the host, None.
     """
     records = []
     numbers = iter(zip(reduced, values, strict=True))
     for e in entries:
         key = Key(stage, step, e.branch, e.site, e.call)
-        if e.kind != "tensor":
-            records.append(Record(key, e.kind, dtype=e.dtype, value=e.scalar))
+        pair, value = next(numbers) if e.kind == "tensor" else (None, e.scalar)
+        if e.kind == "tensor" and pair is None and value is None:
             continue
-        pair, value = next(numbers)
-        if pair is None:
-            if value is not None:
-                records.append(Record(key, "tensor", e.shape, e.dtype, value=value))
-            continue
-        moments, counters = pair
+        moments, counters = pair or (None, None)
         held = None if key.is_padding else counters
-        records.append(Record(key, "tensor", e.shape, e.dtype, e.rows, e.frame, moments, held, value))
+        records.append(Record(key, e.kind, e.shape, e.dtype, e.rows, e.frame, moments, held, value))
     return records
 
 
 class TorchReducer:
     """Reduces torch tensors; see `parity.hooks.tap.Reducer`."""
 
-    def reduce(self, x: torch.Tensor, rows: slice = EVERY, item: Item | None = None) -> Any:
-        x = x if rows == EVERY else x[:, rows]
+    def reduce(self, x: torch.Tensor, item: Item | None = None) -> Any:
         return reduce_block(x) if is_split(x) else reduce(whole_of(x))
 
     def value(self, x: torch.Tensor) -> torch.Tensor:
@@ -366,8 +356,7 @@ def whole_of(x: Any) -> torch.Tensor:
     """
     if is_split(x):
         raise ValueError(f"a value that is held whole is split over processes ({_placed(x)}): record it in one process")
-    local: torch.Tensor = x.to_local() if is_distributed(x) else x
-    return local
+    return x.to_local() if is_distributed(x) else x
 
 
 def reduce_block(x: Any) -> Reduced:

@@ -116,10 +116,7 @@ def _over(x: jax.Array, runs: Runs, mesh: Mesh, interpret: bool) -> tuple[jax.Ar
     if mesh.size == 1:
         return local(x)
     spec, own = PartitionSpec(dp, tp, sp), PartitionSpec(dp)
-    found: tuple[jax.Array, jax.Array] = jax.shard_map(
-        local, mesh=mesh, in_specs=(spec,), out_specs=own, check_vma=False
-    )(x)
-    return found
+    return jax.shard_map(local, mesh=mesh, in_specs=(spec,), out_specs=own, check_vma=False)(x)
 
 
 def _folded(slots: jax.Array, first: jax.Array, runs: Runs) -> jax.Array:

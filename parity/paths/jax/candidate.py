@@ -188,7 +188,7 @@ class TorchaxBackend(Base):
                 # Of the default sites, which the reference has seen, a silent one is a finding: one side skips it.
                 expected = tap.plan.must_fire - silenced(self.reached.settings)
                 require_fired(tap.plan, expected, tap.calls, {e.site for e in tap.entries})
-            self.ran |= tap.ran.ran()
+            self.ran |= tap.ran()
         return array_of(out), tuple(map(array_of, cached.kept))
 
     def _reducer(self) -> BatchingReducer:

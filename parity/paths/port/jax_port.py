@@ -25,7 +25,7 @@ from parity.hooks.objects import objects_of, watched
 from parity.hooks.reduce.on_jax import on_host
 from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
-from parity.hooks.torchtools import mapped, nearest, prediction_of
+from parity.hooks.torchtools import mapped, nearest, prediction_of, same
 from parity.models.feature_cache import Kept, calling
 from parity.models.generic_inputs import LATENT
 from parity.paths.jax.candidate import Forward, TorchaxBackend
@@ -154,7 +154,7 @@ class _Heard:
     def given(self, module: str, named: Mapping[str, Any]) -> None:
         if self.tap.is_here():
             with self.backend.env:
-                arrays = {name: mapped(_same, x, self._viewed) for name, x in named.items()}
+                arrays = {name: mapped(same, x, self._viewed) for name, x in named.items()}
                 self.tap.masked(self.tap.named(module), arrays)
 
     def see(self, module: str, port: str, value: Any) -> None:
@@ -170,7 +170,7 @@ class _Heard:
         self.calls[path, port] += 1
         if not path and port == "out" and isinstance(value, Mapping):  # as the reference returns it, a tuple
             value = tuple(value.values())
-        arrays = mapped(_same, value, functools.partial(self._viewed, has_heads=is_attention(path)))
+        arrays = mapped(same, value, functools.partial(self._viewed, has_heads=is_attention(path)))
         with self.backend.env:
             if self.tap.plan.wants_module(path):
                 self.tap.see(path, call, port, arrays)
@@ -211,10 +211,6 @@ def _parameter(stack: jax.Array, layer: int | None, *, is_kernel: bool) -> np.nd
     """A parameter on the host, or a layer's of a stack; a kernel [..., in, out] as torch has it, [out, in, ...]."""
     x = on_host(stack if layer is None else stack[layer])
     return x.transpose(-1, -2, *range(x.ndim - 2)) if is_kernel and x.ndim > 1 else x
-
-
-def _same(x: torch.Tensor) -> torch.Tensor:
-    return x
 
 
 def _is_key(x: jax.Array) -> bool:
