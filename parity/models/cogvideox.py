@@ -29,7 +29,7 @@ import torch
 
 from parity.errors import UsageError
 from parity.hooks.methods import replaced
-from parity.hooks.rows import WHOLE, Part, RowRule
+from parity.hooks.rows import WHOLE, Part, RowFrame, RowRule
 from parity.hooks.torchtools import SDPA, Intercept, of_attention
 from parity.models import feature_cache
 from parity.models.attention import AttentionSettings, attend
@@ -175,9 +175,9 @@ class CogVideoX(Family):
         patch, patch_t = int(case.config["patch_size"]), int(case.config.get("patch_size_t") or 1)
         return frames // patch_t, height // patch, width // patch
 
-    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
+    def rows(self, case: Case, settings: Settings, condition: Condition) -> tuple[RowRule, Mapping[str, RowFrame]]:
         image = math.prod(self.token_grid(case))
-        return CogVideoXRows(condition["encoder_hidden_states"].shape[1], image)
+        return CogVideoXRows(condition["encoder_hidden_states"].shape[1], image), {}
 
 
 OFFSET = 2.0

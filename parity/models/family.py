@@ -19,9 +19,8 @@ from typing import Any, Literal, Protocol, Self
 import torch
 
 from parity.hooks.rows import RowFrame, RowRule
-from parity.hooks.torchtools import prediction_of
-from parity.models.folder import Case, GenerationSpec, load_part
-from parity.models.patches import DTYPES, in_dtype
+from parity.models.folder import Case, GenerationSpec
+from parity.models.patches import DTYPES
 from parity.models.stage_files import Conditions, Stream, read_stage1, write_stage1
 from parity.models.text import TextStage
 from parity.settings import Capability, Reached, Settings
@@ -113,10 +112,6 @@ class Family(Protocol):
     """
 
     title: str
-    stage: str = "transformer"
-    """The stage of a generation that its model runs."""
-    place: str = "transformer"
-    """Where its settings apply (`parity.settings.Reached.stage`)."""
     streams: tuple[Stream, ...] = ()
     """What the text encoders give the transformer; empty where ports of this model have no first stage."""
     recipe: str = ""
@@ -157,20 +152,6 @@ class Family(Protocol):
     def tensors(self) -> Mapping[str, torch.Tensor]:
         """Inputs by argument name that were given, not made."""
         return {}
-
-    def load(self, case: Case, settings: Settings) -> torch.nn.Module:
-        """The transformer, in the dtype of the settings; on the CPU, unless its own code puts it elsewhere.
-
-        Raises:
-            UsageError: it cannot be loaded.
-        """
-        dtype = DTYPES[settings.text("dtype")]
-        return in_dtype(load_part(case.folder, "transformer", torch_dtype=dtype), dtype)
-
-    def predict(self, model: Any, arguments: Mapping[str, Any]) -> torch.Tensor:
-        """The prediction of a transformer, called as diffusers' are; one returns it bare (Kandinsky 5)."""
-        prediction: torch.Tensor = prediction_of(model(**arguments, return_dict=False))
-        return prediction
 
     def output_shape(self, case: Case) -> tuple[int, ...] | None:
         """Shape of a prediction; None where nobody knows before the first."""
@@ -260,10 +241,7 @@ class Family(Protocol):
         """The model's rotary tables for these latents, for preflight; empty where it has none of its own."""
         return {}
 
-    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
-        """Which rows of which tensors are tokens that can be padded or reordered."""
+    def rows(self, case: Case, settings: Settings, condition: Condition) -> tuple[RowRule, Mapping[str, RowFrame]]:
+        """Which rows of which tensors of a branch are tokens that can be padded or reordered, and the frames of them by
+        name."""
         ...
-
-    def frames(self, case: Case, settings: Settings, condition: Condition) -> dict[str, RowFrame]:
-        """The row frames of a branch."""
-        return {}

@@ -163,9 +163,11 @@ class Generic(Family):
     ) -> dict[str, Any]:
         return {LATENT: latents.to(dtype), TIMESTEP: timestep}
 
-    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
-        mask = text_masks(condition).get("")
-        return NoRows() if mask is None else TextRows(mask.size, self._image_tokens(mask.size))
+    def rows(self, case: Case, settings: Settings, condition: Condition) -> tuple[RowRule, Mapping[str, RowFrame]]:
+        masks = text_masks(condition)
+        text = masks[""].size if "" in masks else 0
+        rule = TextRows(text, self._image_tokens(text)) if text else NoRows()
+        return rule, {f"{TEXT_FRAME}{which}": frame_of_mask(mask) for which, mask in masks.items()}
 
     def _image_tokens(self, text: int) -> tuple[int, ...]:
         """What the number of image tokens may be; empty where a further video is given, which may be joined to it."""
@@ -176,9 +178,6 @@ class Generic(Family):
             alone = videos == [LATENT] or (len(videos) == 1 and self.given[LATENT].numel() == 1)  # a function's own
             return self.signature.tokens(self.given[videos[0]]) if alone else ()
         return tuple(x.shape[1] for x in self.given.values() if x.ndim == 3 and x.shape[1] != text)
-
-    def frames(self, case: Case, settings: Settings, condition: Condition) -> dict[str, RowFrame]:
-        return {f"{TEXT_FRAME}{which}": frame_of_mask(mask) for which, mask in text_masks(condition).items()}
 
 
 MASKS = ("encoder_attention_mask", "encoder_hidden_states_mask")

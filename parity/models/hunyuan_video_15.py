@@ -171,19 +171,17 @@ class HunyuanVideo15(Family):
         cos, sin = model.rope(latents)
         return {"cos": cos, "sin": sin}
 
-    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> HunyuanRows:
+    def rows(self, case: Case, settings: Settings, condition: Condition) -> tuple[HunyuanRows, Mapping[str, RowFrame]]:
         qwen = condition["encoder_attention_mask"].shape[1]
         byt5 = condition["encoder_attention_mask_2"].shape[1]
         vision = case.spec.vision_num_semantic_tokens
         given = vision if settings.text("vision_states") == "zeros" else 0
-        return HunyuanRows(math.prod(self.token_grid(case)), given, byt5, qwen, vision + byt5 + qwen)
-
-    def frames(self, case: Case, settings: Settings, condition: Condition) -> dict[str, RowFrame]:
-        return text_frames(condition, self.row_rule(case, settings, condition), settings)
+        rule = HunyuanRows(math.prod(self.token_grid(case)), given, byt5, qwen, vision + byt5 + qwen)
+        return rule, text_frames(condition, rule, settings)
 
     def _first_row(self, case: Case, settings: Settings, first: Condition) -> list[bool]:
         """The text mask of the first branch, in the order in which this side has the text tokens."""
-        mask: list[bool] = joint_mask(first, self.row_rule(case, settings, first)).tolist()
+        mask: list[bool] = joint_mask(first, self.rows(case, settings, first)[0]).tolist()
         return sorted(mask, reverse=True) if settings.text("text.reorder") == "valid_first" else mask
 
     def token_grid(self, case: Case) -> tuple[int, int, int]:

@@ -22,7 +22,7 @@ from parity.paths.loop import Loop
 from parity.paths.plan import Role, Spec
 from parity.paths.reference import TorchBackend
 from parity.paths.stage import Stage
-from parity.records import PORT, Array, Facts, Provenance
+from parity.records import AFTER, PORT, Array, Facts, Provenance
 from parity.transforms import stored_as
 from parity.versions import versions
 
@@ -78,11 +78,12 @@ def facts_of(loop: Loop, spec: Spec) -> Facts:
 def stage_facts(side: Loaded, spec: Spec) -> Facts:
     """What a stage outside the loop is about to run with; of its weights the fingerprints alone, where they are
     wanted."""
-    stage = side.family
+    stage = side.network
     assert isinstance(stage, Stage)
     each = side.backend.weights() if spec.named else ()
     prints = weight_prints((f"{stage.stage}.{name}", read) for name, _, read in each)
-    return replace(_facts(side, spec, prints), own=stage.is_own, trunk=stage.trunk)
+    own = stage.stage == AFTER and stage.replaced is not None  # a port's decoder; what replaces an encoder is a file
+    return replace(_facts(side, spec, prints), own=own, trunk=stage.trunk)
 
 
 def _facts(side: Loaded, spec: Spec, prints: Mapping[str, str]) -> Facts:

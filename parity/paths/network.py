@@ -13,8 +13,12 @@ from typing import Any
 import torch
 
 from parity.errors import UsageError
+from parity.hooks.rows import RowFrame, RowRule
+from parity.hooks.torchtools import prediction_of
 from parity.models.family import Condition, Constrain, Family, Said, Sampler
-from parity.models.folder import Case
+from parity.models.folder import Case, load_part
+from parity.models.patches import DTYPES, in_dtype
+from parity.records import LOOP_STAGE
 from parity.settings import Reached, Settings, meaningless
 
 
@@ -22,12 +26,16 @@ class Network:
     """The family's own class.
 
     Attributes:
-        family: what the model is. is_own: whether the code is somebody's own: a port. runs_as_it_is: whether nothing of
-            it may be replaced by parity. may_be_silent: whether modules may stay uncalled without it being an error.
+        family: what the model is. stage: of a generation, that it runs. place: where its settings apply
+            (`parity.settings.Reached.stage`).
+        is_own: whether the code is somebody's own: a port. runs_as_it_is: whether nothing of it may be replaced by
+            parity. may_be_silent: whether modules may stay uncalled without it being an error.
         shard: rules of its own that place its weights on a mesh: pattern over a parameter's name -> mesh axes by
             dimension; empty where a named rule set does.
     """
 
+    stage: str = LOOP_STAGE
+    place: str = LOOP_STAGE
     is_own: bool = False
     runs_as_it_is: bool = False
     shard: Mapping[str, tuple[Any, ...]] = {}
@@ -93,11 +101,16 @@ class Network:
 
     def reached(self, settings: Settings) -> Reached:
         """What takes the marks of a side's settings."""
-        return Reached(settings, self.family.place)
+        return Reached(settings, self.place)
 
     def load(self, case: Case, settings: Settings) -> torch.nn.Module:
-        """See `Family.load`."""
-        return self.family.load(case, settings)
+        """The model, in the dtype of the settings; on the CPU, unless its own code puts it elsewhere.
+
+        Raises:
+            UsageError: it cannot be loaded.
+        """
+        dtype = DTYPES[settings.text("dtype")]
+        return in_dtype(load_part(case.folder, "transformer", torch_dtype=dtype), dtype)
 
     def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
         """See `Family.adapt`."""
@@ -108,8 +121,13 @@ class Network:
         self.family.constrain(model, place)
 
     def predict(self, model: Any, arguments: Mapping[str, Any]) -> torch.Tensor:
-        """See `Family.predict`."""
-        return self.family.predict(model, arguments)
+        """The prediction of a transformer, called as diffusers' are; one returns it bare (Kandinsky 5)."""
+        prediction: torch.Tensor = prediction_of(model(**arguments, return_dict=False))
+        return prediction
+
+    def rows(self, case: Case, settings: Settings, condition: Condition) -> tuple[RowRule, Mapping[str, RowFrame]]:
+        """See `Family.rows`."""
+        return self.family.rows(case, settings, condition)
 
     def sampler(self, case: Case, seed: int) -> Sampler:
         """The checkpoint's schedule, guidance and scheduler, new."""

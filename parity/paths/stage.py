@@ -1,9 +1,9 @@
 """Stages: parts of a generation outside the loop (text encoders, VAE), each a step of its own with another module.
 
-A stage stands in a family's place: it says what is loaded, what it is called with and which rows count, and the
-backends of the loop run it (`parity.paths.reference.TorchBackend`; `parity.paths.jax.candidate.TorchaxStage` for the
-candidate). So its floors are measured as the transformer's are, and it is followed as that is. Records carry the
-stage's name and step -1.
+A stage stands in the place of the transformer's network: it says what is loaded, what it is called with and which rows
+count, and the backends of the loop run it (`parity.paths.reference.TorchBackend`;
+`parity.paths.jax.candidate.TorchaxStage` for the candidate). So its floors are measured as the transformer's are, and
+it is followed as that is. Records carry the stage's name and step -1.
 
 Something else may take a stage's place as a whole (`Opaque`): it gives outputs, and shows nothing of how. The candidate
 of a text stage may be a file: a port's embeddings, as its first stage wrote them. The VAE may be that of a port: its
@@ -53,8 +53,8 @@ Compute = Callable[[str, Arguments], torch.Tensor]
 
 
 @dataclass(kw_only=True)
-class Stage(Family):
-    """One stage of a generation, as a family whose model it is.
+class Stage(Network):
+    """One stage of a generation, as a network.
 
     Attributes:
         stage: `text` or `vae`, the stage of its records. case: of the checkpoint. output: name of what it gives.
@@ -66,9 +66,9 @@ class Stage(Family):
         divide: an output of a branch -> suffix of its port (`""`, `@padding`) -> (its rows, the name of their frame).
         pictures: whether its output is frames.
         replaced: what a port's file, or its decoder, gives in the candidate's place; None where the stage is run.
-        is_own: whether that is the port's own code.
     """
 
+    family: Family
     stage: str
     case: Case
     output: str
@@ -81,10 +81,7 @@ class Stage(Family):
     divide: Callable[[str, np.ndarray], Mapping[str, tuple[np.ndarray, str]]] = lambda branch, x: {"": (x, "")}
     pictures: bool = False
     replaced: Compute | None = None
-    is_own: bool = False
-    title = "a stage outside the loop"
-    # What only the loop asks for.
-    latent_shape = model_arguments = sampler = text = None  # type: ignore[assignment]
+    may_be_silent = pairs_rows = False
 
     @property
     def batches(self) -> tuple[tuple[str, ...], ...]:
@@ -96,11 +93,8 @@ class Stage(Family):
     def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
         model.adapt(reached, traced=traced)
 
-    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
-        return self.rule
-
-    def frames(self, case: Case, settings: Settings, condition: Condition) -> dict[str, RowFrame]:
-        return self.frames_of(condition)
+    def rows(self, case: Case, settings: Settings, condition: Condition) -> tuple[RowRule, Mapping[str, RowFrame]]:
+        return self.rule, self.frames_of(condition)
 
     def predict(self, model: Any, arguments: Mapping[str, Any]) -> torch.Tensor:
         out: torch.Tensor = model(**arguments)[self.output]
@@ -120,9 +114,8 @@ class Opaque(TorchBackend):
     """Calls a function in a stage's place, without modules or weights."""
 
     def __init__(self, stage: Stage, inputs: Inputs, compute: Compute) -> None:
-        network = Network(stage)
-        reached = network.reached(parse("torchax"))
-        super().__init__(torch.nn.Module(), network, stage.case, inputs, reached, torch.float32)
+        reached = stage.reached(parse("torchax"))
+        super().__init__(torch.nn.Module(), stage, stage.case, inputs, reached, torch.float32)
         self.compute = compute
 
     def call(self, calls: StepCalls, plan: SitePlan | None) -> Predicted:
@@ -186,13 +179,14 @@ def known(spec: Spec) -> Stage:
         UsageError: the checkpoint has none, or a file does not fit it.
     """
     family, case = opened(spec.source.model, prompt=spec.source.prompt)
-    return _text(spec, case, family) if spec.source.stage == TEXT else _vae(spec, case)
+    return (_text if spec.source.stage == TEXT else _vae)(spec, case, family)
 
 
 def _text(spec: Spec, case: Case, family: Family) -> Stage:
     text = family.text(case)
     encoder = next(e for e in text.encoders if e.part == spec.source.part)
     stage = Stage(
+        family=family,
         stage=TEXT,
         case=case,
         output=encoder.stream.name,
@@ -217,9 +211,10 @@ def _file_rows(encoder: Encoder, given: Conditions, branch: str, x: np.ndarray) 
     return divided(given[branch][encoder.stream.mask_argument][0].to(torch.float32).numpy() > 0, x)
 
 
-def _vae(spec: Spec, case: Case) -> Stage:
+def _vae(spec: Spec, case: Case, family: Family) -> Stage:
     vae_config(case.folder)  # refuses a class that is not known
     return Stage(
+        family=family,
         stage=AFTER,
         case=case,
         output="frames",

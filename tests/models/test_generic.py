@@ -16,6 +16,7 @@ from parity.models.folder import class_of, read_config, skeleton
 from parity.models.generic import EulerSampler, TextRows, frame_of_mask, text_masks
 from parity.models.generic_inputs import TEXT, Signature, fitting, make_arguments, signature_of
 from parity.models.registry import opened
+from parity.paths.network import Network
 from tests.support.models import checkpoint
 
 
@@ -44,7 +45,7 @@ def test_a_prediction_may_be_returned_bare(returned: Any, tmp_path: Path) -> Non
     make(tmp_path, "wan")
     family, _ = opened(str(tmp_path))
     x = torch.zeros(2, 3)
-    assert family.predict(lambda **arguments: returned(x), {}) is x
+    assert Network(family).predict(lambda **arguments: returned(x), {}) is x
 
 
 class Plain(torch.nn.Module):
