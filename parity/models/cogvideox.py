@@ -164,12 +164,6 @@ class CogVideoX(Family):
             return offset
         return {"image_rotary_emb": Rotary(case.config)(torch.zeros(case.latent_shape)), **offset}
 
-    def rotary_tables(self, model: Any, latents: torch.Tensor) -> dict[str, torch.Tensor]:
-        if not hasattr(model, "rope"):
-            return {}
-        cos, sin = model.rope(latents)
-        return {"cos": cos, "sin": sin}
-
     def token_grid(self, case: Case) -> tuple[int, int, int]:
         _, frames, _, height, width = case.latent_shape
         patch, patch_t = int(case.config["patch_size"]), int(case.config.get("patch_size_t") or 1)

@@ -69,8 +69,7 @@ class Generic(Family):
     made: Made
     title = "a diffusers transformer by class and config"
     batches: tuple[tuple[str, ...], ...] = (("cond",),)
-    may_be_silent = True
-    pairs_rows = True  # in which order a class joins image and text only its masks say
+    is_known = False
 
     def lacks(self, config: Mapping[str, Any]) -> Mapping[Capability, str]:
         return _LACKS
@@ -97,15 +96,10 @@ class Generic(Family):
     def channels(self) -> int:
         return 2 if self.signature.frames_first else 1
 
-    def output_shape(self, case: Case) -> tuple[int, ...] | None:
-        return None
-
     def pipeline_arguments(self, case: Case) -> Mapping[str, Any]:
         return self.made.static
 
-    def checks(self, case: Case, role: str) -> tuple[Said, ...]:
-        if role != "reference":
-            return ()
+    def checks(self, case: Case) -> tuple[Said, ...]:
         names = [n for n in (LATENT, TIMESTEP, *self.made.tensors, *self.made.static) if n not in self.given]
         said = [f"made for {self.signature.name}: {', '.join(names)}"] if names else []
         said += [f"from --inputs: {', '.join(self.given)}"] if self.given else []
@@ -118,9 +112,6 @@ class Generic(Family):
             advice = "record a pipeline, or compare calls with parity.compare"
             found.append(("positions", "explained", f"{', '.join(rotary)} {without}; {advice}"))
         return tuple(found)
-
-    def tensors(self) -> Mapping[str, torch.Tensor]:
-        return self.given
 
     def latent_shape(self, folder: Path, spec: GenerationSpec) -> tuple[int, ...]:
         given = self.given.get(LATENT)

@@ -58,7 +58,6 @@ class HunyuanVideo15(Family):
     title = "HunyuanVideo-1.5"
     batches: tuple[tuple[str, ...], ...] = (("cond",), ("uncond",))
     streams: tuple[Stream, ...] = (QWEN, BYT5)
-    recipe: str = "parity.models.hunyuan_video_15:traceable"
 
     def defaults(self, folder: Path) -> Mapping[str, int]:
         """The size of a 16:9 video, from the transformer's `target_size`; none where that is not in its config."""
@@ -141,12 +140,12 @@ class HunyuanVideo15(Family):
         first = next(iter(model.transformer_blocks))
         first.register_forward_pre_hook(lambda module, args: (args[0], place(args[1]), *args[2:]))  # the joint text
 
-    def checks(self, case: Case, role: str) -> tuple[Said, ...]:
+    def checks(self, case: Case) -> tuple[Said, ...]:
         found: list[Said] = []
-        if role == "reference" and case.config.get("task_type") == "i2v":
+        if case.config.get("task_type") == "i2v":
             said = "an image-to-video checkpoint, run as text-to-video: the code that reads an image is given zeros"
             found.append(("image", "explained", said))
-        if role == "reference" and case.config.get("use_meanflow"):
+        if case.config.get("use_meanflow"):
             found.append(("timestep_r", "explained", "not given: what this checkpoint makes of it is not compared"))
         return tuple(found)
 
@@ -166,10 +165,6 @@ class HunyuanVideo15(Family):
             return {**arguments, "image_embeds": None}
         tokens, width = case.spec.vision_num_semantic_tokens, int(case.config["image_embed_dim"])
         return {**arguments, "image_embeds": x.new_zeros((x.shape[0], tokens, width))}
-
-    def rotary_tables(self, model: Any, latents: torch.Tensor) -> dict[str, torch.Tensor]:
-        cos, sin = model.rope(latents)
-        return {"cos": cos, "sin": sin}
 
     def rows(self, case: Case, settings: Settings, condition: Condition) -> tuple[HunyuanRows, Mapping[str, RowFrame]]:
         qwen = condition["encoder_attention_mask"].shape[1]

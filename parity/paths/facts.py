@@ -16,7 +16,8 @@ import numpy as np
 
 from parity.golden.fingerprint import fingerprint, narrow, weight_prints
 from parity.hooks.torchtools import to_torch
-from parity.models.stage_files import write_stage2
+from parity.models.generic import Generic
+from parity.models.stage_files import write_stage1, write_stage2
 from parity.paths.loaded import Loaded, array, dtype_name
 from parity.paths.loop import Loop
 from parity.paths.plan import Role, Spec
@@ -50,10 +51,11 @@ def facts_of(loop: Loop, spec: Spec) -> Facts:
     each = list(backend.weights())
     prints = weight_prints((name, functools.partial(read, name, values)) for name, _, values in each)
     with backend.scope():
-        sample = network.rotary_tables(backend.model, loop.latents)
+        sample = network.rotary_tables(backend.model, side.case, loop.latents)
         tables = {name: backend.host(x).astype(np.float32) for name, x in sample.items()}
         noise = backend.host(loop.latents)
     common = _facts(side, spec, prints)
+    own = side.family.given if spec.source.alone and isinstance(side.family, Generic) else {}
     tokens = {name: x.numpy() for name, x in given.tokens.items()}
     started = {**(tokens or {name: x.values for name, x in common.inputs.items()}), "noise": noise}
     return replace(
@@ -68,7 +70,7 @@ def facts_of(loop: Loop, spec: Spec) -> Facts:
         provenance=replace(common.provenance, inputs={name: fingerprint(x) for name, x in started.items()}),
         grid=side.family.token_grid(side.case),
         checks=(*network.checks(side.case, spec.role), *_own_checks(side, spec.role)),
-        tensors={name: array(x) for name, x in side.family.tensors().items()} if spec.source.alone else {},
+        tensors={name: array(x) for name, x in own.items()},
         lacks=dict(network.without(side.case.config)),
         compiled=not isinstance(backend, TorchBackend) and bool(settings["jit"]),
         narrow=sum(narrow_ones.values()) / max(sum(map(math.prod, shapes.values())), 1),
@@ -131,7 +133,8 @@ def _places(paths: list[str]) -> str:
 def leave_files(folder: Path, role: Role, loop: Loop) -> None:
     """Write a side's embeddings and final latents into a folder, in the ports' conventions."""
     side = loop.side
-    side.family.write_stage1(folder / f"{role}_embeddings.safetensors", side.inputs.conditions)
+    if side.family.streams:
+        write_stage1(folder / f"{role}_embeddings.safetensors", side.family.streams, side.inputs.conditions)
     write_stage2(
         folder / f"{role}_latents.safetensors",
         side.family.stage2(side.case, to_torch(loop.latents)),

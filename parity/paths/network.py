@@ -42,7 +42,7 @@ class Network:
 
     def __init__(self, family: Family) -> None:
         self.family = family
-        self.may_be_silent = family.may_be_silent
+        self.may_be_silent = not family.is_known
 
     @property
     def batches(self) -> tuple[tuple[str, ...], ...]:
@@ -52,7 +52,7 @@ class Network:
     @property
     def pairs_rows(self) -> bool:
         """Whether the masks that the code is given say which rows count, and not the family alone."""
-        return self.runs_as_it_is or self.family.pairs_rows
+        return self.runs_as_it_is or not self.family.is_known
 
     @property
     def idle(self) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ class Network:
 
     def checks(self, case: Case, role: str) -> tuple[Said, ...]:
         """What preflight says of this side before anything is compared."""
-        return self.family.checks(case, role)
+        return self.family.checks(case) if role == "reference" else ()
 
     def named(self, module: str) -> str:
         """The reference's name of a module."""
@@ -133,9 +133,11 @@ class Network:
         """The checkpoint's schedule, guidance and scheduler, new."""
         return self.family.sampler(case, seed)
 
-    def rotary_tables(self, model: Any, latents: torch.Tensor) -> Mapping[str, torch.Tensor]:
-        """See `Family.rotary_tables`."""
-        return self.family.rotary_tables(model, latents)
+    def rotary_tables(self, model: Any, case: Case, latents: torch.Tensor) -> Mapping[str, torch.Tensor]:
+        """The rotary tables that its module `rope` makes for these latents, for preflight; of a port they are inside
+        its call."""
+        has_none = self.is_own or "rotary tables" in self.family.lacks(case.config)
+        return {} if has_none else dict(zip(("cos", "sin"), model.rope(latents), strict=True))
 
 
 def require_meaning(network: Network, case: Case, settings: Settings) -> None:

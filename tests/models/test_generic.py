@@ -192,7 +192,7 @@ def test_the_mask_among_the_inputs_says_which_are_valid() -> None:
 def test_positions_that_nobody_gives_are_said(name: str, said: list[str]) -> None:
     """diffusers' pipeline makes them, and the class goes on without."""
     family, case = opened(str(checkpoint(name)))
-    found = [detail.split()[0] for check, _, detail in family.checks(case, "reference") if check == "positions"]
+    found = [detail.split()[0] for check, _, detail in family.checks(case) if check == "positions"]
     assert found == said
 
 

@@ -136,7 +136,7 @@ class Ported(Network):
             UsageError: see `parity.paths.port.load.build`.
         """
         port, said = built(self.entry, self.role, case, settings, self.marks)
-        self.expected = self.family.output_shape(case)
+        self.expected = tuple(case.latent_shape) if self.family.is_known else None
         if port.call is None and port.module is None:
             raise UsageError(f"{self.entry.named} brings a VAE alone: run it with --stages vae")
         self.from_pipeline = _accepted(port, self.family.pipeline_arguments(case))
@@ -242,10 +242,6 @@ class Ported(Network):
 
     def constrain(self, model: Any, place: Constrain) -> None:
         """Nothing, as above."""
-
-    def rotary_tables(self, model: Any, latents: torch.Tensor) -> Mapping[str, torch.Tensor]:
-        """None: they are inside its call."""
-        return {}
 
     def reached(self, settings: Settings) -> Reached:
         """Marks those that the port has read, and those that it reads from now on."""
