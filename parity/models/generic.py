@@ -36,7 +36,7 @@ from parity.models.generic_inputs import (
 )
 from parity.models.patches import DTYPES, patch_norms, patch_timestep_embedding
 from parity.models.stage_files import Conditions
-from parity.models.text import TextStage
+from parity.models.text import TextStage, frame_of, valid_of
 from parity.settings import Capability, Reached, Settings
 
 _OWN = "the transformer's own code runs, which parity has no line for"
@@ -211,15 +211,15 @@ def text_masks(condition: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
     that have no mask, or none that leaves a token out."""
     named = {name.removeprefix("in."): x for name, x in condition.items()}  # of a function's arguments, see `face`
     text = next((name for name in MASKS if name in named), "")
-    given = {n.removeprefix(text): x[0] for n, x in named.items() if text and n.startswith(text) and x.ndim == 2}
-    masks = {which: x.detach().cpu().to(torch.float32).numpy() > 0 for which, x in given.items()}
+    given = {n.removeprefix(text): x for n, x in named.items() if text and n.startswith(text) and x.ndim == 2}
+    masks = {which: valid_of(x) for which, x in given.items()}
     return {which: valid for which, valid in masks.items() if not valid.all()}
 
 
 def frame_of_mask(valid: np.ndarray) -> RowFrame:
     """The frame in which the valid tokens stand first."""
     order = np.argsort(~valid, kind="stable")
-    return RowFrame(order.astype(np.int32), valid[order].astype(np.float32))
+    return frame_of(valid[order], order)
 
 
 FIRST = 0.99601

@@ -36,7 +36,7 @@ from parity.models.family import Condition, Constrain, Family, Place, Said, Samp
 from parity.models.folder import Case, GenerationSpec, frames_of, load_component, load_part, read_config
 from parity.models.patches import patch_norms, patch_rope, patch_timestep_embedding, place_outputs
 from parity.models.stage_files import Stream
-from parity.models.text import Listener, TextStage, encoder_of
+from parity.models.text import Listener, TextStage, encoder_of, frame_of, valid_of
 from parity.settings import Reached, Settings, parse
 
 _OWN_FORWARD = ("text.reorder", "refiner.mask", "vision_states")
@@ -276,35 +276,24 @@ def text_frames(condition: Condition, lengths: HunyuanRows, settings: Settings) 
     Args:
         condition: masks `encoder_attention_mask` [1, qwen] and `encoder_attention_mask_2` [1, byt5].
     """
-    qwen = _mask(condition["encoder_attention_mask"])
-    byt5 = _mask(condition["encoder_attention_mask_2"])
     joint = joint_mask(condition, lengths)
     # The row of the side at which each token of [vision, byt5, qwen] stands, then the frame's order over tokens.
     reordered = np.argsort(~joint, kind="stable")
     index = np.arange(len(joint)) if settings.text("text.reorder") == "valid_first" else reordered
     weight = joint[reordered]
     absent = lengths.frame - len(joint)
-    vision = max(lengths.vision, lengths.frame - lengths.byt5 - lengths.qwen)
     return {
-        "qwen": _frame(np.arange(len(qwen)), qwen),
-        "byt5": _frame(np.arange(len(byt5)), byt5),
-        "vision": _frame(np.arange(vision), np.zeros(vision)),
-        "text": _frame(np.pad(index, (0, absent)), np.pad(weight.astype(np.float32), (0, absent))),
+        "qwen": frame_of(valid_of(condition["encoder_attention_mask"])),
+        "byt5": frame_of(valid_of(condition["encoder_attention_mask_2"])),
+        "vision": frame_of(np.zeros(lengths.frame - lengths.byt5 - lengths.qwen)),
+        "text": frame_of(np.pad(weight, (0, absent)), np.pad(index, (0, absent))),
     }
 
 
 def joint_mask(condition: Condition, lengths: HunyuanRows) -> np.ndarray:
     """bool [text tokens], True where valid, in the order vision (all padding in text-to-video), ByT5, Qwen."""
     streams = (condition["encoder_attention_mask_2"], condition["encoder_attention_mask"])
-    return np.concatenate([np.zeros(lengths.vision, bool), *(_mask(x) for x in streams)])
-
-
-def _frame(index: np.ndarray, weight: np.ndarray) -> RowFrame:
-    return RowFrame(index.astype(np.int32), weight.astype(np.float32))
-
-
-def _mask(x: torch.Tensor) -> np.ndarray:
-    return x[0].detach().cpu().to(torch.float32).numpy() > 0
+    return np.concatenate([np.zeros(lengths.vision, bool), *(valid_of(x) for x in streams)])
 
 
 class JointAttention:

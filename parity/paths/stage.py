@@ -35,7 +35,7 @@ from parity.models.family import Condition, Family
 from parity.models.folder import Case, read_config, skeleton, vae_config
 from parity.models.registry import opened
 from parity.models.stage_files import read_stage1, read_stage2
-from parity.models.text import TEXT, Encoder, divided, load_encoder, skeleton as encoder_skeleton
+from parity.models.text import TEXT, load_encoder, skeleton as encoder_skeleton
 from parity.models.vae import CacheRows, load_decoder
 from parity.paths.loaded import Arguments, Conditions, Inputs, Predicted, StepCalls, array, dtype_name, tensor
 from parity.paths.network import Network
@@ -202,13 +202,7 @@ def _text(spec: Spec, case: Case, family: Family) -> Stage:
         return stage
     given = read_stage1(Path(spec.source.stage1), family.streams, case.config)
     held = {branch: given[branch][encoder.stream.argument] for branch in encoder.tokens}
-    return replace(stage, divide=partial(_file_rows, encoder, given), replaced=lambda branch, _: held[branch])
-
-
-def _file_rows(encoder: Encoder, given: Conditions, branch: str, x: np.ndarray) -> dict[str, tuple[np.ndarray, str]]:
-    if not encoder.stream.masked:
-        return {"": (x, "")}
-    return divided(given[branch][encoder.stream.mask_argument][0].to(torch.float32).numpy() > 0, x)
+    return replace(stage, divide=partial(encoder.divide, given=given), replaced=lambda branch, _: held[branch])
 
 
 def _vae(spec: Spec, case: Case, family: Family) -> Stage:
