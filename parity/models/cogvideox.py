@@ -122,10 +122,8 @@ class CogVideoX(Family):
             reached.mark("attention.kernel")  # what diffusers' own processor calls
         if _is_rotary(case.config):
             model.rope = Rotary(case.config)
-            model.register_forward_pre_hook(give_rotary, with_kwargs=True)
             patch_rope(model, case.latent_shape, settings, reached)
-        if case.config.get("ofs_embed_dim"):
-            model.register_forward_pre_hook(give_offset, with_kwargs=True)
+        model.register_forward_pre_hook(give_pipeline_arguments, with_kwargs=True)
         patch_norms(model, settings, reached)
         feature_cache.install(model, settings, reached)
 
@@ -176,11 +174,6 @@ class CogVideoX(Family):
 
 OFFSET = 2.0
 """What CogVideoXImageToVideoPipeline hands the transformer of 1.5 as `ofs`."""
-
-
-def give_offset(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Forward pre-hook: hands the model its offset, once for a batch."""
-    return args, {**kwargs, "ofs": kwargs["hidden_states"].new_full((1,), OFFSET)}
 
 
 def _image(latents: torch.Tensor) -> torch.Tensor:
@@ -253,8 +246,7 @@ class CogVideoXSampler(Sampler):
         return noise * self.scheduler.init_noise_sigma
 
     def model_input(self, latents: torch.Tensor, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        t = self.timesteps[step]
-        return self.scheduler.scale_model_input(latents, t), self._place(t.expand(latents.shape[0]))
+        return latents, self._place(self.timesteps[step].expand(latents.shape[0]))
 
     def guide(self, predictions: Mapping[str, torch.Tensor], step: int, dtype: torch.dtype | None) -> torch.Tensor:
         # The pipeline's `noise_pred.float()`; only the float64 variant of a floor is wider, and stays so.
@@ -271,10 +263,8 @@ class CogVideoXSampler(Sampler):
         return 1 + self.guidance_scale * ((1 - math.cos(angle)) / 2)
 
     def step(self, guided: torch.Tensor, latents: torch.Tensor, step: int) -> torch.Tensor:
-        t = self.timesteps[step]
         if not self._keeps_history:
-            stepped: torch.Tensor = self.scheduler.step(guided, t, latents, eta=0.0, return_dict=False)[0]
-            return stepped
+            return super().step(guided, latents, step)
         from diffusers.schedulers import scheduling_dpm_cogvideox
 
         first = 2 * step if step else 1
@@ -286,10 +276,10 @@ class CogVideoXSampler(Sampler):
             self._drawn += 1
             return self._place(next(self._noise)).to(dtype)
 
-        before = self.state.get(_HISTORY), t, self.timesteps[step - 1] if step > 0 else None
+        before = self.state.get(_HISTORY), self.timesteps[step], self.timesteps[step - 1] if step > 0 else None
         # It ignores its `variance_noise`, and a generator draws other numbers in each dtype.
         with replaced(scheduling_dpm_cogvideox, "randn_tensor", noise):
-            stepped, original = self.scheduler.step(guided, *before, latents, eta=0.0, return_dict=False)
+            stepped, original = self.scheduler.step(guided, *before, latents, return_dict=False)
         self.state = {_HISTORY: original}
         return stepped
 
@@ -346,9 +336,14 @@ class Rotary(torch.nn.Module):
         return cos, sin
 
 
-def give_rotary(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Forward pre-hook: hands the model the tables of its own `rope`, as the pipeline does."""
-    return args, {**kwargs, "image_rotary_emb": model.rope(kwargs["hidden_states"])}
+def give_pipeline_arguments(
+    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Forward pre-hook: hands the model what its pipeline does, the tables of its own `rope` and its offset."""
+    latents = kwargs["hidden_states"]
+    tables = {"image_rotary_emb": model.rope(latents)} if hasattr(model, "rope") else {}
+    offset = {"ofs": latents.new_full((1,), OFFSET)} if model.config.ofs_embed_dim else {}
+    return args, {**kwargs, **tables, **offset}
 
 
 class JointAttention:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from parity.hooks.rows import WHOLE, NoRows, Part, RowFrame
-from parity.models.folder import Case, bare_component, load_component, read_config
+from parity.models.folder import Case, load_component, read_config
 from parity.models.patches import DTYPES
 from parity.models.stage_files import Conditions, Stream
 from parity.records import ATTENTION, PADDING
@@ -232,8 +232,11 @@ def load_encoder(case: Case, encoder: Encoder, settings: Settings) -> PromptEnco
 
 
 def skeleton(case: Case, encoder: Encoder) -> PromptEncoder:
-    """Its module without weights, for the names of its modules."""
-    return PromptEncoder(encoder, bare_component(encoder.kind, case.folder, encoder.part))
+    """Its module without weights, on torch's meta device, for the names of its modules."""
+    kind = encoder.kind
+    config = kind.config_class.from_pretrained(case.folder, subfolder=encoder.part, local_files_only=True)
+    with torch.device("meta"):
+        return PromptEncoder(encoder, kind(config))
 
 
 @dataclass(frozen=True)
