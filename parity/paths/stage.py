@@ -31,7 +31,7 @@ from parity.errors import UsageError
 from parity.hooks.rows import NoRows, RowFrame, RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.torchtools import leaves, module_tree, to_torch
-from parity.models.family import Condition, Family
+from parity.models.family import Condition, Constrain, Family
 from parity.models.folder import Case, read_config, skeleton, vae_config
 from parity.models.registry import opened
 from parity.models.stage_files import read_stage1, read_stage2
@@ -92,6 +92,9 @@ class Stage(Network):
 
     def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
         model.adapt(reached, traced=traced)
+
+    def constrain(self, model: Any, place: Constrain) -> None:
+        """Nothing: the mesh is the transformer's."""
 
     def rows(self, case: Case, settings: Settings, condition: Condition) -> tuple[RowRule, Mapping[str, RowFrame]]:
         return self.rule, self.frames_of(condition)
