@@ -100,6 +100,11 @@ class Rule:
     fan_in: bool = False
 
 
+def seeded(name: str) -> torch.Generator:
+    """A generator on the CPU whose numbers depend on a name alone."""
+    return torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "big"))
+
+
 def fill(module: torch.nn.Module, component: str, rules: Sequence[Rule]) -> None:
     """Overwrite every parameter of `module` in place by the first rule that matches its name.
 
@@ -114,9 +119,7 @@ def fill(module: torch.nn.Module, component: str, rules: Sequence[Rule]) -> None
             if rule is None:
                 raise LookupError(f"no rule says how to draw {component}.{name}")
             std = rule.std / math.sqrt(parameter[0].numel()) if rule.fan_in else rule.std
-            digest = hashlib.sha256(f"{component}.{name}".encode()).digest()
-            generator = torch.Generator().manual_seed(int.from_bytes(digest[:6], "big"))
-            unit = torch.rand(parameter.shape, generator=generator) - 0.5
+            unit = torch.rand(parameter.shape, generator=seeded(f"{component}.{name}")) - 0.5
             # Two operations, not one fused multiply-add, whose single rounding would depend on the machine.
             parameter.copy_(unit.mul_(std * math.sqrt(12.0)).add_(rule.mean))
 
