@@ -19,7 +19,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,7 +32,7 @@ from parity.hooks.methods import replaced
 from parity.hooks.rows import WHOLE, Part, RowFrame, RowRule
 from parity.hooks.torchtools import SDPA, Intercept, of_attention
 from parity.models import feature_cache
-from parity.models.attention import AttentionSettings, attend
+from parity.models.attention import AttentionSettings, JointAttention
 from parity.models.family import Condition, Constrain, Family, Place, Sampler
 from parity.models.folder import Case, GenerationSpec, frames_of, load_component, load_part, read_config
 from parity.models.patches import patch_norms, patch_rope, place_outputs
@@ -106,8 +106,8 @@ class CogVideoX(Family):
         pipeline = diffusers.CogVideoXPipeline.__new__(diffusers.CogVideoXPipeline)
         tokenizer = load_component(transformers.T5Tokenizer, case.folder, "tokenizer")
 
-        def t5(encoder: Listener, prompt: str) -> None:
-            pipeline.__dict__.update(tokenizer=tokenizer, text_encoder=encoder)
+        def t5(text_encoder: Listener, prompt: str) -> None:
+            pipeline.__dict__.update(tokenizer=tokenizer, text_encoder=text_encoder)
             pipeline._get_t5_prompt_embeds(prompt, max_sequence_length=T5.tokens(case.spec), device=torch.device("cpu"))
 
         return TextStage((encoder_of(case, "text_encoder", transformers.T5EncoderModel, T5, t5),))
@@ -116,8 +116,10 @@ class CogVideoX(Family):
         settings = reached.settings
         how = replace(AttentionSettings.of(settings), mask="none")
         if traced or how != AttentionSettings("sdpa", "none"):
+            from diffusers.models.attention_processor import CogVideoXAttnProcessor2_0
+
             for block in model.transformer_blocks:
-                block.attn1.set_processor(JointAttention(how, reached))
+                block.attn1.set_processor(JointAttention(CogVideoXAttnProcessor2_0(), in_sdpa, how, reached))
         else:
             reached.mark("attention.kernel")  # what diffusers' own processor calls
         if _is_rotary(case.config):
@@ -346,32 +348,11 @@ def give_pipeline_arguments(
     return args, {**kwargs, **tables, **offset}
 
 
-class JointAttention:
-    """Attention processor of the blocks: diffusers' own, but for the attention itself, of which kernel and the rest are
-    a choice; nothing is masked."""
+def in_sdpa(attention: Callable[..., torch.Tensor]) -> Intercept:
+    """Within it, diffusers' processor calls this function of query, key and value."""
 
-    def __init__(self, how: AttentionSettings, reached: Reached) -> None:
-        self.how, self.reached = how, reached
+    def handle(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+        given = of_attention(args, kwargs)
+        return attention(*(given[name].transpose(1, 2) for name in ("query", "key", "value"))).transpose(1, 2)
 
-    def __call__(
-        self,
-        attn: Any,
-        hidden_states: torch.Tensor,
-        encoder_hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        image_rotary_emb: tuple[torch.Tensor, torch.Tensor] | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        from diffusers.models.attention_processor import CogVideoXAttnProcessor2_0
-
-        def attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-            given = of_attention(args, kwargs)
-            query, key, value = (given[name].transpose(1, 2) for name in ("query", "key", "value"))
-            # Padding of the prompt attends and is attended to.
-            valid = torch.ones_like(query[:, :, 0, 0], dtype=torch.bool)
-            return attend(query, key, value, valid, self.how, self.reached.mark).transpose(1, 2)
-
-        with Intercept(attention, only={SDPA}):
-            image, text = CogVideoXAttnProcessor2_0()(
-                attn, hidden_states, encoder_hidden_states, attention_mask, image_rotary_emb
-            )
-        return image, text
+    return Intercept(handle, only={SDPA})

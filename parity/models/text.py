@@ -29,8 +29,8 @@ CROPPED = "cropped"
 """The row frame of what is left behind the template."""
 
 
-Ask = Callable[["Listener", str], object]
-"""Calls the pipeline's method for a prompt, on the CPU, with a listener in its encoder's place."""
+Ask = Callable[..., object]
+"""Calls the pipeline's method for a `prompt`, on the CPU, with a listener as its `text_encoder`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ def encoder_of(case: Case, part: str, kind: Any, stream: Stream, ask: Ask, *, sk
     tokens = {}
     for branch, prompt in (("cond", case.spec.prompt), ("uncond", case.spec.negative_prompt)):
         ear = Listener()
-        ask(ear, prompt)
+        ask(text_encoder=ear, prompt=prompt)
         if ear.heard:
             tokens[branch] = ear.heard
     return Encoder(
