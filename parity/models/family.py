@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
+from parity.errors import UsageError
 from parity.hooks.rows import RowFrame, RowRule
 from parity.models.folder import Case, GenerationSpec
 from parity.models.patches import DTYPES
@@ -167,16 +168,19 @@ class Family(Protocol):
         Raises:
             UsageError: none are known, or the checkpoint lacks a part of them.
         """
-        ...
+        raise UsageError(
+            f"the text stage knows the encoders of HunyuanVideo-1.5 and CogVideoX; '{case.name}' takes its embeddings "
+            "as inputs: leave text out of --stages"
+        )
 
     def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
-        """Apply the settings to a loaded model; by default none, since its own code does.
+        """Apply the settings to a loaded model.
 
         Args:
             traced: whether it will run under jax.jit or torchax. first: the first branch's condition, for the setting
                 that uses its mask in every branch.
         """
-        return
+        ...
 
     def constrain(self, model: Any, place: Constrain) -> None:
         """Have activations placed on a mesh."""

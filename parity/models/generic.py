@@ -36,7 +36,7 @@ from parity.models.generic_inputs import (
 )
 from parity.models.patches import DTYPES, patch_norms, patch_timestep_embedding
 from parity.models.stage_files import Conditions
-from parity.models.text import TextStage, frame_of, valid_of
+from parity.models.text import row_frame, valid_of
 from parity.settings import Capability, Reached, Settings
 
 _OWN = "the transformer's own code runs, which parity has no line for"
@@ -135,12 +135,6 @@ class Generic(Family):
         timesteps = timesteps if timesteps is not None and timesteps.ndim == 1 else None
         return EulerSampler(self.signature.timestep_scale, self.given.get(LATENT), timesteps)
 
-    def text(self, case: Case) -> TextStage:
-        raise UsageError(
-            f"the text stage knows the encoders of HunyuanVideo-1.5 and CogVideoX; '{case.name}' takes its embeddings "
-            "as inputs: leave text out of --stages"
-        )
-
     def stage2(self, case: Case, latents: torch.Tensor) -> torch.Tensor:
         """Tokens [B, N, C] as [B, C, N, 1, 1], images as videos of one frame, [B, T, C, H, W] as [B, C, T, H, W]."""
         if self.signature.frames_first:
@@ -219,7 +213,7 @@ def text_masks(condition: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
 def frame_of_mask(valid: np.ndarray) -> RowFrame:
     """The frame in which the valid tokens stand first."""
     order = np.argsort(~valid, kind="stable")
-    return frame_of(valid[order], order)
+    return row_frame(valid[order], order)
 
 
 FIRST = 0.99601

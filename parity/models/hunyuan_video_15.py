@@ -36,7 +36,7 @@ from parity.models.family import Condition, Constrain, Family, Place, Said, Samp
 from parity.models.folder import Case, GenerationSpec, frames_of, load_component, load_part, read_config
 from parity.models.patches import patch_norms, patch_rope, patch_timestep_embedding, place_outputs
 from parity.models.stage_files import Stream
-from parity.models.text import TextStage, encoder_of, frame_of, valid_of
+from parity.models.text import TextStage, encoder_of, row_frame, valid_of
 from parity.settings import Reached, Settings, parse
 
 _OWN_FORWARD = ("text.reorder", "refiner.mask", "vision_states")
@@ -276,10 +276,10 @@ def text_frames(condition: Condition, lengths: HunyuanRows, settings: Settings) 
     weight = joint[reordered]
     absent = lengths.frame - len(joint)
     return {
-        "qwen": frame_of(valid_of(condition["encoder_attention_mask"])),
-        "byt5": frame_of(valid_of(condition["encoder_attention_mask_2"])),
-        "vision": frame_of(np.zeros(lengths.frame - lengths.byt5 - lengths.qwen)),
-        "text": frame_of(np.pad(weight, (0, absent)), np.pad(index, (0, absent))),
+        "qwen": row_frame(valid_of(condition["encoder_attention_mask"])),
+        "byt5": row_frame(valid_of(condition["encoder_attention_mask_2"])),
+        "vision": row_frame(np.zeros(lengths.frame - lengths.byt5 - lengths.qwen)),
+        "text": row_frame(np.pad(weight, (0, absent)), np.pad(index, (0, absent))),
     }
 
 

@@ -79,7 +79,7 @@ class Encoder:
         if not self.stream.masked:
             return {}
         whole = valid_of(inputs["attention_mask"])
-        return {TEXT: frame_of(whole), CROPPED: frame_of(whole[self.crop :])}
+        return {TEXT: row_frame(whole), CROPPED: row_frame(whole[self.crop :])}
 
     def divide(self, branch: str, x: np.ndarray, given: Conditions | None = None) -> dict[str, tuple[np.ndarray, str]]:
         """Its output by rows: suffix of its port -> (rows [1, R, width], name of their frame).
@@ -101,7 +101,7 @@ def valid_of(mask: torch.Tensor) -> np.ndarray:
     return np.asarray(mask[0].detach().cpu().to(torch.float32).numpy() > 0)
 
 
-def frame_of(weight: np.ndarray, index: np.ndarray | None = None) -> RowFrame:
+def row_frame(weight: np.ndarray, index: np.ndarray | None = None) -> RowFrame:
     """The frame in which rows stand in this order, or as they are, and count where their weight, bool or 1, says so."""
     index = np.arange(weight.size) if index is None else index
     return RowFrame(index.astype(np.int32), weight.astype(np.float32))
