@@ -96,10 +96,10 @@ def calls_of(path: str) -> dict[str, tuple[Forward, Forward]]:
     case, inputs = make_case(model)
     if path == "torch":
         FAMILY.adapt(model, case, reached, traced=False)
-        backend: Any = TorchBackend(model, Network(FAMILY), case, inputs, reached, torch.float32)
+        backend: Any = TorchBackend(model, Network(FAMILY, case), inputs, reached)
     else:
         use_compilation_cache()
-        backend = TorchaxBackend(model, Network(FAMILY), case, inputs, reached, make_devices(settings))
+        backend = TorchaxBackend(model, Network(FAMILY, case), inputs, reached, make_devices(settings))
         with backend.scope():
             FAMILY.adapt(model, case, reached, traced=True)
     with backend.scope():

@@ -51,7 +51,7 @@ def facts_of(loop: Loop, spec: Spec) -> Facts:
     each = list(backend.weights())
     prints = weight_prints((name, functools.partial(read, name, values)) for name, _, values in each)
     with backend.scope():
-        sample = network.rotary_tables(backend.model, side.case, loop.latents)
+        sample = network.rotary_tables(backend.model, loop.latents)
         tables = {name: backend.host(x).astype(np.float32) for name, x in sample.items()}
         noise = backend.host(loop.latents)
     common = _facts(side, spec, prints)
@@ -69,9 +69,9 @@ def facts_of(loop: Loop, spec: Spec) -> Facts:
         placement=backend.placement,
         provenance=replace(common.provenance, inputs={name: fingerprint(x) for name, x in started.items()}),
         grid=side.family.token_grid(side.case),
-        checks=(*network.checks(side.case, spec.role), *_own_checks(side, spec.role)),
+        checks=(*network.checks(spec.role), *_own_checks(side, spec.role)),
         tensors={name: array(x) for name, x in own.items()},
-        lacks=dict(network.without(side.case.config)),
+        lacks=dict(network.without()),
         compiled=not isinstance(backend, TorchBackend) and bool(settings["jit"]),
         narrow=sum(narrow_ones.values()) / max(sum(map(math.prod, shapes.values())), 1),
     )
@@ -118,16 +118,13 @@ def _own_checks(side: Loaded, role: Role) -> tuple[tuple[str, str, str], ...]:
     forwards = [path or "the transformer" for path, module in modules if _is_ours(vars(module).get("forward"))]
     for what, paths in (("attention processors", processors), ("forward", forwards)):
         if paths:
-            found.append(f"{what} of {_places(paths)}")
+            places = paths[0] if len(paths) == 1 else f"{paths[0]} to {paths[-1]} ({len(paths)} modules)"
+            found.append(f"{what} of {places}")
     return ((f"{role}: replaced by parity", "pass", "; ".join(found) or "nothing: its code runs as it is"),)
 
 
 def _is_ours(x: object) -> bool:
     return str(getattr(x, "__module__", "")).partition(".")[0] == "parity"
-
-
-def _places(paths: list[str]) -> str:
-    return paths[0] if len(paths) == 1 else f"{paths[0]} to {paths[-1]} ({len(paths)} modules)"
 
 
 def leave_files(folder: Path, role: Role, loop: Loop) -> None:

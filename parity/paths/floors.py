@@ -54,21 +54,21 @@ class Variant:
     is_truth: bool = False
 
 
-def make_variants(side: Loaded, chip: str = NO_CHIP, seeds: int = SEEDS) -> list[Variant]:
+def make_variants(side: Loaded, chip: str = NO_CHIP) -> list[Variant]:
     """The variants of a loaded reference, the truth (where it is another run) before those that are measured around it.
 
     Args:
-        chip: the candidate's, whose elementary functions the floors allow for. seeds: perturbed runs.
+        chip: the candidate's, whose elementary functions the floors allow for.
     """
     variants = []
     if (exact := _exact(side)) != side.settings:
-        side = load_reference(side.network, side.case, exact, side.inputs.of("float32"))
+        side = load_reference(side.network, exact, side.inputs.of("float32"))
         variants.append(Variant("float32", side, contextlib.nullcontext, is_truth=True))
     inputs = side.inputs.of("float64")
-    double = load_reference(side.network, side.case, side.settings, inputs, dtype=torch.float64)
+    double = load_reference(side.network, side.settings, inputs, dtype=torch.float64)
     variants.append(Variant("float64", double, lambda step: widest()))
     model = side.backend.model
-    for seed in range(seeds):
+    for seed in range(SEEDS):
 
         def around(step: int, seed: int = seed) -> contextlib.AbstractContextManager[None]:
             # A stage outside the loop draws as the first step does.

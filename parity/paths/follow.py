@@ -36,10 +36,9 @@ from torch.utils._pytree import tree_map
 from parity.floors import L2_LIMIT
 from parity.hooks.attach import exchanging
 from parity.hooks.methods import replaced
-from parity.hooks.rows import JOINT, Part
 from parity.hooks.tap import by_branch, single_output
 from parity.hooks.torchtools import Intercept, callable_modules, leaves, mapped, named_arguments, nearest
-from parity.paths.layout import CLOSE, Apart, Layout, is_mask
+from parity.paths.layout import CLOSE, Apart, Layout, is_mask, of_part
 from parity.paths.loaded import tensor
 from parity.paths.loop import Around, Loop, Once, denoise
 from parity.paths.plan import DOUBT, LEFT_ALONE, TURNED, UNREAD, Plan
@@ -304,7 +303,7 @@ class _Run:
         constant: another that modules have in it. take: what becomes of rows that stand beside the reference's own.
         constants: of each module, by attribute. alike: norms, activations and the like, whose outputs are shaped as
             their inputs are.
-        sites: what is judged, each part of a value's rows (`_of_part`). operations: what each bit of `Apart.made_of`
+        sites: what is judged, each part of a value's rows (`of_part`). operations: what each bit of `Apart.made_of`
             is, `_LEFT` the first. fates: of each value. counts: calls of each module.
         unread: sites of values that are left out, as the candidate goes on without them.
         turned: values that are the reference's in another order. attends: modules that make a call of
@@ -536,10 +535,8 @@ class _Run:
                 if other is None or placed is None:
                     return math.inf, False
                 narrow = other.dtype.itemsize == 2
-                for part in layout.parts(path, port, piece):
-                    ours, theirs = (layout.rows(path, part, value) for value in (piece, placed))
-                    one = Apart.of(Key(LOOP_STAGE, 0, branch, path), ours, theirs)
-                    found.append(one.apart / max(one.norm, 1e-30))
+                parts = layout.apart(Key(LOOP_STAGE, 0, branch, f"{path}:{port}"), piece, placed, other.dtype)
+                found += [one.apart / max(one.norm, 1e-30) for one in parts.values()]
             return max(found, default=math.inf), narrow
 
         given = [apart(f"in.{name}", x)[0] for name, x in zip(("query", "key", "value"), tensors, strict=True)]
@@ -554,8 +551,7 @@ class _Run:
         worst = next(fate for fate in ("left", "absent", "same", "followed") if fate in fates)
         if all(new is old for (_, new), (_, old) in zip(given, pieces, strict=True)):
             return worst, x
-        split = len(self._branches) > 1 and x.ndim > 0 and x.shape[0] == len(self._branches)
-        other = torch.cat([new for _, new in given]) if split else given[0][1]
+        other = given[0][1] if pieces[0][1] is x else torch.cat([new for _, new in given])
         setattr(other, _STEPS_OF, 0)
         return worst, other
 
@@ -573,7 +569,7 @@ class _Run:
             return fate, x
         judged_before = {} if self.like is None else self.like.sites
         for part in layout.parts(module, port, x) if judged_before else ():
-            if one := judged_before.get(_of_part(key, part)):
+            if one := judged_before.get(of_part(key, part)):
                 self.take(one, layout.rows(module, part, x))
         # What is not finite lies in rows that nothing reads: it would not stay there.
         return fate, placed if is_mask(port, x) else torch.where(torch.isfinite(placed), placed, x)
@@ -594,10 +590,7 @@ class _Run:
                 apart.said = f"the candidate's lets {counts[1]} keys through, {others}"
                 found[key] = apart
         elif placed is not None and (x.is_floating_point() or x.is_complex()):
-            for part in layout.parts(key.module, key.port, x):
-                ours, theirs = (layout.rows(key.module, part, value) for value in (x, placed))
-                site = key.site + (f"@{part.name}" if part.name and part.frame != JOINT else "")
-                found[_of_part(key, part)] = Apart.of(replace(key, site=site), ours, theirs, other.dtype)
+            found = layout.apart(key, x, placed, other.dtype)
             lies = self.plan.lies.get(key.module)
             if lies and found and all(x.is_turned(other.dtype, lies) for x in found.values()):
                 return "absent"
@@ -627,10 +620,6 @@ def _swapped(value: Any, changed: Mapping[int, torch.Tensor]) -> Any:
         return x if stays(x) else mapped(lambda tensor: changed[id(tensor)], x)
 
     return tree_map(one, value, is_leaf=stays)
-
-
-def _of_part(key: Key, part: Part) -> Key:
-    return replace(key, site=f"{key.site}@{part.name}")
 
 
 def stepwise() -> Intercept:

@@ -8,7 +8,7 @@ that stand in one place: how far the candidate's are from the reference's own, a
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -113,6 +113,19 @@ class Layout:
         parts = rule.parts(module, port, tuple(real(x).shape))
         return tuple(p for p in parts if p.frame == JOINT) or parts  # of a joint sequence, what is read
 
+    def apart(self, key: Key, x: torch.Tensor, placed: torch.Tensor, dtype: torch.dtype) -> dict[Key, Apart]:
+        """How far the rows that count are, by each part of a value (`of_part`).
+
+        Args:
+            x, placed: the reference's, and the candidate's in its place, which had it in this dtype.
+        """
+        found = {}
+        for part in self.parts(key.module, key.port, x):
+            ours, theirs = (self.rows(key.module, part, value) for value in (x, placed))
+            site = key.site + (f"@{part.name}" if part.name and part.frame != JOINT else "")
+            found[of_part(key, part)] = Apart.of(replace(key, site=site), ours, theirs, dtype)
+        return found
+
     def rows(self, module: str, part: Part, x: torch.Tensor) -> torch.Tensor:
         """The rows of a part that count, as they are now."""
         rows = real(x)
@@ -123,6 +136,10 @@ class Layout:
         elif part.frame:
             rows = take(rows, *frames[part.frame])[0]
         return rows.detach().clone()
+
+
+def of_part(key: Key, part: Part) -> Key:
+    return replace(key, site=f"{key.site}@{part.name}")
 
 
 def _channels_first(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

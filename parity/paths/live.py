@@ -119,23 +119,23 @@ class LiveSide:
         else:
             base, case = opened(source.model, inputs, source.prompt)
         own = spec.role == "candidate" and spec.option != "--reference-port"
-        network = Network(base) if port is None else Ported(base, port, spec.role, own)
-        require_place(network, case, settings, source.steps)
-        return load(network, case, settings, self._inputs(network, case, settings))
+        network = Network(base, case) if port is None else Ported(base, case, port, spec.role, own)
+        require_place(network, settings, source.steps)
+        return load(network, settings, self._inputs(network, settings))
 
-    def _inputs(self, network: Network, case: Case, settings: Settings) -> Inputs:
+    def _inputs(self, network: Network, settings: Settings) -> Inputs:
         spec, source = self.spec, self.spec.source
         if spec.start.inputs is None:
             encode = typed(None, "torch", spec.encode) if spec.encode else settings  # torch's encoders on both sides
-            conditions = self.host.encoded(spec, network.family, case, encode)
+            conditions = self.host.encoded(spec, network.family, network.case, encode)
         else:
             conditions = _conditions(network, spec.start.inputs)
         beside = {name: _conditions(network, given) for name, given in spec.start.beside.items()}
         tokens = {name: tensor(x) for name, x in spec.start.tokens.items()}
-        noise = draw_noise(case.latent_shape, source.seed)
+        noise = draw_noise(network.case.latent_shape, source.seed)
         start = None if spec.noise is None else tensor(spec.noise)
         if start is not None:
-            require_fit(network, case, conditions, start)
+            require_fit(network, conditions, start)
         return Inputs(conditions, noise, source.steps, source.seed, beside, tokens, start)
 
     def facts(self) -> Facts:
@@ -241,8 +241,8 @@ class StageSide(LiveSide):
         named = {name: conditions_of(given) for name, given in self.spec.start.beside.items()}
         inputs = Inputs(stage.inputs, torch.empty(0), 0, 0, beside=named)
         if stage.replaced:
-            return Loaded(stage, stage.case, inputs, Opaque(stage, inputs, stage.replaced), {})
-        return load(stage, stage.case, self.settings, inputs)
+            return Loaded(stage, inputs, Opaque(stage, inputs), {})
+        return load(stage, self.settings, inputs)
 
     def facts(self) -> Facts:
         return stage_facts(self.loaded, self.spec)
@@ -304,15 +304,21 @@ def checkpoint(source: Source) -> Iterator[None]:
 # --- the loaded path, and the family of a port with inputs of its own
 
 
-def load(network: Network, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
+def load(network: Network, settings: Settings, inputs: Inputs) -> Loaded:
     """Load a path: a candidate's own port as its `runs` says, parity's own candidate in torchax, or in torch on a
     device that is named, as a reference is."""
+    runs: str | None = settings.backend
     if isinstance(network, Ported) and network.runs_as_it_is:
-        return _load_port(network, case, settings, inputs)
-    return (load_reference if settings.backend == "torch" else _load_compiled)(network, case, settings, inputs)
+        port = network.build(settings)
+        if port.runs != "torch":
+            check_extras()
+        if port.runs == "jax":
+            from parity.paths.port.jax_port import load_jax_port
 
-
-def _load_compiled(network: Network, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
+            return load_jax_port(network, settings, inputs, port)
+        network.prepared, runs = port, port.runs
+    if runs == "torch":
+        return load_reference(network, settings, inputs)
     try:
         # jax and torchax, only from here on
         from parity.paths.jax.candidate import load_candidate
@@ -321,21 +327,7 @@ def _load_compiled(network: Network, case: Case, settings: Settings, inputs: Inp
             f"torchax cannot be imported here: {error}; `-c device=NAME` runs the candidate in torch, "
             "TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps torch from loading another backend"
         ) from None
-    return load_candidate(network, case, settings, inputs)
-
-
-def _load_port(network: Ported, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
-    port = network.build(case, settings)
-    if port.runs != "torch":
-        check_extras()
-    if port.runs == "jax":
-        from parity.paths.port.jax_port import load_jax_port
-
-        return load_jax_port(network, case, settings, inputs, port)
-    network.prepared = port
-    side = (load_reference if port.runs == "torch" else _load_compiled)(network, case, settings, inputs)
-    modules = {network.named(m): network.named(above) if above else "" for m, above in side.modules.items()}
-    return replace(side, modules=modules)
+    return load_candidate(network, settings, inputs)
 
 
 def with_names(loop: Loop) -> Loop:

@@ -25,7 +25,7 @@ from parity.hooks.tap import Tap
 from parity.models.family import Family
 from parity.models.feature_cache import Features, require_cache
 from parity.models.folder import Case
-from parity.models.patches import DTYPES
+from parity.models.patches import DTYPES, setting_dtype
 from parity.paths.network import Network, require_meaning
 from parity.paths.plan import Array
 from parity.records import Record
@@ -65,22 +65,24 @@ class Inputs:
         return replace(self, conditions=self.beside.get(name, self.conditions))
 
 
-def require_place(network: Network, case: Case, settings: Settings, steps: int) -> None:
+def require_place(network: Network, settings: Settings, steps: int) -> None:
     """Refuse settings that the model or the number of steps has no place for.
 
     Raises:
         UsageError: naming the setting.
     """
-    require_meaning(network, case, settings)
-    require_cache(settings, None if network.declares("cache") else int(case.config.get("num_layers", 0)), steps)
+    require_meaning(network, settings)
+    blocks = None if network.declares("cache") else int(network.case.config.get("num_layers", 0))
+    require_cache(settings, blocks, steps)
 
 
-def require_fit(network: Network, case: Case, conditions: Conditions, start: torch.Tensor) -> None:
+def require_fit(network: Network, conditions: Conditions, start: torch.Tensor) -> None:
     """Refuse a golden's embeddings and noise that are not of this model's sizes.
 
     Raises:
         UsageError: naming the first that does not fit.
     """
+    case = network.case
     if tuple(start.shape) != tuple(case.latent_shape):
         raise UsageError(
             f"--inputs: the golden's noise has shape {list(start.shape)}, the latents of '{case.name}' "
@@ -179,13 +181,11 @@ class Base:
     safe_attention = False
     heard: Set[str] | None = None
 
-    def __init__(
-        self, network: Network, case: Case, inputs: Inputs, reached: Reached, put: Callable[[np.ndarray], Any]
-    ) -> None:
+    def __init__(self, network: Network, inputs: Inputs, reached: Reached, put: Callable[[np.ndarray], Any]) -> None:
         settings, given = reached.settings, inputs.conditions.items()
         self.network, self.reached, self.dtype = network, reached, DTYPES[settings.text("dtype")]
         self.groups, self.ran = network.batches, dict[str, str]()
-        rows = {branch: network.rows(case, settings, condition) for branch, condition in given}
+        rows = {branch: network.rows(settings, condition) for branch, condition in given}
         self.rules = {branch: rule for branch, (rule, _) in rows.items()}
         self.frames: dict[str, dict[str, tuple[Any, Any]]] = {
             branch: {name: (put(f.index), put(f.weight)) for name, f in own.items()}
@@ -210,12 +210,10 @@ class Loaded:
     """One path, loaded.
 
     Attributes:
-        network, case, inputs: what it runs.
-        backend: where. modules: module path -> parent's path.
+        network, inputs: what it runs. backend: where. modules: module path -> parent's path.
     """
 
     network: Network
-    case: Case
     inputs: Inputs
     backend: Backend
     modules: Mapping[str, str]
@@ -226,6 +224,11 @@ class Loaded:
         return self.network.family
 
     @property
+    def case(self) -> Case:
+        """Whose weights it has."""
+        return self.network.case
+
+    @property
     def settings(self) -> Settings:
         """What it runs with."""
         return self.reached.settings
@@ -234,6 +237,13 @@ class Loaded:
     def reached(self) -> Reached:
         """Proof that settings took effect."""
         return self.backend.reached
+
+    def asked(self, setting: str) -> torch.dtype | None:
+        """The dtype that a setting asks for in what comes next, which takes effect by that; None for none."""
+        dtype = setting_dtype(self.settings, setting)
+        if dtype is not None:
+            self.reached.mark(setting)
+        return dtype
 
 
 def batched(branches: Sequence[Arguments], shared: Arguments) -> dict[str, torch.Tensor | None]:

@@ -72,7 +72,7 @@ class Loop:
     def step(self, step: int, plan: SitePlan | None, given: State | None) -> StepRecords:
         """Take a step; `given`: the state that it is forced to start from."""
         side, schedule, sampler = self.side, self.schedule, self.sampler
-        backend, settings = side.backend, side.settings
+        backend = side.backend
         if given is not None:
             # Not rounded to `latents_dtype`: forced inputs are equal, and what this step does to them shows after it.
             placed = _placed(side, given)
@@ -80,23 +80,18 @@ class Loop:
             sampler.stand_before(step, placed)
         sigma = schedule.sigmas[step]
         records = [
-            _scalar(step, "timestep", schedule.timesteps[step]),
-            _scalar(step, "sigma", sigma),
-            _scalar(step, "dt", schedule.sigmas[step + 1] - sigma),
+            _value(step, "", "timestep", schedule.timesteps[step]),
+            _value(step, "", "sigma", sigma),
+            _value(step, "", "dt", schedule.sigmas[step + 1] - sigma),
             *_state_records(self, step, "before"),
         ]
         predictions, seen = backend.call(step_calls(self, step), plan)
         records += seen
         for branch, x in predictions.items():
             records.append(_value(step, branch, "noise_pred", backend.host(x), x))
-        guidance_dtype = setting_dtype(settings, "guidance_dtype")
-        guided = sampler.guide(predictions, step, guidance_dtype)
-        if guidance_dtype is not None:
-            side.reached.mark("guidance_dtype")
+        guided = sampler.guide(predictions, step, side.asked("guidance_dtype"))
         records.append(_value(step, "", "noise_pred", backend.host(guided), guided))
-        self.latents = sampler.step(guided, self.latents, step).to(latents_dtype(side))
-        if settings.changed("latents_dtype"):
-            side.reached.mark("latents_dtype")
+        self.latents = sampler.step(guided, self.latents, step).to(side.asked("latents_dtype") or backend.dtype)
         return StepRecords(step, (*records, *_state_records(self, step, "after")))
 
     @property
@@ -138,12 +133,9 @@ def _widened(side: Loaded, x: torch.Tensor) -> torch.Tensor:
 
 def prepare(side: Loaded) -> Loop:
     """Set the schedule and place the initial latents; no forward yet."""
-    sampler, place, given = side.network.sampler(side.case, side.inputs.seed), side.backend.tensor, side.inputs
+    sampler, place, given = side.network.sampler(side.inputs.seed), side.backend.tensor, side.inputs
     with side.backend.scope():
-        dtype = setting_dtype(side.settings, "schedule_dtype")
-        sampler.set_schedule(given.steps, side.backend.device, place, dtype)
-        if dtype is not None:
-            side.reached.mark("schedule_dtype")
+        sampler.set_schedule(given.steps, side.backend.device, place, side.asked("schedule_dtype"))
         if given.start is not None:
             latents = place(given.start.to(latents_dtype(side)))
         else:
@@ -199,10 +191,7 @@ def step_calls(loop: Loop, step: int) -> StepCalls:
 def shared_arguments(side: Loaded, sampler: Sampler, latents: torch.Tensor, step: int) -> Arguments:
     """What every branch's call of a step is given."""
     latents, timestep = sampler.model_input(latents, step)
-    timestep_dtype = setting_dtype(side.settings, "timestep_dtype")
-    if timestep_dtype is not None:
-        timestep = timestep.to(timestep_dtype)
-        side.reached.mark("timestep_dtype")
+    timestep = timestep.to(side.asked("timestep_dtype") or timestep.dtype)
     return side.family.model_arguments(side.case, side.settings, latents, timestep, side.backend.dtype)
 
 
@@ -222,10 +211,7 @@ def _conditions(side: Loaded) -> dict[str, dict[str, torch.Tensor]]:
     return {branch: {k: placed(x) for k, x in given.items()} for branch, given in side.inputs.conditions.items()}
 
 
-def _scalar(step: int, name: str, value: Any) -> Record:
-    x = np.float64(value)
-    return value_record(Key(LOOP_STAGE, step, "", f"{LOOP}:{name}"), np.asarray(x), "float64")
-
-
-def _value(step: int, branch: str, name: str, value: np.ndarray, x: torch.Tensor) -> Record:
-    return value_record(Key(LOOP_STAGE, step, branch, f"{LOOP}:{name}"), value, dtype_name(x.dtype))
+def _value(step: int, branch: str, name: str, value: Any, x: torch.Tensor | None = None) -> Record:
+    """Of one of the loop's own values, a number of the schedule or those of a tensor."""
+    key = Key(LOOP_STAGE, step, branch, f"{LOOP}:{name}")
+    return value_record(key, np.asarray(value), "float64" if x is None else dtype_name(x.dtype))

@@ -14,7 +14,7 @@ import torch
 
 from parity.errors import UsageError
 from parity.hooks.rows import RowFrame, RowRule
-from parity.hooks.torchtools import prediction_of
+from parity.hooks.torchtools import module_tree, prediction_of
 from parity.models.family import Condition, Constrain, Family, Said, Sampler
 from parity.models.folder import Case, load_part
 from parity.models.patches import DTYPES, in_dtype
@@ -26,8 +26,8 @@ class Network:
     """The family's own class.
 
     Attributes:
-        family: what the model is. stage: of a generation, that it runs. place: where its settings apply
-            (`parity.settings.Reached.stage`).
+        family, case: what the model is, and whose weights. stage: of a generation, that it runs. place: where its
+            settings apply (`parity.settings.Reached.stage`).
         is_own: whether the code is somebody's own: a port. runs_as_it_is: whether nothing of it may be replaced by
             parity. may_be_silent: whether modules may stay uncalled without it being an error.
         shard: rules of its own that place its weights on a mesh: pattern over a parameter's name -> mesh axes by
@@ -40,8 +40,8 @@ class Network:
     runs_as_it_is: bool = False
     shard: Mapping[str, tuple[Any, ...]] = {}
 
-    def __init__(self, family: Family) -> None:
-        self.family = family
+    def __init__(self, family: Family, case: Case) -> None:
+        self.family, self.case = family, case
         self.may_be_silent = not family.is_known
 
     @property
@@ -71,14 +71,14 @@ class Network:
         """Whether the code applies a setting itself, so that parity must not."""
         return False
 
-    def without(self, config: Mapping[str, Any]) -> Mapping[str, str]:
-        """Setting -> why it has no meaning for a model with this config, unless the code has a place for it."""
-        lacks = meaningless(self.family.lacks(config))
+    def without(self) -> Mapping[str, str]:
+        """Setting -> why it has no meaning for this model, unless the code has a place for it."""
+        lacks = meaningless(self.family.lacks(self.case.config))
         return {name: why for name, why in lacks.items() if not self.declares(name)}
 
-    def checks(self, case: Case, role: str) -> tuple[Said, ...]:
+    def checks(self, role: str) -> tuple[Said, ...]:
         """What preflight says of this side before anything is compared."""
-        return self.family.checks(case) if role == "reference" else ()
+        return self.family.checks(self.case) if role == "reference" else ()
 
     def named(self, module: str) -> str:
         """The reference's name of a module."""
@@ -99,22 +99,26 @@ class Network:
         many = Counter(named.values())
         return {own: name if many[name] == 1 else own for own, name in named.items()}
 
+    def modules(self, model: torch.nn.Module) -> dict[str, str]:
+        """The reference's name of each module of a model -> of the one above it."""
+        return {self.named(m): self.named(above) if above else "" for m, above in module_tree(model).items()}
+
     def reached(self, settings: Settings) -> Reached:
         """What takes the marks of a side's settings."""
         return Reached(settings, self.place)
 
-    def load(self, case: Case, settings: Settings) -> torch.nn.Module:
-        """The model, in the dtype of the settings; on the CPU, unless its own code puts it elsewhere.
+    def load(self, settings: Settings) -> torch.nn.Module:
+        """The model, ready to predict, in the dtype of the settings; on the CPU, unless its own code puts it elsewhere.
 
         Raises:
             UsageError: it cannot be loaded.
         """
         dtype = DTYPES[settings.text("dtype")]
-        return in_dtype(load_part(case.folder, "transformer", torch_dtype=dtype), dtype)
+        return in_dtype(load_part(self.case.folder, "transformer", torch_dtype=dtype), dtype).eval()
 
-    def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
+    def adapt(self, model: Any, reached: Reached, *, traced: bool, first: Condition | None) -> None:
         """See `Family.adapt`."""
-        self.family.adapt(model, case, reached, traced=traced, first=first)
+        self.family.adapt(model, self.case, reached, traced=traced, first=first)
 
     def constrain(self, model: Any, place: Constrain) -> None:
         """See `Family.constrain`."""
@@ -125,30 +129,30 @@ class Network:
         prediction: torch.Tensor = prediction_of(model(**arguments, return_dict=False))
         return prediction
 
-    def rows(self, case: Case, settings: Settings, condition: Condition) -> tuple[RowRule, Mapping[str, RowFrame]]:
+    def rows(self, settings: Settings, condition: Condition) -> tuple[RowRule, Mapping[str, RowFrame]]:
         """See `Family.rows`."""
-        return self.family.rows(case, settings, condition)
+        return self.family.rows(self.case, settings, condition)
 
-    def sampler(self, case: Case, seed: int) -> Sampler:
+    def sampler(self, seed: int) -> Sampler:
         """The checkpoint's schedule, guidance and scheduler, new."""
-        return self.family.sampler(case, seed)
+        return self.family.sampler(self.case, seed)
 
-    def rotary_tables(self, model: Any, case: Case, latents: torch.Tensor) -> Mapping[str, torch.Tensor]:
+    def rotary_tables(self, model: Any, latents: torch.Tensor) -> Mapping[str, torch.Tensor]:
         """The rotary tables that its module `rope` makes for these latents, for preflight; of a port they are inside
         its call."""
-        has_none = self.is_own or "rotary tables" in self.family.lacks(case.config)
+        has_none = self.is_own or "rotary tables" in self.family.lacks(self.case.config)
         return {} if has_none else dict(zip(("cos", "sin"), model.rope(latents), strict=True))
 
 
-def require_meaning(network: Network, case: Case, settings: Settings) -> None:
+def require_meaning(network: Network, settings: Settings) -> None:
     """Refuse settings that this model has no place for.
 
     Raises:
         UsageError: one is not at its default.
     """
-    for name, why in network.without(case.config).items():
+    for name, why in network.without().items():
         if settings.changed(name):
             raise UsageError(
                 f"the {settings.backend} path was given '{name}={settings.as_text()[name]}', which has no meaning for "
-                f"'{case.name}' ({network.family.title}): {why}; leave it at its default"
+                f"'{network.case.name}' ({network.family.title}): {why}; leave it at its default"
             )

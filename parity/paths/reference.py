@@ -21,10 +21,9 @@ from parity.hooks.attach import attached
 from parity.hooks.reduce.on_torch import TorchReducer, has_float64, to_numpy, torch_records
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap, require_fired
-from parity.hooks.torchtools import SDPA, Intercept, cast, device_of, eagerly, is_compiled, module_tree, named_tensors
+from parity.hooks.torchtools import SDPA, Intercept, cast, device_of, eagerly, is_compiled, named_tensors
 from parity.models.feature_cache import calling, given_at
-from parity.models.folder import Case
-from parity.models.patches import DTYPES, device_named
+from parity.models.patches import device_named
 from parity.paths.loaded import BRANCHES, Base, Inputs, Listen, Loaded, Predicted, StepCalls
 from parity.paths.network import Network
 from parity.records import Record
@@ -41,12 +40,9 @@ class TorchBackend(Base):
 
     name = "torch"
 
-    def __init__(
-        self, model: torch.nn.Module, network: Network, case: Case, inputs: Inputs, reached: Reached, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, model: torch.nn.Module, network: Network, inputs: Inputs, reached: Reached) -> None:
         self.model, self.device = model, device_of(model)
-        super().__init__(network, case, inputs, reached, lambda x: torch.from_numpy(x).to(self.device))
-        self.dtype = dtype
+        super().__init__(network, inputs, reached, lambda x: torch.from_numpy(x).to(self.device))
         self.listen: Listen = contextlib.nullcontext
 
     def scope(self) -> contextlib.AbstractContextManager[None]:
@@ -134,13 +130,9 @@ _PRODUCTS = {
 """Functions whose first two arguments are operands of a product; a bias or mask after them is left alone."""
 
 
-@contextlib.contextmanager
-def rounded_matmuls(reached: Reached) -> Iterator[None]:
+def rounded_matmuls(reached: Reached) -> contextlib.AbstractContextManager[object]:
     """Within it, float32 products round their operands as `matmul_precision` says; nothing where it is `highest`."""
     precision = reached.settings.text("matmul_precision")
-    if precision == "highest":
-        yield
-        return
 
     def handle(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         reached.mark("matmul_precision")
@@ -148,8 +140,7 @@ def rounded_matmuls(reached: Reached) -> Iterator[None]:
         args = tuple(_round(x, precision) if i < operands else x for i, x in enumerate(args))
         return func(*args, **{n: _round(x, precision) if n in _OPERANDS else x for n, x in kwargs.items()})
 
-    with Intercept(handle, only=_PRODUCTS):
-        yield
+    return contextlib.nullcontext() if precision == "highest" else Intercept(handle, only=_PRODUCTS)
 
 
 _OPERANDS = ("query", "key", "value", "input", "weight")
@@ -164,17 +155,14 @@ def _round(x: Any, precision: str) -> Any:
     return large + (x - large).to(torch.bfloat16).to(torch.float32)
 
 
-def load_reference(
-    network: Network, case: Case, settings: Settings, inputs: Inputs, *, dtype: torch.dtype | None = None
-) -> Loaded:
+def load_reference(network: Network, settings: Settings, inputs: Inputs, *, dtype: torch.dtype | None = None) -> Loaded:
     """Load a path in torch, as the reference, or a stage outside the loop.
 
     Args:
         dtype: in place of the settings' dtype: float64 for the floor.
     """
     reached = network.reached(settings)
-    given = DTYPES[settings.text("dtype")]
-    model = network.load(case, settings)
+    model = network.load(settings)
     own = device_of(model)
     # A port that its code has put on a device stays there.
     model = model.to(device_named(settings)) if own.type == "cpu" or settings.changed("device") else model
@@ -185,13 +173,13 @@ def load_reference(
             "or cpu (-r device=cpu)"
         )
     model = model if dtype is None else cast(model, dtype)
-    model = model if network.runs_as_it_is else model.eval()
     reached.mark("dtype")
     with torch.no_grad():
-        network.adapt(model, case, reached, traced=False, first=inputs.conditions.get(BRANCHES[0]))
+        network.adapt(model, reached, traced=False, first=inputs.conditions.get(BRANCHES[0]))
     mark_text_settings(reached, inputs)
-    backend = TorchBackend(model, network, case, inputs, reached, dtype or given)
-    return Loaded(network, case, inputs, backend, module_tree(model))
+    backend = TorchBackend(model, network, inputs, reached)
+    backend.dtype = dtype or backend.dtype
+    return Loaded(network, inputs, backend, network.modules(model))
 
 
 def mark_text_settings(reached: Reached, inputs: Inputs) -> None:

@@ -87,16 +87,16 @@ class Stage(Network):
     def batches(self) -> tuple[tuple[str, ...], ...]:
         return tuple((branch,) for branch in self.inputs)
 
-    def load(self, case: Case, settings: Settings) -> torch.nn.Module:
-        return self.make(settings)
+    def load(self, settings: Settings) -> torch.nn.Module:
+        return self.make(settings).eval()
 
-    def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
+    def adapt(self, model: Any, reached: Reached, *, traced: bool, first: Condition | None) -> None:
         model.adapt(reached, traced=traced)
 
     def constrain(self, model: Any, place: Constrain) -> None:
         """Nothing: the mesh is the transformer's."""
 
-    def rows(self, case: Case, settings: Settings, condition: Condition) -> tuple[RowRule, Mapping[str, RowFrame]]:
+    def rows(self, settings: Settings, condition: Condition) -> tuple[RowRule, Mapping[str, RowFrame]]:
         return self.rule, self.frames_of(condition)
 
     def predict(self, model: Any, arguments: Mapping[str, Any]) -> torch.Tensor:
@@ -114,15 +114,16 @@ class Stage(Network):
 
 
 class Opaque(TorchBackend):
-    """Calls a function in a stage's place, without modules or weights."""
+    """Calls what stands in a stage's place, without modules or weights."""
 
-    def __init__(self, stage: Stage, inputs: Inputs, compute: Compute) -> None:
-        reached = stage.reached(parse("torchax"))
-        super().__init__(torch.nn.Module(), stage, stage.case, inputs, reached, torch.float32)
-        self.compute = compute
+    network: Stage
+
+    def __init__(self, stage: Stage, inputs: Inputs) -> None:
+        super().__init__(torch.nn.Module(), stage, inputs, stage.reached(parse("torchax")))
 
     def call(self, calls: StepCalls, plan: SitePlan | None) -> Predicted:
-        return {branch: self.compute(branch, given) for branch, given in calls.branches.items()}, []
+        assert self.network.replaced is not None
+        return {branch: self.network.replaced(branch, given) for branch, given in calls.branches.items()}, []
 
 
 _RANK = 5

@@ -90,8 +90,8 @@ def abstract_candidate(family: Family, case: Case, settings: Settings, devices: 
     Raises:
         UsageError: a setting has no meaning for the model, or nothing is compiled with it.
     """
-    network = Network(family)
-    require_meaning(network, case, settings)
+    network = Network(family, case)
+    require_meaning(network, settings)
     idle = [s.name for s in SETTINGS if settings.changed(s.name) and not s.applies_in(LOOP_STAGE)]
     if idle:
         raise UsageError(f"{', '.join(idle)} changes nothing in the transformer's program: leave it out")
@@ -100,12 +100,12 @@ def abstract_candidate(family: Family, case: Case, settings: Settings, devices: 
     reached = Reached(settings)
     model = as_loaded(skeleton(case.folder, "transformer"), dtype).eval().requires_grad_(False)
     reached.mark("dtype")
-    inputs = abstract_inputs(network, case, settings)
-    backend = TorchaxBackend(model, network, case, inputs, reached, placed)
+    inputs = abstract_inputs(network, settings)
+    backend = TorchaxBackend(model, network, inputs, reached, placed)
     # The settings' patches ask where the weights are and of which dtype: one stands for all of them.
     first = next(iter(backend.params))
-    adapt(backend, network, case, inputs, {first: jnp.zeros((), dtype=jnp.dtype(settings.text("dtype")))})
-    side = Loaded(network, case, inputs, backend, {})
+    adapt(backend, inputs, {first: jnp.zeros((), dtype=jnp.dtype(settings.text("dtype")))})
+    side = Loaded(network, inputs, backend, {})
     return Abstract(backend, _arguments(side, backend), frozenset(callable_modules(model)))
 
 
@@ -120,9 +120,9 @@ def abstract_devices(settings: Settings, devices: Sequence[jax.Device]) -> Abstr
     return AbstractDevices.of(settings, devices[: math.prod(settings.mesh_shape)])
 
 
-def abstract_inputs(network: Network, case: Case, settings: Settings) -> Inputs:
+def abstract_inputs(network: Network, settings: Settings) -> Inputs:
     """One step's inputs: embeddings of zeros and masks of ones, as large as the configs say."""
-    noise = torch.zeros(case.latent_shape)
+    case, noise = network.case, torch.zeros(network.case.latent_shape)
     if not network.family.streams:
         return Inputs(network.family.conditions(case, settings, None, torch.device("cpu")), noise, 1, 0)
     dtype = DTYPES[settings.text("dtype")]
@@ -138,7 +138,7 @@ def abstract_inputs(network: Network, case: Case, settings: Settings) -> Inputs:
 def _arguments(side: Loaded, backend: TorchaxBackend) -> dict[str, Any]:
     """What the loop gives the transformer at its first step, placed on devices that are not here."""
     inputs = side.inputs
-    sampler = side.network.sampler(side.case, inputs.seed)
+    sampler = side.network.sampler(inputs.seed)
     sampler.set_schedule(inputs.steps, "cpu", lambda x: x, setting_dtype(side.settings, "schedule_dtype"))
     latents = sampler.start(inputs.noise.to(latents_dtype(side)))
     shared = shared_arguments(side, sampler, latents, 0)
@@ -177,9 +177,8 @@ def abstract_port(
         UsageError: what the port's code raises; it runs in torch, or splits a weight over more devices than there are.
     """
     placed = abstract_devices(settings, devices)
-    ported = Ported(family, entry, "candidate", runs_as_it_is=True)
-    inputs = abstract_inputs(ported, case, settings)
-    loaded = load(ported, case, settings, inputs)
+    ported = Ported(family, case, entry, "candidate", runs_as_it_is=True)
+    loaded = load(ported, settings, abstract_inputs(ported, settings))
     modules = with_names(prepare(loaded)).side.modules  # what a port in JAX taps is known once it is traced
     backend = loaded.backend
     if not isinstance(backend, TorchaxBackend):

@@ -43,9 +43,9 @@ def test_the_order_of_a_video_s_axes_is_that_which_the_class_reads(tmp_path: Pat
 def test_a_prediction_may_be_returned_bare(returned: Any, tmp_path: Path) -> None:
     """Kandinsky 5's is, whatever `return_dict` says."""
     make(tmp_path, "wan")
-    family, _ = opened(str(tmp_path))
+    family, case = opened(str(tmp_path))
     x = torch.zeros(2, 3)
-    assert Network(family).predict(lambda **arguments: returned(x), {}) is x
+    assert Network(family, case).predict(lambda **arguments: returned(x), {}) is x
 
 
 class Plain(torch.nn.Module):

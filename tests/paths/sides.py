@@ -39,7 +39,7 @@ def tiny(model: str = DEFAULT_MODEL) -> Tiny:
 def _inputs(model: str, settings: tuple[str, ...]) -> Inputs:
     """Embeddings that a reference with these settings encodes, and the noise of a seed."""
     made, parsed = tiny(model), parse("torch", settings)
-    require_place(Network(made.family), made.case, parsed, 1)
+    require_place(Network(made.family, made.case), parsed, 1)
     conditions = made.family.conditions(made.case, parsed, None, torch.device("cpu"))
     return Inputs(conditions, draw_noise(made.case.latent_shape, 0), 1, 0)
 
@@ -57,10 +57,10 @@ def side(backend: str, *settings: str, steps: int = 1, model: str = DEFAULT_MODE
     made = tiny(model)
     parsed, given = parse(backend, settings), inputs(backend, settings, steps, model)  # type: ignore[arg-type]
     if backend == "torch":
-        return load_reference(Network(made.family), made.case, parsed, given)
+        return load_reference(Network(made.family, made.case), parsed, given)
     from parity.paths.jax.candidate import load_candidate
 
-    return load_candidate(Network(made.family), made.case, parsed, given)
+    return load_candidate(Network(made.family, made.case), parsed, given)
 
 
 shared = functools.cache(side)

@@ -121,7 +121,7 @@ def test_the_least_floor_is_above_half_an_ulp_and_far_below_a_fault(monkeypatch:
 def test_variants_leave_the_reference_as_it_was() -> None:
     side = shared("torch")
     before = next(iter(denoise(prepare(side), None)))
-    for variant in make_variants(side, seeds=1):
+    for variant in make_variants(side)[:2]:
         with variant.around(0):
             list(denoise(prepare(variant.side), None))
     after = next(iter(denoise(prepare(side), None)))

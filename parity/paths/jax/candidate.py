@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 import torchax
+from torch.nn import Module
 from torch.nn.utils import stateless
 from torchax import interop
 
@@ -36,9 +37,8 @@ from parity.hooks.reduce.on_tpu import reduce_on_mesh
 from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Entry, Tap, counted_on, require_fired
-from parity.hooks.torchtools import module_tree, named_tensors, uncached
+from parity.hooks.torchtools import named_tensors, uncached
 from parity.models.feature_cache import Kept, calling, given_at
-from parity.models.folder import Case
 from parity.paths.jax.emulated import products
 from parity.paths.jax.mended import attention_of, is_torchax_own, mended
 from parity.paths.jax.mesh import Devices, make_devices, port_devices, use_compilation_cache
@@ -73,18 +73,11 @@ class TorchaxBackend(Base):
     device = "jax"
 
     def __init__(
-        self,
-        model: torch.nn.Module,
-        network: Network,
-        case: Case,
-        inputs: Inputs,
-        reached: Reached,
-        devices: Devices,
-        params: Any = None,
+        self, model: Module, network: Network, inputs: Inputs, reached: Reached, devices: Devices, params: Any = None
     ) -> None:
         self.env, self.model, self.devices = torchax.default_env(), model, devices
         self.params = self._on_mesh(reached) if params is None else params
-        super().__init__(network, case, inputs, reached, self.put)
+        super().__init__(network, inputs, reached, self.put)
         if params is None and devices.shape[0] > 1:
             self.groups = (tuple(branch for group in network.batches for branch in group),)
         self.jit, on_tpu = bool(reached.settings["jit"]), devices.platform == "tpu"
@@ -218,7 +211,7 @@ class TorchaxBackend(Base):
         return {k: None if x is None else self.devices.put(x, self.devices.batch(x.shape)) for k, x in arrays.items()}
 
 
-def load_candidate(network: Network, case: Case, settings: Settings, inputs: Inputs) -> Loaded:
+def load_candidate(network: Network, settings: Settings, inputs: Inputs) -> Loaded:
     """Load the candidate path.
 
     Raises:
@@ -227,21 +220,20 @@ def load_candidate(network: Network, case: Case, settings: Settings, inputs: Inp
     devices = (port_devices if network.runs_as_it_is else make_devices)(settings).ruled_by(network.shard)
     use_compilation_cache()
     reached = network.reached(settings)
-    model = network.load(case, settings)
-    model = model if network.runs_as_it_is else model.eval()
+    model = network.load(settings)
     reached.mark("dtype")
     kind = TorchaxStage if isinstance(network, Stage) else TorchaxBackend
-    backend = kind(model, network, case, inputs, reached, devices)
-    adapt(backend, network, case, inputs, backend.params)
+    backend = kind(model, network, inputs, reached, devices)
+    adapt(backend, inputs, backend.params)
     mark_text_settings(reached, inputs)
-    return Loaded(network, case, inputs, backend, module_tree(model))
+    return Loaded(network, inputs, backend, network.modules(model))
 
 
-def adapt(backend: TorchaxBackend, network: Network, case: Case, inputs: Inputs, weights: Any) -> None:
+def adapt(backend: TorchaxBackend, inputs: Inputs, weights: Any) -> None:
     """Apply the settings to a loaded model, with these weights in it, and place its activations on the mesh."""
-    model, devices = backend.model, backend.devices
+    model, network, devices = backend.model, backend.network, backend.devices
     with backend.scope(), stateless._reparametrize_module(model, interop.torch_view(weights)):
-        network.adapt(model, case, backend.reached, traced=True, first=inputs.conditions.get(BRANCHES[0]))
+        network.adapt(model, backend.reached, traced=True, first=inputs.conditions.get(BRANCHES[0]))
     if backend.reached.settings.changed("mesh"):
         network.constrain(model, lambda x: _constrained(x, devices))
 
@@ -308,7 +300,7 @@ class TorchaxStage(TorchaxBackend):
         return Tap(plan, BatchingReducer(), self.network.rule, (branch,), {branch: interop.torch_view(frames)})
 
     def _call(
-        self, trunk: torch.nn.Module, own: Callable[..., Any], shell: Shell, plan: SitePlan | None
+        self, trunk: Module, own: Callable[..., Any], shell: Shell, plan: SitePlan | None
     ) -> Callable[[Any, list[jax.Array], Any], tuple[tuple[list[jax.Array], Any], Left]]:
         """A call of the trunk on jax arrays, traced or not: (weights, tensors, row frames) -> (outputs, reductions).
 

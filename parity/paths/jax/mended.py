@@ -27,6 +27,7 @@ from torchax import interop
 from torchax.ops import ops_registry
 from torchax.tensor import Tensor
 
+from parity.hooks.methods import replaced
 from parity.hooks.torchtools import SDPA
 
 _OP: Any = SDPA
@@ -82,17 +83,16 @@ def mended(env: Any) -> Iterator[None]:
     is (where torchax's cannot), and `type_as` makes another tensor."""
     from torchax.view import View  # a port with older pins has perhaps none, and does not come here
 
-    before, type_as, readable = env._ops.get(_OP), Tensor.type_as, hasattr(View, "_elem")
+    before, readable = env._ops.get(_OP), hasattr(View, "_elem")
     env.override_op_definition(_OP, _sdpa)
-    Tensor.type_as = lambda self, other: self.to(other.dtype)
-    if not readable:
-        View._elem = property(lambda view: view.jax())
-    try:
-        yield
-    finally:
-        env._ops[_OP], Tensor.type_as = before, type_as
-        if not readable:
-            del View._elem
+    with (
+        replaced(Tensor, "type_as", lambda self, other: self.to(other.dtype)),
+        contextlib.nullcontext() if readable else replaced(View, "_elem", property(lambda view: view.jax())),
+    ):
+        try:
+            yield
+        finally:
+            env._ops[_OP] = before
 
 
 def is_torchax_own(env: Any) -> bool:

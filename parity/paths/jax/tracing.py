@@ -104,12 +104,13 @@ class TracedTap(Tap):
     may_inline: bool = True
 
     def masked(self, module: str, named: Mapping[str, Any]) -> None:
-        if self.masks is not None and self._here(module):
+        if self.masks is not None:
+            self._require_here(module)
             super().masked(module, named)
 
     def see(self, module: str, call: int, port: str, value: Any) -> None:
-        if self._here(module):
-            super().see(module, call, port, value)
+        self._require_here(module)
+        super().see(module, call, port, value)
 
     def is_here(self) -> bool:
         """Whether what is at hand belongs to the program itself, and to no transformation inside it, whatever it was
@@ -123,13 +124,12 @@ class TracedTap(Tap):
             raise InsideJitError
         return here
 
-    def _here(self, module: str) -> bool:
-        if self.is_here():
-            return True
-        raise UsageError(
-            f"'{module}' is called inside a jax transformation (vmap, grad, while), where it cannot be observed; "
-            "call it outside of it for the comparison"
-        )
+    def _require_here(self, module: str) -> None:
+        if not self.is_here():
+            raise UsageError(
+                f"'{module}' is called inside a jax transformation (vmap, grad, while), where it cannot be observed; "
+                "call it outside of it for the comparison"
+            )
 
 
 def to_jax(x: torch.Tensor) -> jax.Array:

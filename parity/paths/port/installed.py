@@ -23,7 +23,7 @@ import functools
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType, FunctionType, ModuleType
@@ -51,7 +51,8 @@ def importable(folder: Path, modules: Modules) -> Iterator[None]:
         with contextlib.suppress(ValueError):
             sys.path.remove(str(folder))
         for name in sys.modules.keys() - known:
-            if name in modules or _is_beside(folder, name):
+            file = getattr(sys.modules[name], "__file__", None)
+            if name in modules or (file and lies_in(folder, str(Path(file).resolve()))):
                 modules[name] = sys.modules.pop(name)
         sys.modules.update(others)
 
@@ -59,14 +60,6 @@ def importable(folder: Path, modules: Modules) -> Iterator[None]:
 _PYTHON = {Path(path).resolve() for path in (sys.prefix, sys.base_prefix, sysconfig.get_paths()["stdlib"])}
 """Where Python itself lies, and what is installed for it."""
 _PARITY = Path(__file__).resolve().parents[2]
-
-
-def _is_beside(folder: Path, name: str) -> bool:
-    """Whether a module is a file of the folder's own: not installed there, and not parity's."""
-    origin = getattr(sys.modules[name], "__file__", None)
-    if not origin or name.partition(".")[0] == "parity":
-        return False
-    return lies_in(folder, str(Path(origin).resolve()))
 
 
 @functools.cache
@@ -117,21 +110,13 @@ class Installations:
     _found: dict[Callable[..., Any], Installed] = field(default_factory=dict)
     _caught: list[str] = field(default_factory=list)
     _pending: dict[int, tuple[str, type[BaseException]]] = field(default_factory=dict)
-    _bare: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._lies_here = functools.cache(functools.partial(lies_in, self.folder))  # of every function that is loaded
 
-    def look(self, port: Port, settings: str = "") -> Port:
-        """Find and wrap what is installed now; returns the port, which is seen too.
-
-        Args:
-            settings: by which it was built. Where nothing was installed by the same before, nobody looks again.
-        """
-        installed = [] if settings in self._bare else [*self._in_libraries(), *self._in_copies()]
-        if not installed:
-            self._bare.add(settings)
-        for place, (holder, name, function) in installed:
+    def look(self, port: Port) -> Port:
+        """Find and wrap what is installed now; returns the port, which is seen too."""
+        for place, (holder, name, function) in [*self._in_libraries(), *self._in_copies()]:
             setattr(holder, name, self._counted(function, place))
         modules = port.module.modules() if isinstance(port.module, torch.nn.Module) else ()
         for kind in dict.fromkeys(type(x) for m in modules for x in (m, vars(m).get("processor"))):
@@ -163,21 +148,16 @@ class Installations:
         loaded = list(sys.modules.items())
         libraries = {path: m for path, m in loaded if isinstance(m, ModuleType) and _is_library(path, m)}
         for path, module in libraries.items():
-            own = {*self._own(vars(module))}
             for name, x in list(vars(module).items()):
-                if name in own:
+                if self._is_own(x):
                     yield f"{path}.{name}", (module, name, x)
                 elif issubclass(type(x), type):  # not `isinstance`, which asks some objects what they are: they warn
                     home = vars(x).get("__module__")
                     if home == path:
-                        methods = ((n, vars(x)[n]) for n in self._own(vars(x)))
-                        yield from ((f"{path}.{name}.{n}", (x, n, f)) for n, f in methods if type(f) is FunctionType)
+                        methods = ((n, f) for n, f in list(vars(x).items()) if type(f) is FunctionType)
+                        yield from ((f"{path}.{name}.{n}", (x, n, f)) for n, f in methods if self._is_own(f))
                     elif home not in libraries:  # or it is looked at there
                         yield from ((f"{path}.{name}", held) for held in self._of_class(x))
-
-    def _own(self, names: Mapping[str, Any]) -> list[str]:
-        """The names of functions of the port's own, among all that a module or a class has."""
-        return [name for name, x in list(names.items()) if self._is_own(x)]
 
     def _in_copies(self) -> Iterator[tuple[str, Held]]:
         """Functions of another file in one of two copies of a module, where the other has its own."""

@@ -27,7 +27,6 @@ from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.torchtools import mapped, nearest, prediction_of
 from parity.models.feature_cache import Kept, calling
-from parity.models.folder import Case
 from parity.models.generic_inputs import LATENT
 from parity.paths.jax.candidate import Forward, TorchaxBackend
 from parity.paths.jax.mesh import port_devices, use_compilation_cache
@@ -48,9 +47,9 @@ class JaxPort(TorchaxBackend):
 
     network: Ported
 
-    def __init__(self, port: Port, network: Ported, case: Case, inputs: Inputs, reached: Reached) -> None:
+    def __init__(self, port: Port, network: Ported, inputs: Inputs, reached: Reached) -> None:
         self.port, weights = port, jax.tree.map(jax.numpy.asarray, port.weights)
-        super().__init__(torch.nn.Module(), network, case, inputs, reached, port_devices(reached.settings), weights)
+        super().__init__(torch.nn.Module(), network, inputs, reached, port_devices(reached.settings), weights)
         self.heard: set[str] = set()
         self.stacked = _are_stacked(self.params)
 
@@ -68,27 +67,23 @@ class JaxPort(TorchaxBackend):
             module, dot, parameter = name.removeprefix("params.").removesuffix(".value").rpartition(".")
             own = "weight" if parameter in ("kernel", "embedding") else parameter  # as torch has it
             for layer, at in self._layers(module, x):
-                read = functools.partial(on_host, x) if at < 0 else functools.partial(_layer, x, at)
-                kernel = parameter == "kernel" and x.ndim - (at >= 0) > 1
-                read = functools.partial(_channels_first, read) if kernel else read
+                read = functools.partial(_parameter, x, at, is_kernel=parameter == "kernel")
                 yield self.network.parameter(f"{layer}{dot}{own}"), str(x.dtype), read
 
-    def _layers(self, module: str, x: jax.Array) -> Iterator[tuple[str, int]]:
-        """A module, with -1; where its parameters are a stack each layer with its place in it: a scan names layers by
+    def _layers(self, module: str, x: jax.Array) -> Iterator[tuple[str, int | None]]:
+        """A module, with None; where its parameters are a stack each layer with its place in it: a scan names layers by
         a number that the module's own path has not."""
         names = module.split(".")
         count = x.shape[0] if self.stacked and x.ndim else 0
         for end in range(1, len(names) + 1) if count else ():
             around, inside = names[:end], names[end:]
             layers = (self.network.named(".".join([*around, str(i)])) for i in (0, count - 1, count))
+            heard = [any(name == layer or name.startswith(f"{layer}.") for name in self.heard) for layer in layers]
             numbered = inside[:1] and inside[0].isdigit()
-            if not numbered and [self._is_heard(layer) for layer in layers] == [True, True, False]:
+            if not numbered and heard == [True, True, False]:
                 yield from ((".".join([*around, str(i), *inside]), i) for i in range(count))
                 return
-        yield module, -1
-
-    def _is_heard(self, module: str) -> bool:
-        return any(name == module or name.startswith(f"{module}.") for name in self.heard)
+        yield module, None
 
     def forward(self, names: tuple[str, ...], rule: RowRule, plan: SitePlan | None) -> Forward:
         forward = super().forward(names, rule, plan)
@@ -159,7 +154,7 @@ class _Heard:
     def given(self, module: str, named: Mapping[str, Any]) -> None:
         if self.tap.is_here():
             with self.backend.env:
-                arrays = {name: mapped(_same, x, self._given) for name, x in named.items()}
+                arrays = {name: mapped(_same, x, self._viewed) for name, x in named.items()}
                 self.tap.masked(self.tap.named(module), arrays)
 
     def see(self, module: str, port: str, value: Any) -> None:
@@ -173,10 +168,9 @@ class _Heard:
         self.backend.heard.add(path)
         call = self.calls[path, port]
         self.calls[path, port] += 1
-        heads = is_attention(path)  # and no pixels
         if not path and port == "out" and isinstance(value, Mapping):  # as the reference returns it, a tuple
             value = tuple(value.values())
-        arrays = mapped(_same, value, self._as_it_is if heads else self._given)
+        arrays = mapped(_same, value, functools.partial(self._viewed, has_heads=is_attention(path)))
         with self.backend.env:
             if self.tap.plan.wants_module(path):
                 self.tap.see(path, call, port, arrays)
@@ -188,15 +182,14 @@ class _Heard:
             with self.backend.env:
                 self.tap.hold("", 0, "out", interop.torch_view(prediction))
 
-    def _given(self, x: Any) -> Any:
-        array = isinstance(x, np.ndarray) or (isinstance(x, jax.Array) and not _is_key(x))
-        if array and any(_are_pixels(x.shape[1:-1], sizes) for sizes in self.pictures):
-            x = moved(jax.numpy.asarray(x), self.backend.port, self.rank, -1, self.channels)
-        return self._as_it_is(x)
-
-    def _as_it_is(self, x: Any) -> Any:
+    def _viewed(self, x: Any, *, has_heads: bool = False) -> Any:
+        """An array as torch's, of pixels with its channels where parity has them; what has heads has no pixels."""
         x = jax.numpy.asarray(x) if isinstance(x, np.ndarray) else x
-        return x if not isinstance(x, jax.Array) or _is_key(x) else interop.torch_view(x)
+        if not isinstance(x, jax.Array) or _is_key(x):
+            return x
+        if not has_heads and any(_are_pixels(x.shape[1:-1], sizes) for sizes in self.pictures):
+            x = moved(x, self.backend.port, self.rank, -1, self.channels)
+        return interop.torch_view(x)
 
 
 def _are_pixels(sizes: Sequence[int], given: Sequence[int]) -> bool:
@@ -214,15 +207,10 @@ def _are_stacked(parameters: Any) -> bool:
     return any(name.endswith(("bias", "scale")) and not _is_key(x) and x.ndim > 1 for name, x in names)
 
 
-def _layer(stack: jax.Array, i: int) -> np.ndarray:
-    """A layer's parameter of a stack, on the host."""
-    return np.asarray(on_host(stack[i]))
-
-
-def _channels_first(read: Callable[[], np.ndarray]) -> np.ndarray:
-    """A kernel [..., in, out] as torch has it, [out, in, ...]."""
-    x = read()
-    return x.transpose(-1, -2, *range(x.ndim - 2))
+def _parameter(stack: jax.Array, layer: int | None, *, is_kernel: bool) -> np.ndarray:
+    """A parameter on the host, or a layer's of a stack; a kernel [..., in, out] as torch has it, [out, in, ...]."""
+    x = on_host(stack if layer is None else stack[layer])
+    return x.transpose(-1, -2, *range(x.ndim - 2)) if is_kernel and x.ndim > 1 else x
 
 
 def _same(x: torch.Tensor) -> torch.Tensor:
@@ -234,11 +222,11 @@ def _is_key(x: jax.Array) -> bool:
     return jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended)
 
 
-def load_jax_port(network: Ported, case: Case, settings: Settings, inputs: Inputs, port: Port) -> Loaded:
+def load_jax_port(network: Ported, settings: Settings, inputs: Inputs, port: Port) -> Loaded:
     """Load a candidate that is a port in JAX."""
     use_compilation_cache()
     reached = network.reached(settings)
-    backend = JaxPort(port, network, case, inputs, reached)
+    backend = JaxPort(port, network, inputs, reached)
     paths = {} if port.module is None else {network.named(p): "" for p in objects_of(port.module)}
     modules = {p: nearest(p, paths) for p in paths if p}
-    return Loaded(network, case, inputs, backend, modules)
+    return Loaded(network, inputs, backend, modules)

@@ -190,7 +190,7 @@ def build(entry: Entry, case: Case) -> tuple[Port, list[str]]:
     where, said = f"{entry.named}: {entry.function.__name__}(case)", list[str]()
     with kept(said), entry.running(), failures(where, entry.path):
         port = checked(entry.function(case), where)
-        port = port if entry.installed is None else entry.installed.look(port, str(case.settings))
+        port = port if entry.installed is None else entry.installed.look(port)
     return port, said
 
 

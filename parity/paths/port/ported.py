@@ -68,8 +68,8 @@ class Ported(Network):
 
     is_own = True
 
-    def __init__(self, family: Family, entry: Entry, role: str, runs_as_it_is: bool = False) -> None:
-        super().__init__(family)
+    def __init__(self, family: Family, case: Case, entry: Entry, role: str, runs_as_it_is: bool = False) -> None:
+        super().__init__(family, case)
         self.entry, self.role, self.runs_as_it_is = entry, role, runs_as_it_is
         self.may_be_silent = True  # a port may name modules that it never calls
         self.keeps, self._rename = False, Rename()
@@ -81,13 +81,13 @@ class Ported(Network):
         self._own: Port | None = None
         self._ports: weakref.WeakKeyDictionary[Any, Port] = weakref.WeakKeyDictionary()
 
-    def checks(self, case: Case, role: str) -> tuple[Said, ...]:
+    def checks(self, role: str) -> tuple[Said, ...]:
         """What the port changed for the process, which was put back; then what the family says."""
         said = [*(f"importing it {x}" for x in self.entry.said), *sorted(self.said)]
         detail = f"{self.entry.text}: " + ("; ".join(said) + "; put back" if said else "changed nothing outside")
         own: Said = (f"{self.role} port", "explained" if said else "pass", detail)
         module = None if self._own is None else self._own.module
-        return (own, *_dropping(module, self.entry.text), *super().checks(case, role))
+        return (own, *_dropping(module, self.entry.text), *super().checks(role))
 
     @property
     def batches(self) -> tuple[tuple[str, ...], ...]:
@@ -129,17 +129,17 @@ class Ported(Network):
         """Whether the port implements the setting itself; parity then leaves it to it."""
         return setting in self.entry.settings
 
-    def build(self, case: Case, settings: Settings) -> Port:
+    def build(self, settings: Settings) -> Port:
         """A port of these settings.
 
         Raises:
             UsageError: see `parity.paths.port.load.build`.
         """
-        port, said = built(self.entry, self.role, case, settings, self.marks)
-        self.expected = tuple(case.latent_shape) if self.family.is_known else None
+        port, said = built(self.entry, self.role, self.case, settings, self.marks)
+        self.expected = tuple(self.case.latent_shape) if self.family.is_known else None
         if port.call is None and port.module is None:
             raise UsageError(f"{self.entry.named} brings a VAE alone: run it with --stages vae")
-        self.from_pipeline = _accepted(port, self.family.pipeline_arguments(case))
+        self.from_pipeline = _accepted(port, self.family.pipeline_arguments(self.case))
         self.keeps = self.declares("cache") and settings.deep_cache is not None
         self._own, self.shard = port, port.shard
         self.said |= {f"{self.entry.function.__name__} {x}" for x in said}
@@ -149,23 +149,26 @@ class Ported(Network):
             raise UsageError(f"{self.entry.named}: `rename`: {error}") from None
         return port
 
-    def sampler(self, case: Case, seed: int) -> Sampler:
-        base, own = super().sampler(case, seed), self._own
+    def sampler(self, seed: int) -> Sampler:
+        base, own = super().sampler(seed), self._own
         if own is None or (own.schedule is None and own.loop is None):
             return base
         return OwnSampler(base, self.entry, own.schedule, own.loop)
 
-    def load(self, case: Case, settings: Settings) -> torch.nn.Module:
+    def load(self, settings: Settings) -> torch.nn.Module:
         """The torch module of a port, with what calls it remembered."""
-        port, self.prepared = self.prepared or self.build(case, settings), None
+        port, self.prepared = self.prepared or self.build(settings), None
         if not isinstance(port.module, torch.nn.Module):
             raise UsageError(
                 f"{self.entry.named}: a reference needs a torch.nn.Module as its `module`, found "
                 f"{type(port.module).__name__}: its floors are measured by running it again in float64 and perturbed"
             )
-        module = _cast(uncompiled(port.module), DTYPES[settings.text("dtype")])
+        own = uncompiled(port.module)
+        # The port may have placed its weights in torchax already.
+        with sys.modules["torchax"].default_env() if on_jax(own) else contextlib.nullcontext():
+            module = in_dtype(own, DTYPES[settings.text("dtype")])
         self._ports[module] = port
-        return module
+        return module if self.runs_as_it_is else module.eval()
 
     def retried(self, call: Callable[..., T], *given: Any) -> T:
         """A call that is made once more where it had no place for the numbers among the arguments, as who passes all of
@@ -237,7 +240,7 @@ class Ported(Network):
         out, cached.kept = both
         return out
 
-    def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
+    def adapt(self, model: Any, reached: Reached, *, traced: bool, first: Condition | None) -> None:
         """Nothing: its own code applies its settings."""
 
     def constrain(self, model: Any, place: Constrain) -> None:
@@ -300,12 +303,6 @@ def _dropping(module: object, port: str) -> Iterator[Said]:
         yield "training mode", "explained", detail
 
 
-def _cast(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
-    """A module in a dtype; the port may have placed its weights in torchax already."""
-    with sys.modules["torchax"].default_env() if on_jax(module) else contextlib.nullcontext():
-        return in_dtype(module, dtype)
-
-
 def _accepted(port: Port, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """Those of the pipeline's own arguments that a port has a place for: a `call` takes all of them in one dict."""
     if port.call is not None or port.module is None:
@@ -364,19 +361,17 @@ class OwnSampler(Sampler):
         where = f"{self.entry.named}: `schedule({steps})`"
         with failures(where, self.entry.path):
             made = self._schedule(steps)
-        needed = ("timesteps", "step", "alphas_cumprod" if hasattr(made, "final_alpha_cumprod") else "sigmas")
-        missing = [name for name in needed if not hasattr(made, name)]
-        if missing:
-            raise UsageError(f"{where} returned an object of type {type(made).__name__} without `{missing[0]}`")
-        given = len(made.timesteps), len(getattr(made, "sigmas", range(steps + 1)))
-        if given[0] < steps or given[1] < steps + 1:
-            raise UsageError(f"{where} has {given[0]} timesteps and {given[1]} sigmas, one more")
-        with failures(where, self.entry.path):
+            needed = ("timesteps", "step", "alphas_cumprod" if hasattr(made, "final_alpha_cumprod") else "sigmas")
+            missing = [name for name in needed if not hasattr(made, name)]
+            if missing:
+                raise UsageError(f"{where} returned an object of type {type(made).__name__} without `{missing[0]}`")
+            given = len(made.timesteps), len(getattr(made, "sigmas", range(steps + 1)))
+            if given[0] < steps or given[1] < steps + 1:
+                raise UsageError(f"{where} has {given[0]} timesteps and {given[1]} sigmas, one more")
             self.first = _first_index(made)
-        for name, x in list(vars(made).items()):
-            if type(x) is torch.Tensor:  # as ports do: what is the script's CPU tensor goes to where the model is
-                setattr(made, name, place(x))
-        with failures(where, self.entry.path):
+            for name, x in list(vars(made).items()):
+                if type(x) is torch.Tensor:  # as ports do: what is the script's CPU tensor goes to where the model is
+                    setattr(made, name, place(x))
             self.scheduler, self.timesteps = made, _tensor(made.timesteps)
 
     def start(self, noise: torch.Tensor) -> torch.Tensor:
