@@ -41,16 +41,17 @@ SEEDS = 3
 
 @dataclass
 class Variant:
-    """A run of the reference that rounds otherwise.
+    """A run of the reference, which may round otherwise.
 
     Attributes:
-        name: `float64`, `rounding <seed>` or `float32`. side: loaded. around: context of its model calls.
+        name: `float64`, `rounding <seed>` or `float32`; empty of its own. side: loaded. around: context of its model
+            calls.
         is_truth: whether the variants after it are variants of this one, not of the reference.
     """
 
     name: str
     side: Loaded
-    around: Around
+    around: Around = contextlib.nullcontext
     is_truth: bool = False
 
 
@@ -63,7 +64,7 @@ def make_variants(side: Loaded, chip: str = NO_CHIP) -> list[Variant]:
     variants = []
     if (exact := _exact(side)) != side.settings:
         side = load_reference(side.network, exact, side.inputs.of("float32"))
-        variants.append(Variant("float32", side, contextlib.nullcontext, is_truth=True))
+        variants.append(Variant("float32", side, is_truth=True))
     inputs = side.inputs.of("float64")
     double = load_reference(side.network, side.settings, inputs, dtype=torch.float64)
     variants.append(Variant("float64", double, lambda step: widest()))

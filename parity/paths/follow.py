@@ -104,8 +104,8 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
             records.append(Record(record.key, "scalar", dtype="str", value=words))
     turned = dict.fromkeys(k.site for k in own.turned if k not in own.held and k.module not in own.miscounted)
     left = (f"{module}:out@{LEFT_ALONE}" for module in own.unknown)
-    for site in (*(f"{site}@{TURNED}" for site in turned), *(f"{site}@{UNREAD}" for site in own.unread), *left):
-        records.append(Record(Key(stage, step, "", site), "scalar", dtype="str", value=""))
+    marked = (*(f"{site}@{TURNED}" for site in turned), *(f"{site}@{UNREAD}" for site in own.unread), *left)
+    records += [Record(Key(stage, step, "", site), "scalar", dtype="str", value="") for site in marked]
     return StepRecords(step, tuple(records), floors)
 
 
@@ -458,8 +458,7 @@ class _Run:
                 if isinstance(x, torch.Tensor):
                     if caller is None:
                         setattr(x, _STEPS_OF, 0)  # the model's arguments are compared: what made them is no operation
-                    judged = caller is not None and caller.known and not _made_of(x) & _LEFT
-                    fate, new = self._value(f"{path}:{port}", number, x, judged)
+                    fate, new = self._value(f"{path}:{port}", number, x, caller is not None and caller.known)
                     changed |= {} if new is x else {id(x): new}
                     fates |= {fate}
                 elif x is None:
@@ -484,7 +483,7 @@ class _Run:
         for port, x in leaves(single_output(output), "out"):
             if not isinstance(x, torch.Tensor) or not (x.is_floating_point() or x.is_complex()):
                 continue
-            fate, new = self._value(f"{path}:{port}", call.number, x, call.known and not _made_of(x) & _LEFT)
+            fate, new = self._value(f"{path}:{port}", call.number, x, call.known)
             changed |= {} if new is x else {id(x): new}
             if _may_be_left_out(module, args, x):
                 self.alike.add(path)
@@ -503,9 +502,7 @@ class _Run:
         fates, given, lost = set[Fate](), [*tensors], False
         ports = ("in.query", "in.key", "in.value") if (path, number) not in (self.like or self).own_ways else ()
         for i, port in enumerate(ports):
-            fate, given[i] = self._value(
-                f"{path}:{port}", number, tensors[i], caller.known and not _made_of(tensors[i]) & _LEFT
-            )
+            fate, given[i] = self._value(f"{path}:{port}", number, tensors[i], caller.known)
             fates.add(fate)
             lost |= fate == "left" and not self._is_finite(f"{path}:{port}", number)
         # What cannot stand there, as repeated keys, is made of values that gave way: it is a value in between.
@@ -513,7 +510,7 @@ class _Run:
         self._open.append(_Call(path, number, known))
         out = compute(*given)
         self._open.pop()
-        fate, new = self._value(f"{path}:out", number, out, known and not _made_of(out) & _LEFT)
+        fate, new = self._value(f"{path}:out", number, out, known)
         if fate != "followed" and not known:
             setattr(new, _STEPS_OF, _made_of(new) | _LEFT)
         return new
@@ -543,9 +540,13 @@ class _Run:
         far, narrow = apart("out", out)
         return far <= (UNDONE_IN_16_BITS if narrow else UNDONE) and any(CLOSE < x < math.inf for x in given)
 
-    def _value(self, site: str, number: int, x: torch.Tensor, judged: bool) -> tuple[Fate, torch.Tensor]:
-        """What becomes of a value, and what stands in its place."""
-        pieces = by_branch(self._branches, x)
+    def _value(self, site: str, number: int, x: torch.Tensor, known: bool) -> tuple[Fate, torch.Tensor]:
+        """What becomes of a value, and what stands in its place.
+
+        Args:
+            known: whether all that its code has had so far is the candidate's.
+        """
+        pieces, judged = by_branch(self._branches, x), known and not _made_of(x) & _LEFT
         given = [self._piece(branch, site, number, piece, judged) for branch, piece in pieces]
         fates = {fate for fate, _ in given}
         worst = next(fate for fate in ("left", "absent", "same", "followed") if fate in fates)
@@ -581,7 +582,7 @@ class _Run:
         found: dict[Key, Apart] = {}
         if is_mask(key.port, x):
             masks = layout.masks(key, x, other)
-            if masks is not None and torch.equal(*masks) and (placed is None or layout.moved):
+            if masks is not None and torch.equal(*masks) and (placed is None or layout.elsewhere):
                 return "same"
             if masks is not None and not torch.equal(*masks):
                 ours, theirs = (mask.float() for mask in masks)

@@ -8,12 +8,12 @@ that stand in one place: how far the candidate's are from the reference's own, a
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
-from parity.hooks.rows import JOINT, Masks, NoRows, Part, all_through, is_mask, take, valid_rows
+from parity.hooks.rows import JOINT, Masks, Part, all_through, is_mask, take, valid_rows
 from parity.hooks.torchtools import real
 from parity.paths.reference import TorchBackend
 from parity.records import Floor, Key, Moments, Record
@@ -26,27 +26,19 @@ def is_none(other: torch.Tensor) -> bool:
     return other.numel() == 0 and other.dtype == torch.bool
 
 
-@dataclass
 class Layout:
     """Of one branch of one call.
 
     Attributes:
         side: the reference's model, and how its rows lie. own_order: whether the candidate's masks may say that its
             rows stand elsewhere.
-        moved: whether they do. _ours, _theirs: the masks so far. _elsewhere: those (module, argument) that say so.
+        elsewhere: those (module, argument) that say so. _ours, _theirs: the masks so far.
     """
 
-    side: TorchBackend
-    branch: str
-    own_order: bool
-    moved: bool = False
-    _elsewhere: set[tuple[str, str]] = field(default_factory=set)
-    _ours: Masks = field(init=False)
-    _theirs: Masks = field(init=False)
-
-    def __post_init__(self) -> None:
-        rule = self.side.rules[self.branch] if self.side.network.pairs_rows else NoRows()
-        self._ours, self._theirs = Masks(rule), Masks(rule)
+    def __init__(self, side: TorchBackend, branch: str, own_order: bool) -> None:
+        self.side, self.branch, self.own_order = side, branch, own_order
+        self.elsewhere: set[tuple[str, str]] = set()
+        self._ours, self._theirs = Masks(side.rules[branch]), Masks(side.rules[branch])
 
     def see(self, module: str, given: Mapping[str, tuple[torch.Tensor, torch.Tensor | None]]) -> None:
         """Take in the arguments of a call, by name, of both sides: the masks among them."""
@@ -61,8 +53,7 @@ class Layout:
                     if not _stand_there(rows, ours[0], theirs[0]):
                         other = x  # another mask over rows in one order
                     else:
-                        self._elsewhere.add((module, port))
-                        self.moved = True
+                        self.elsewhere.add((module, port))
                 self._theirs.see(module, {port: other})
 
     def masks(self, key: Key, x: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -74,7 +65,7 @@ class Layout:
         if other.ndim < 2 or len(other) != len(x):
             return None
         theirs = _through(other.to(x.device))
-        if (key.module, key.port.removeprefix("in.")) in self._elsewhere:
+        if (key.module, key.port.removeprefix("in.")) in self.elsewhere:
             return ours, ours
         return (ours, theirs) if ours.shape == theirs.shape else None
 
@@ -96,7 +87,7 @@ class Layout:
             one = other.ndim != x.ndim and [n for n in other.shape if n != 1] == [n for n in x.shape if n != 1]
             other = other.reshape(x.shape) if one else _channels_first(x, other)
         same = other.shape == x.shape
-        if not self.moved or not any(part.frame for part in self.parts(module, port, x)):
+        if not self.elsewhere or not any(part.frame for part in self.parts(module, port, x)):
             return other if same else None
         if x.ndim < 3 or other.ndim != x.ndim or x.shape[2:] != other.shape[2:]:
             return None

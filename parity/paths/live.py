@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -29,7 +29,7 @@ from parity.paths.facts import facts_of, leave_files, stage_facts
 from parity.paths.floors import Variant, make_variants, with_floors
 from parity.paths.follow import Walk, follow, stepwise, take
 from parity.paths.loaded import Conditions, Inputs, Loaded, draw_noise, require_fit, require_place, tensor
-from parity.paths.loop import Around, Loop, Once, denoise, prepare, step_calls
+from parity.paths.loop import Loop, Once, denoise, prepare, step_calls
 from parity.paths.network import Network
 from parity.paths.plan import BESIDE, Array, Ends, Forced, Plan, Source, Spec, State
 from parity.paths.port.load import Entry, load_entry
@@ -161,9 +161,8 @@ class LiveSide:
         forced = start if callable(start) else None
         # A loop that is forced from a later step on has walked there too, for what a feature cache holds by then.
         state = (start(first) if first else None) if callable(start) else start
-        loop = self._begin(self.loaded, first, state)
-        variants = self.variants(plan)
-        walks = [(v, self._begin(v.side, first, state, v.around, plan.forced)) for v in variants]
+        loop = self._begin(Variant("", self.loaded), first, state)
+        walks = [(v, self._begin(v, first, state, plan.forced)) for v in self.variants(plan)]
         self._walked = plan, {"": loop, **{v.name: walk for v, walk in walks}}
         own = denoise(loop, plan.sites, forced, first=first, stop=stop)
         for step in with_floors(own, walks, plan.sites, forced=plan.forced, first=first):
@@ -181,29 +180,27 @@ class LiveSide:
         return Ends(came, tuple(filter(None, named)), own.backend.ran, own.network.idle)
 
     def _follow(self, plan: Plan, state: State | None, step: int) -> Iterator[StepRecords]:
-        def walk(side: Loaded, around: Around = nullcontext) -> Walk:
-            return lambda listen: take(self._begin(side, step, state, around), step, around, listen)
+        def walk(run: Variant) -> Walk:
+            return lambda listen: take(self._begin(run, step, state), step, run.around, listen)
 
-        variants = self.variants(plan)
-        truth = next((v.side for v in variants if v.is_truth), self.loaded)
-        others = [walk(v.side, v.around) for v in variants if v.side is not truth]
-        if truth is not self.loaded:
-            others = [walk(self.loaded), walk(self.loaded, lambda step: stepwise()), *others]
+        own, variants = Variant("", self.loaded), self.variants(plan)
+        truth = next((v for v in variants if v.is_truth), own)
+        others = [walk(v) for v in variants if v is not truth]
+        if truth is not own:
+            others = [walk(own), walk(replace(own, around=lambda step: stepwise())), *others]
         yield follow(walk(truth), others, plan, self.spec.source.stage, step)
 
-    def _begin(
-        self, side: Loaded, step: int, state: State | None, around: Around = nullcontext, forced: bool = True
-    ) -> Loop | Once:
+    def _begin(self, run: Variant, step: int, state: State | None, forced: bool = True) -> Loop | Once:
         """A walk of the side, or of a variant of it, before a step.
 
         Args:
-            around: context of its model calls. forced: whether a stage takes this side's own inputs.
+            forced: whether a stage takes this side's own inputs.
         """
-        loop = prepare(side)
+        loop = prepare(run.side)
         if state is not None and step >= self.spec.source.steps:
             loop.take(state)  # no step is left: all that is wanted is what the loop came to
         elif state is not None:
-            loop.continue_from(step, state, around)
+            loop.continue_from(step, state, run.around)
         return loop
 
     def variants(self, plan: Plan) -> list[Variant]:
@@ -247,10 +244,8 @@ class StageSide(LiveSide):
     def facts(self) -> Facts:
         return stage_facts(self.loaded, self.spec)
 
-    def _begin(
-        self, side: Loaded, step: int, state: State | None, around: Around = nullcontext, forced: bool = True
-    ) -> Once:
-        return Once(replace(side, inputs=self.loaded.inputs) if forced else side)
+    def _begin(self, run: Variant, step: int, state: State | None, forced: bool = True) -> Once:
+        return Once(replace(run.side, inputs=self.loaded.inputs) if forced else run.side)
 
     def ends(self, leave: str | None = None) -> Ends:
         plan, runs = self._walked

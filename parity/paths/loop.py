@@ -144,15 +144,9 @@ def prepare(side: Loaded) -> Loop:
         for i in range(min(int(side.settings["scheduler.warmup_steps"]), given.steps)):
             sampler.step(torch.zeros_like(latents), latents, i)
             side.reached.mark("scheduler.warmup_steps")
-        timesteps, sigmas = _numbers(side, sampler.timesteps), _numbers(side, sampler.sigmas)
+        timesteps, sigmas = (to_torch(x).cpu().double().numpy() for x in (sampler.timesteps, sampler.sigmas))
         schedule = Schedule(timesteps, sigmas, sampler.step_index, sampler.end)
     return Loop(side, sampler, schedule, latents)
-
-
-def _numbers(side: Loaded, x: torch.Tensor) -> np.ndarray:
-    """A schedule's numbers, which a sampler may keep on the CPU."""
-    plain = type(x) is torch.Tensor and x.device.type == "cpu"
-    return (x.double().numpy() if plain else side.backend.host(x)).astype(np.float64)
 
 
 def _placed(side: Loaded, state: State) -> dict[str, torch.Tensor]:

@@ -196,12 +196,13 @@ class Ends:
 
 
 class Side(Protocol):
-    """See the module's docstring."""
+    """See the module's docstring.
 
-    @property
-    def spec(self) -> Spec:
-        """What it is."""
-        ...
+    Attributes:
+        spec: what it is.
+    """
+
+    spec: Spec
 
     def facts(self) -> Facts:
         """What it is about to run with. Nothing is computed but fingerprints."""

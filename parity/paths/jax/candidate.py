@@ -78,7 +78,7 @@ class TorchaxBackend(Base):
         self.env, self.model, self.devices = torchax.default_env(), model, devices
         self.params = self._on_mesh(reached) if params is None else params
         super().__init__(network, inputs, reached, self.put)
-        if params is None and devices.shape[0] > 1:
+        if params is None and devices.mesh.shape["dp"] > 1:
             self.groups = (tuple(branch for group in network.batches for branch in group),)
         self.jit, on_tpu = bool(reached.settings["jit"]), devices.platform == "tpu"
         self.programs = Programs(self.jit, network.compiling, packed=lambda key: on_tpu and key[1] is not None)
@@ -269,8 +269,9 @@ class TorchaxStage(TorchaxBackend):
             """The trunk, which holds all weights of the stage, by its program; call numbers go on from call to call."""
             tensors, shell = apart((args, kwargs))
             placed = [jax.device_put(array_of(x), self.devices.replicated) for x in tensors]
+            run = functools.partial(self._run, trunk, own, plan, shell)
             (out, reduced), (entries, counts, left) = self.programs.run(
-                (plan, shell.key), self._call(trunk, own, shell, plan), self.params, placed, frames
+                (plan, shell.key), run, self.params, placed, frames
             )
             counted = tuple(replace(counted_on(e, called), branch=branch) for e in entries)
             inside.extend(jax_records(counted, reduced, OUTSIDE, self.network.stage))
@@ -299,25 +300,21 @@ class TorchaxStage(TorchaxBackend):
     def _tap(self, plan: SitePlan, branch: str, frames: Any) -> Tap:
         return Tap(plan, BatchingReducer(), self.network.rule, (branch,), {branch: interop.torch_view(frames)})
 
-    def _call(
-        self, trunk: Module, own: Callable[..., Any], shell: Shell, plan: SitePlan | None
-    ) -> Callable[[Any, list[jax.Array], Any], tuple[tuple[list[jax.Array], Any], Left]]:
-        """A call of the trunk on jax arrays, traced or not: (weights, tensors, row frames) -> (outputs, reductions).
+    def _run(
+        self, trunk: Module, own: Any, plan: SitePlan | None, shell: Shell, weights: Any, tensors: Any, frames: Any
+    ) -> tuple[tuple[list[jax.Array], Any], Left]:
+        """A call of the trunk on jax arrays, traced or not: its outputs and reductions, and what it leaves.
 
         Args:
-            own: the trunk's forward, in whose place its program stands.
+            own: the trunk's forward, in whose place its program stands. shell: of its arguments, and their tensors.
         """
-
-        def run(weights: Any, tensors: list[jax.Array], frames: Any) -> tuple[tuple[list[jax.Array], Any], Left]:
-            args, kwargs = shell.filled(interop.torch_view(tensors))
-            tap = None if plan is None else self._tap(plan, "", frames)
-            with (
-                replaced(trunk, "forward", own),
-                holding(self.model, weights, self.env, self.devices),
-                contextlib.nullcontext() if tap is None else attached(self.model, tap),
-            ):
-                out, left = apart(trunk(*args, **kwargs))
-                static, reduced = ((), ([], [])) if tap is None else split(tap)
-            return ([array_of(x) for x in out], reduced), (static, Counter({} if tap is None else tap.calls), left)
-
-        return run
+        args, kwargs = shell.filled(interop.torch_view(tensors))
+        tap = None if plan is None else self._tap(plan, "", frames)
+        with (
+            replaced(trunk, "forward", own),
+            holding(self.model, weights, self.env, self.devices),
+            contextlib.nullcontext() if tap is None else attached(self.model, tap),
+        ):
+            out, left = apart(trunk(*args, **kwargs))
+            static, reduced = ((), ([], [])) if tap is None else split(tap)
+        return ([array_of(x) for x in out], reduced), (static, Counter({} if tap is None else tap.calls), left)

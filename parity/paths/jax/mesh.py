@@ -91,12 +91,6 @@ class Devices:
         return cls(mesh, RULES[settings.text("sharding")])
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """(dp, sp, tp)."""
-        dp, sp, tp = (int(self.mesh.shape[axis]) for axis in AXES)
-        return dp, sp, tp
-
-    @property
     def size(self) -> int:
         """How many they are."""
         return int(self.mesh.size)
@@ -133,7 +127,7 @@ class Devices:
         Raises:
             UsageError: there are rules, and none matches any parameter.
         """
-        tp, placed = self.shape[2], list(weights)
+        tp, placed = self.mesh.shape["tp"], list(weights)
         if tp == 1 or not placed:
             return ""
         if not self.rules:
@@ -200,7 +194,7 @@ def make_devices(settings: Settings) -> Devices:
     Raises:
         UsageError: it is larger than the devices there are, or JAX finds none.
     """
-    shape = settings.mesh_shape
+    need = math.prod(settings.mesh_shape)
     try:
         have = jax.device_count()
     except (AssertionError, RuntimeError) as error:  # AssertionError: what JAX has for a GPU's platform without a GPU
@@ -209,7 +203,6 @@ def make_devices(settings: Settings) -> Devices:
             f"JAX finds no device (JAX_PLATFORMS={platforms}): {str(error) or 'none of that platform is here'}; "
             "JAX_PLATFORMS=cpu runs the candidate on the CPU"
         ) from None
-    need = shape[0] * shape[1] * shape[2]
     if need > have:
         platform = jax.default_backend()
         hint = f"; on the CPU, XLA_FLAGS=--xla_force_host_platform_device_count={need} makes {need}"

@@ -111,9 +111,6 @@ class Installations:
     _caught: list[str] = field(default_factory=list)
     _pending: dict[int, tuple[str, type[BaseException]]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self._lies_here = functools.cache(functools.partial(lies_in, self.folder))  # of every function that is loaded
-
     def look(self, port: Port) -> Port:
         """Find and wrap what is installed now; returns the port, which is seen too."""
         for place, (holder, name, function) in [*self._in_libraries(), *self._in_copies()]:
@@ -185,7 +182,7 @@ class Installations:
                 function = function.func
                 continue
             code = getattr(function, "__code__", None)
-            if code is not None and self._lies_here(code.co_filename):
+            if code is not None and lies_in(self.folder, code.co_filename):
                 return not of_library(function)
             function = getattr(function, "__wrapped__", None)
         return False
@@ -218,7 +215,7 @@ class Installations:
     def _seen(self, frame: FrameType, event: str, arg: Any) -> Any:
         """What Python tells of a frame (`sys.settrace`): one that an error reaches and that gives a value caught it."""
         code = frame.f_code
-        if event == "call" and not self._lies_here(code.co_filename):
+        if event == "call" and not lies_in(self.folder, code.co_filename):
             return None
         frame.f_trace_lines = False
         if event == "exception" and not _asks(arg[0], at_once=arg[2].tb_next is None):

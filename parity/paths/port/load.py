@@ -210,8 +210,7 @@ def checked(made: Any, where: str) -> Port:
         made = Port(**{name: getattr(made, name) for name in names if hasattr(made, name)})
     is_torch = isinstance(made.module, torch.nn.Module)
     runs = made.runs or (runs_of(made.module) if is_torch else "jax")
-    wrong = _fault(made, runs, is_torch)
-    if wrong:
+    if wrong := _fault(made, runs, is_torch):
         raise UsageError(f"{where} returned a port whose {wrong}")
     return replace(made, runs=runs)
 
@@ -226,8 +225,9 @@ def _fault(port: Port, runs: str, is_torch: bool) -> str | None:
     decodes_alone = port.call is None and port.module is None and port.vae is not None
     if port.call is None and not callable(port.module) and not decodes_alone:
         return f"`call` is missing, and whose `module` is {_a(port.module)}: give one that can be called"
-    if port.call is not None and not callable(port.call):
-        return f"`call` is {_a(port.call)}, not a function"
+    for name in ("call", "schedule", "loop", "padded", "vae"):
+        if getattr(port, name) is not None and not callable(getattr(port, name)):
+            return f"`{name}` is {_a(getattr(port, name))}, not a function"
     if runs not in get_args(Runs):
         return f"`runs` is {runs!r}; it takes {', '.join(get_args(Runs))}"
     if runs != "jax" and not is_torch and not decodes_alone:
@@ -242,9 +242,6 @@ def _fault(port: Port, runs: str, is_torch: bool) -> str | None:
         return f"`layout` is {port.layout!r}; it takes {', '.join(get_args(Layout))}"
     if not isinstance(port.branches, (tuple, list)) or not all(isinstance(b, str) for b in port.branches):
         return f"`branches` is {_a(port.branches)}, not a tuple of names"
-    for name in ("schedule", "loop", "padded", "vae"):
-        if getattr(port, name) is not None and not callable(getattr(port, name)):
-            return f"`{name}` is {_a(getattr(port, name))}, not a function"
     for name in ("rename", "inputs", "shard"):
         if not isinstance(getattr(port, name), Mapping):
             return f"`{name}` is {_a(getattr(port, name))}, not a mapping"

@@ -58,7 +58,7 @@ class Ported(Network):
         runs_as_it_is: with names of its own; a reference's module that torchax compiles is parity's candidate, with the
             reference's names.
         said: what its code changed for the process, put back.
-        expected: shape of a prediction, where known. marks: how often the port has read each setting.
+        marks: how often the port has read each setting.
         keeps: whether it keeps features between steps (its own `cache`).
         from_pipeline: what the pipeline hands to each call beside the loop's arguments, where the port takes it.
         prepared: what the next `load` takes, where a port was built for it.
@@ -75,7 +75,6 @@ class Ported(Network):
         self.keeps, self._rename = False, Rename()
         self._paths: dict[str, str] = {}
         self.said, self.marks = set[str](), dict[str, int]()
-        self.expected: tuple[int, ...] | None = None
         self.prepared: Port | None = None
         self.from_pipeline: Mapping[str, Any] = {}
         self._own: Port | None = None
@@ -136,7 +135,6 @@ class Ported(Network):
             UsageError: see `parity.paths.port.load.build`.
         """
         port, said = built(self.entry, self.role, self.case, settings, self.marks)
-        self.expected = tuple(self.case.latent_shape) if self.family.is_known else None
         if port.call is None and port.module is None:
             raise UsageError(f"{self.entry.named} brings a VAE alone: run it with --stages vae")
         self.from_pipeline = _accepted(port, self.family.pipeline_arguments(self.case))
@@ -213,7 +211,8 @@ class Ported(Network):
         """
         out = moved(out, port, arguments[LATENT].ndim, -1, self.family.channels)
         returned = f"{self.entry.named}: `call` returned"
-        shape = None if self.expected is None else (int(arguments[LATENT].shape[0]), *self.expected[1:])
+        batch = int(arguments[LATENT].shape[0])
+        shape = (batch, *self.case.latent_shape[1:]) if self.family.is_known else None
         if "float" not in str(out.dtype):
             raise UsageError(f"{returned} {out.dtype} values; the prediction must be of a float dtype")
         if shape is not None and tuple(out.shape) != shape:
@@ -333,11 +332,12 @@ class OwnSampler(Sampler):
         loop: one step of the port's loop; None for the family's guidance and the scheduler's step.
     """
 
+    _before: torch.Tensor
+
     def __init__(self, base: Sampler, entry: Entry, schedule: OwnSchedule | None, loop: OwnLoop | None) -> None:
         self.base, self.entry, self._schedule, self._loop = base, entry, schedule, loop
         self.guidance_scale = base.guidance_scale
         self.scheduler: Scheduler | None = None
-        self._before: torch.Tensor | None = None
         self._after: torch.Tensor | None = None
 
     @property
@@ -386,7 +386,6 @@ class OwnSampler(Sampler):
     def guide(self, predictions: Mapping[str, torch.Tensor], step: int, dtype: torch.dtype | None) -> torch.Tensor:
         if self._loop is None:
             return self.base.guide(predictions, step, dtype)
-        assert self._before is not None
         with failures(f"{self.entry.named}: `loop`", self.entry.path):
             made = self._loop(predictions, self._before, step, self.scheduler)
             if not isinstance(made, (tuple, list)) or len(made) != 2:
