@@ -284,10 +284,8 @@ def checkpoint(source: Source) -> Iterator[None]:
     """
     try:
         yield
-    except ParityError:
-        raise
     except Exception as error:
-        if source.alone or source.model in tiny_names():
+        if isinstance(error, ParityError) or source.alone or source.model in tiny_names():
             raise
         last = traceback.extract_tb(error.__traceback__)[-1]
         raise UsageError(

@@ -134,11 +134,10 @@ def failures(doing: str, file: Path) -> Iterator[None]:
     """
     try:
         yield
-    except (ParityError, PassingError):
-        raise
     except BaseException as error:
         # A side's process ignores interrupts: one that comes up there was raised by the port.
-        if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        interrupted = isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+        if interrupted or isinstance(error, (ParityError, PassingError)):
             raise
         if os.environ.get("PARITY_DEBUG") == "1":
             traceback.print_exc()
