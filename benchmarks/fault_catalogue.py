@@ -25,6 +25,7 @@ import torch.nn.functional as F  # noqa: N812
 from diffusers.models.embeddings import apply_rotary_emb
 from torchax import interop
 
+import parity.models.attention as joint
 import parity.models.hunyuan_video_15 as hunyuan
 from parity.hooks.attach import attention_call
 from parity.models.attention import SETTLE
@@ -151,7 +152,7 @@ def one_attention(change: Change) -> Patch:
 
 
 def attending(change: Change, only: Any = None) -> contextlib.AbstractContextManager[Any]:
-    original = hunyuan.attend
+    original = joint.attend
     inside = [only is None]
 
     def entered(m: Any, old: Any, *args: Any, **kwargs: Any) -> Any:
@@ -171,7 +172,7 @@ def attending(change: Change, only: Any = None) -> contextlib.AbstractContextMan
         return out
 
     stack = contextlib.ExitStack()
-    stack.enter_context(mock.patch.object(hunyuan, "attend", attend))
+    stack.enter_context(mock.patch.object(joint, "attend", attend))
     if only is not None:
         stack.enter_context(replaced(only, entered))
     return stack

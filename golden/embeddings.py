@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from parity.models.registry import opened
+from parity.models.stage_files import write_stage1
 from parity.settings import parse
 
 
@@ -21,9 +22,9 @@ def main(model: str, out: Path) -> None:
     """Encode the model's own prompt in float32 and write it to `out`."""
     family, case = opened(model)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with torch.no_grad():
-        if not family.write_stage1(out, family.conditions(case, parse("torch", []), None, device)):
-            sys.exit(f"ports of a {family.title} have no stage-1 file")
+    if not family.streams:
+        sys.exit(f"ports of a {family.title} have no stage-1 file")
+    write_stage1(out, family.streams, family.conditions(case, parse("torch", []), None, device))
 
 
 if __name__ == "__main__":

@@ -62,6 +62,9 @@ def init(
 
 REFERENCE = "\n\nclass Block"
 """Where the small reference begins that the template of a torch port ends in; that of a JAX port has the same."""
+TRACEABLE = {"HunyuanVideo15Transformer3DModel": ("parity.models.hunyuan_video_15", "traceable")}
+"""Class of diffusers' that no compiler takes as it is -> module and function that change a model of it so that one
+does."""
 MODULE = 'Net().to(getattr(torch, case.settings["dtype"]))'
 """What makes the module of the template."""
 
@@ -69,11 +72,11 @@ MODULE = 'Net().to(getattr(torch, case.settings["dtype"]))'
 def _of_class(text: str, model: str) -> str:
     """The template of a torch port with the model's own class in it."""
     from parity.models.folder import class_of, is_drawn, place_of
-    from parity.models.registry import family_of, resolve_model
+    from parity.models.registry import resolve_model
 
     folder = resolve_model(model)
     name = class_of(folder, "transformer").__name__
-    module, _, function = family_of(folder).recipe.partition(":")
+    recipe = TRACEABLE.get(name)
     where = "case.folder" if place_of(folder, "transformer") == folder else 'case.folder / "transformer"'
     # Given a dtype, a class keeps in float32 what it must.
     made, imported = f"{name}.from_pretrained({where}, torch_dtype=dtype)", f"from diffusers import {name}"
@@ -81,7 +84,8 @@ def _of_class(text: str, model: str) -> str:
         made = 'load_part(case.folder, "transformer", torch_dtype=dtype)'
         imported = "from parity.models.folder import load_part"
     loaded = f'    dtype = getattr(torch, case.settings["dtype"])\n    model = {made}\n'
-    if function:
+    if recipe is not None:
+        module, function = recipe
         loaded += "    # diffusers' forward asks values of tensors what to do, which no compiled program can.\n"
         loaded += f"    model = {function}(model)\n"
         text = text.replace("from parity.port", f"from {module} import {function}\nfrom parity.port", 1)

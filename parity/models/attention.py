@@ -32,7 +32,8 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from typing import Any
@@ -41,7 +42,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 
 from parity.hooks.attach import attention_call, exchanged
-from parity.settings import SPLASH_BLOCK, Settings
+from parity.settings import SPLASH_BLOCK, Reached, Settings
 
 SETTLE: ContextVar[Callable[..., Any]] = ContextVar("parity_settle", default=lambda *tensors: tensors)
 """How a compiling backend pins query, key and value, observed or not: see `parity.paths.jax.candidate`."""
@@ -102,6 +103,51 @@ def attend(
         out = exchanged(functools.partial(_attend, valid=valid, how=how, mark=mark), query, key, value)
         seen(query, key, value, out)
     return out
+
+
+class JointAttention:
+    """An attention processor of a transformer's blocks: diffusers' own, but for the attention itself, of which kernel,
+    mask and the rest are a choice.
+
+    Args:
+        own: diffusers'. around: gives the context in which that calls a function of query, key and value, each
+            [B, L, heads, head dim], for its attention.
+        first: the text mask that takes the place of every call's own (`segment_ids_first_row`), None for none.
+    """
+
+    def __init__(
+        self,
+        own: Callable[..., tuple[torch.Tensor, torch.Tensor]],
+        around: Callable[[Callable[..., torch.Tensor]], AbstractContextManager[object]],
+        how: AttentionSettings,
+        reached: Reached,
+        first: Sequence[bool] | None = None,
+    ) -> None:
+        self.own, self.around, self.how, self.reached, self.first = own, around, how, reached, first
+
+    def __call__(
+        self,
+        attn: Any,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        image_rotary_emb: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        text = attention_mask
+        if text is None:
+            text = torch.ones_like(encoder_hidden_states[:, :, 0], dtype=torch.bool)
+        elif self.first is not None:
+            text = torch.tensor(self.first, device=text.device).expand(text.shape[0], -1)
+        valid = F.pad(text, (hidden_states.shape[1], 0), value=True).bool()
+
+        def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **_: Any) -> torch.Tensor:
+            return attend(query, key, value, valid, self.how, self.reached.mark)
+
+        # Of a mask HunyuanVideo-1.5's makes one of all queries and keys, 13 GB at full size, that nobody reads; XLA
+        # drops it.
+        unread = attention_mask.to("meta") if type(attention_mask) is torch.Tensor else attention_mask
+        with self.around(attention):
+            return self.own(attn, hidden_states, encoder_hidden_states, unread, image_rotary_emb)
 
 
 def _attend(

@@ -19,7 +19,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,10 +29,10 @@ import torch
 
 from parity.errors import UsageError
 from parity.hooks.methods import replaced
-from parity.hooks.rows import WHOLE, Part, RowRule
+from parity.hooks.rows import WHOLE, Part, RowFrame, RowRule
 from parity.hooks.torchtools import SDPA, Intercept, of_attention
 from parity.models import feature_cache
-from parity.models.attention import AttentionSettings, attend
+from parity.models.attention import AttentionSettings, JointAttention
 from parity.models.family import Condition, Constrain, Family, Place, Sampler
 from parity.models.folder import Case, GenerationSpec, frames_of, load_component, load_part, read_config
 from parity.models.patches import patch_norms, patch_rope, place_outputs
@@ -106,8 +106,8 @@ class CogVideoX(Family):
         pipeline = diffusers.CogVideoXPipeline.__new__(diffusers.CogVideoXPipeline)
         tokenizer = load_component(transformers.T5Tokenizer, case.folder, "tokenizer")
 
-        def t5(encoder: Listener, prompt: str) -> None:
-            pipeline.__dict__.update(tokenizer=tokenizer, text_encoder=encoder)
+        def t5(text_encoder: Listener, prompt: str) -> None:
+            pipeline.__dict__.update(tokenizer=tokenizer, text_encoder=text_encoder)
             pipeline._get_t5_prompt_embeds(prompt, max_sequence_length=T5.tokens(case.spec), device=torch.device("cpu"))
 
         return TextStage((encoder_of(case, "text_encoder", transformers.T5EncoderModel, T5, t5),))
@@ -116,16 +116,16 @@ class CogVideoX(Family):
         settings = reached.settings
         how = replace(AttentionSettings.of(settings), mask="none")
         if traced or how != AttentionSettings("sdpa", "none"):
+            from diffusers.models.attention_processor import CogVideoXAttnProcessor2_0
+
             for block in model.transformer_blocks:
-                block.attn1.set_processor(JointAttention(how, reached))
+                block.attn1.set_processor(JointAttention(CogVideoXAttnProcessor2_0(), in_sdpa, how, reached))
         else:
             reached.mark("attention.kernel")  # what diffusers' own processor calls
         if _is_rotary(case.config):
             model.rope = Rotary(case.config)
-            model.register_forward_pre_hook(give_rotary, with_kwargs=True)
             patch_rope(model, case.latent_shape, settings, reached)
-        if case.config.get("ofs_embed_dim"):
-            model.register_forward_pre_hook(give_offset, with_kwargs=True)
+        model.register_forward_pre_hook(give_pipeline_arguments, with_kwargs=True)
         patch_norms(model, settings, reached)
         feature_cache.install(model, settings, reached)
 
@@ -164,29 +164,18 @@ class CogVideoX(Family):
             return offset
         return {"image_rotary_emb": Rotary(case.config)(torch.zeros(case.latent_shape)), **offset}
 
-    def rotary_tables(self, model: Any, latents: torch.Tensor) -> dict[str, torch.Tensor]:
-        if not hasattr(model, "rope"):
-            return {}
-        cos, sin = model.rope(latents)
-        return {"cos": cos, "sin": sin}
-
     def token_grid(self, case: Case) -> tuple[int, int, int]:
         _, frames, _, height, width = case.latent_shape
         patch, patch_t = int(case.config["patch_size"]), int(case.config.get("patch_size_t") or 1)
         return frames // patch_t, height // patch, width // patch
 
-    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
+    def rows(self, case: Case, settings: Settings, condition: Condition) -> tuple[RowRule, Mapping[str, RowFrame]]:
         image = math.prod(self.token_grid(case))
-        return CogVideoXRows(condition["encoder_hidden_states"].shape[1], image)
+        return CogVideoXRows(condition["encoder_hidden_states"].shape[1], image), {}
 
 
 OFFSET = 2.0
 """What CogVideoXImageToVideoPipeline hands the transformer of 1.5 as `ofs`."""
-
-
-def give_offset(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Forward pre-hook: hands the model its offset, once for a batch."""
-    return args, {**kwargs, "ofs": kwargs["hidden_states"].new_full((1,), OFFSET)}
 
 
 def _image(latents: torch.Tensor) -> torch.Tensor:
@@ -259,8 +248,7 @@ class CogVideoXSampler(Sampler):
         return noise * self.scheduler.init_noise_sigma
 
     def model_input(self, latents: torch.Tensor, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        t = self.timesteps[step]
-        return self.scheduler.scale_model_input(latents, t), self._place(t.expand(latents.shape[0]))
+        return latents, self._place(self.timesteps[step].expand(latents.shape[0]))
 
     def guide(self, predictions: Mapping[str, torch.Tensor], step: int, dtype: torch.dtype | None) -> torch.Tensor:
         # The pipeline's `noise_pred.float()`; only the float64 variant of a floor is wider, and stays so.
@@ -277,10 +265,8 @@ class CogVideoXSampler(Sampler):
         return 1 + self.guidance_scale * ((1 - math.cos(angle)) / 2)
 
     def step(self, guided: torch.Tensor, latents: torch.Tensor, step: int) -> torch.Tensor:
-        t = self.timesteps[step]
         if not self._keeps_history:
-            stepped: torch.Tensor = self.scheduler.step(guided, t, latents, eta=0.0, return_dict=False)[0]
-            return stepped
+            return super().step(guided, latents, step)
         from diffusers.schedulers import scheduling_dpm_cogvideox
 
         first = 2 * step if step else 1
@@ -292,10 +278,10 @@ class CogVideoXSampler(Sampler):
             self._drawn += 1
             return self._place(next(self._noise)).to(dtype)
 
-        before = self.state.get(_HISTORY), t, self.timesteps[step - 1] if step > 0 else None
+        before = self.state.get(_HISTORY), self.timesteps[step], self.timesteps[step - 1] if step > 0 else None
         # It ignores its `variance_noise`, and a generator draws other numbers in each dtype.
         with replaced(scheduling_dpm_cogvideox, "randn_tensor", noise):
-            stepped, original = self.scheduler.step(guided, *before, latents, eta=0.0, return_dict=False)
+            stepped, original = self.scheduler.step(guided, *before, latents, return_dict=False)
         self.state = {_HISTORY: original}
         return stepped
 
@@ -352,37 +338,21 @@ class Rotary(torch.nn.Module):
         return cos, sin
 
 
-def give_rotary(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Forward pre-hook: hands the model the tables of its own `rope`, as the pipeline does."""
-    return args, {**kwargs, "image_rotary_emb": model.rope(kwargs["hidden_states"])}
+def give_pipeline_arguments(
+    model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Forward pre-hook: hands the model what its pipeline does, the tables of its own `rope` and its offset."""
+    latents = kwargs["hidden_states"]
+    tables = {"image_rotary_emb": model.rope(latents)} if hasattr(model, "rope") else {}
+    offset = {"ofs": latents.new_full((1,), OFFSET)} if model.config.ofs_embed_dim else {}
+    return args, {**kwargs, **tables, **offset}
 
 
-class JointAttention:
-    """Attention processor of the blocks: diffusers' own, but for the attention itself, of which kernel and the rest are
-    a choice; nothing is masked."""
+def in_sdpa(attention: Callable[..., torch.Tensor]) -> Intercept:
+    """Within it, diffusers' processor calls this function of query, key and value."""
 
-    def __init__(self, how: AttentionSettings, reached: Reached) -> None:
-        self.how, self.reached = how, reached
+    def handle(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+        given = of_attention(args, kwargs)
+        return attention(*(given[name].transpose(1, 2) for name in ("query", "key", "value"))).transpose(1, 2)
 
-    def __call__(
-        self,
-        attn: Any,
-        hidden_states: torch.Tensor,
-        encoder_hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        image_rotary_emb: tuple[torch.Tensor, torch.Tensor] | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        from diffusers.models.attention_processor import CogVideoXAttnProcessor2_0
-
-        def attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-            given = of_attention(args, kwargs)
-            query, key, value = (given[name].transpose(1, 2) for name in ("query", "key", "value"))
-            # Padding of the prompt attends and is attended to.
-            valid = torch.ones_like(query[:, :, 0, 0], dtype=torch.bool)
-            return attend(query, key, value, valid, self.how, self.reached.mark).transpose(1, 2)
-
-        with Intercept(attention, only={SDPA}):
-            image, text = CogVideoXAttnProcessor2_0()(
-                attn, hidden_states, encoder_hidden_states, attention_mask, image_rotary_emb
-            )
-        return image, text
+    return Intercept(handle, only={SDPA})

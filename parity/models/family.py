@@ -14,15 +14,15 @@ import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol
 
 import torch
 
+from parity.errors import UsageError
 from parity.hooks.rows import RowFrame, RowRule
-from parity.hooks.torchtools import prediction_of
-from parity.models.folder import Case, GenerationSpec, load_part
-from parity.models.patches import DTYPES, in_dtype
-from parity.models.stage_files import Conditions, Stream, read_stage1, write_stage1
+from parity.models.folder import Case, GenerationSpec
+from parity.models.patches import DTYPES
+from parity.models.stage_files import Conditions, Stream, read_stage1
 from parity.models.text import TextStage
 from parity.settings import Capability, Reached, Settings
 
@@ -113,18 +113,11 @@ class Family(Protocol):
     """
 
     title: str
-    stage: str = "transformer"
-    """The stage of a generation that its model runs."""
-    place: str = "transformer"
-    """Where its settings apply (`parity.settings.Reached.stage`)."""
     streams: tuple[Stream, ...] = ()
     """What the text encoders give the transformer; empty where ports of this model have no first stage."""
-    recipe: str = ""
-    """`module:function` that makes diffusers' class one that can be compiled, for a port; empty where it can be."""
-    may_be_silent: bool = False
-    """Whether modules may stay uncalled without it being an error."""
-    pairs_rows: bool = False
-    """Whether the masks that its code is given say which rows count, and not the family alone."""
+    is_known: bool = True
+    """Whether parity has lines for its class: which modules it calls, the shape of a prediction, which rows count. Of
+    another the masks that its code is given say that."""
 
     @property
     def batches(self) -> tuple[tuple[str, ...], ...]: ...
@@ -134,47 +127,13 @@ class Family(Protocol):
         """The axis of the channels in the latents that its transformer is given."""
         return 1
 
-    @classmethod
-    def of(cls, folder: Path, inputs: Path | None) -> Self:
-        """The family of a checkpoint.
-
-        Args:
-            inputs: the user's tensors by argument name, of a family that takes them.
-
-        Raises:
-            UsageError: it has no place for the checkpoint or the inputs.
-        """
-        return cls()
-
     def lacks(self, config: Mapping[str, Any]) -> Mapping[Capability, str]:
         """What a transformer with this config does not have -> why settings that need it have no meaning."""
         return {}
 
-    def checks(self, case: Case, role: str) -> tuple[Said, ...]:
-        """What preflight says of this side before anything is compared."""
+    def checks(self, case: Case) -> tuple[Said, ...]:
+        """What preflight says of the model before anything is compared."""
         return ()
-
-    def tensors(self) -> Mapping[str, torch.Tensor]:
-        """Inputs by argument name that were given, not made."""
-        return {}
-
-    def load(self, case: Case, settings: Settings) -> torch.nn.Module:
-        """The transformer, in the dtype of the settings; on the CPU, unless its own code puts it elsewhere.
-
-        Raises:
-            UsageError: it cannot be loaded.
-        """
-        dtype = DTYPES[settings.text("dtype")]
-        return in_dtype(load_part(case.folder, "transformer", torch_dtype=dtype), dtype)
-
-    def predict(self, model: Any, arguments: Mapping[str, Any]) -> torch.Tensor:
-        """The prediction of a transformer, called as diffusers' are; one returns it bare (Kandinsky 5)."""
-        prediction: torch.Tensor = prediction_of(model(**arguments, return_dict=False))
-        return prediction
-
-    def output_shape(self, case: Case) -> tuple[int, ...] | None:
-        """Shape of a prediction; None where nobody knows before the first."""
-        return tuple(case.latent_shape)
 
     def defaults(self, folder: Path) -> Mapping[str, int]:
         """What its pipeline takes from the configs of a checkpoint, by the fields of `GenerationSpec`."""
@@ -209,25 +168,19 @@ class Family(Protocol):
         Raises:
             UsageError: none are known, or the checkpoint lacks a part of them.
         """
-        ...
-
-    def write_stage1(self, path: Path, conditions: Mapping[str, Condition]) -> None:
-        """Write embeddings and masks as a port's first stage does, if ports of this model have one.
-
-        Raises:
-            UsageError: the file cannot be written.
-        """
-        if self.streams:
-            write_stage1(path, self.streams, conditions)
+        raise UsageError(
+            f"the text stage knows the encoders of HunyuanVideo-1.5 and CogVideoX; '{case.name}' takes its embeddings "
+            "as inputs: leave text out of --stages"
+        )
 
     def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
-        """Apply the settings to a loaded model; by default none, since its own code does.
+        """Apply the settings to a loaded model.
 
         Args:
             traced: whether it will run under jax.jit or torchax. first: the first branch's condition, for the setting
                 that uses its mask in every branch.
         """
-        return
+        ...
 
     def constrain(self, model: Any, place: Constrain) -> None:
         """Have activations placed on a mesh."""
@@ -256,14 +209,7 @@ class Family(Protocol):
         where they are observed. Empty for nothing."""
         return {}
 
-    def rotary_tables(self, model: Any, latents: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The model's rotary tables for these latents, for preflight; empty where it has none of its own."""
-        return {}
-
-    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
-        """Which rows of which tensors are tokens that can be padded or reordered."""
+    def rows(self, case: Case, settings: Settings, condition: Condition) -> tuple[RowRule, Mapping[str, RowFrame]]:
+        """Which rows of which tensors of a branch are tokens that can be padded or reordered, and the frames of them by
+        name."""
         ...
-
-    def frames(self, case: Case, settings: Settings, condition: Condition) -> dict[str, RowFrame]:
-        """The row frames of a branch."""
-        return {}

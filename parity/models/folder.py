@@ -173,15 +173,6 @@ def load_component(kind: Any, folder: Path, subfolder: str, **options: Any) -> A
     return _loaded(kind, folder, subfolder, ("missing",), **options)
 
 
-def bare_component(kind: Any, folder: Path, subfolder: str) -> Any:
-    """One component of transformers made of its config alone: without weights, on torch's meta device."""
-    import torch
-
-    config = kind.config_class.from_pretrained(folder, subfolder=subfolder, local_files_only=True)
-    with torch.device("meta"):
-        return kind(config)
-
-
 def _loaded(kind: Any, folder: Path, part: str, problems: tuple[str, ...], **options: Any) -> Any:
     """What a class makes of a part of a folder.
 

@@ -36,7 +36,7 @@ from parity.models.generic_inputs import (
 )
 from parity.models.patches import DTYPES, patch_norms, patch_timestep_embedding
 from parity.models.stage_files import Conditions
-from parity.models.text import TextStage
+from parity.models.text import row_frame, valid_of
 from parity.settings import Capability, Reached, Settings
 
 _OWN = "the transformer's own code runs, which parity has no line for"
@@ -69,8 +69,7 @@ class Generic(Family):
     made: Made
     title = "a diffusers transformer by class and config"
     batches: tuple[tuple[str, ...], ...] = (("cond",),)
-    may_be_silent = True
-    pairs_rows = True  # in which order a class joins image and text only its masks say
+    is_known = False
 
     def lacks(self, config: Mapping[str, Any]) -> Mapping[Capability, str]:
         return _LACKS
@@ -97,15 +96,10 @@ class Generic(Family):
     def channels(self) -> int:
         return 2 if self.signature.frames_first else 1
 
-    def output_shape(self, case: Case) -> tuple[int, ...] | None:
-        return None
-
     def pipeline_arguments(self, case: Case) -> Mapping[str, Any]:
         return self.made.static
 
-    def checks(self, case: Case, role: str) -> tuple[Said, ...]:
-        if role != "reference":
-            return ()
+    def checks(self, case: Case) -> tuple[Said, ...]:
         names = [n for n in (LATENT, TIMESTEP, *self.made.tensors, *self.made.static) if n not in self.given]
         said = [f"made for {self.signature.name}: {', '.join(names)}"] if names else []
         said += [f"from --inputs: {', '.join(self.given)}"] if self.given else []
@@ -118,9 +112,6 @@ class Generic(Family):
             advice = "record a pipeline, or compare calls with parity.compare"
             found.append(("positions", "explained", f"{', '.join(rotary)} {without}; {advice}"))
         return tuple(found)
-
-    def tensors(self) -> Mapping[str, torch.Tensor]:
-        return self.given
 
     def latent_shape(self, folder: Path, spec: GenerationSpec) -> tuple[int, ...]:
         given = self.given.get(LATENT)
@@ -144,12 +135,6 @@ class Generic(Family):
         timesteps = timesteps if timesteps is not None and timesteps.ndim == 1 else None
         return EulerSampler(self.signature.timestep_scale, self.given.get(LATENT), timesteps)
 
-    def text(self, case: Case) -> TextStage:
-        raise UsageError(
-            f"the text stage knows the encoders of HunyuanVideo-1.5 and CogVideoX; '{case.name}' takes its embeddings "
-            "as inputs: leave text out of --stages"
-        )
-
     def stage2(self, case: Case, latents: torch.Tensor) -> torch.Tensor:
         """Tokens [B, N, C] as [B, C, N, 1, 1], images as videos of one frame, [B, T, C, H, W] as [B, C, T, H, W]."""
         if self.signature.frames_first:
@@ -163,9 +148,11 @@ class Generic(Family):
     ) -> dict[str, Any]:
         return {LATENT: latents.to(dtype), TIMESTEP: timestep}
 
-    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
-        mask = text_masks(condition).get("")
-        return NoRows() if mask is None else TextRows(mask.size, self._image_tokens(mask.size))
+    def rows(self, case: Case, settings: Settings, condition: Condition) -> tuple[RowRule, Mapping[str, RowFrame]]:
+        masks = text_masks(condition)
+        text = masks[""].size if "" in masks else 0
+        rule = TextRows(text, self._image_tokens(text)) if text else NoRows()
+        return rule, {f"{TEXT_FRAME}{which}": frame_of_mask(mask) for which, mask in masks.items()}
 
     def _image_tokens(self, text: int) -> tuple[int, ...]:
         """What the number of image tokens may be; empty where a further video is given, which may be joined to it."""
@@ -176,9 +163,6 @@ class Generic(Family):
             alone = videos == [LATENT] or (len(videos) == 1 and self.given[LATENT].numel() == 1)  # a function's own
             return self.signature.tokens(self.given[videos[0]]) if alone else ()
         return tuple(x.shape[1] for x in self.given.values() if x.ndim == 3 and x.shape[1] != text)
-
-    def frames(self, case: Case, settings: Settings, condition: Condition) -> dict[str, RowFrame]:
-        return {f"{TEXT_FRAME}{which}": frame_of_mask(mask) for which, mask in text_masks(condition).items()}
 
 
 MASKS = ("encoder_attention_mask", "encoder_hidden_states_mask")
@@ -221,15 +205,15 @@ def text_masks(condition: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
     that have no mask, or none that leaves a token out."""
     named = {name.removeprefix("in."): x for name, x in condition.items()}  # of a function's arguments, see `face`
     text = next((name for name in MASKS if name in named), "")
-    given = {n.removeprefix(text): x[0] for n, x in named.items() if text and n.startswith(text) and x.ndim == 2}
-    masks = {which: x.detach().cpu().to(torch.float32).numpy() > 0 for which, x in given.items()}
+    given = {n.removeprefix(text): x for n, x in named.items() if text and n.startswith(text) and x.ndim == 2}
+    masks = {which: valid_of(x) for which, x in given.items()}
     return {which: valid for which, valid in masks.items() if not valid.all()}
 
 
 def frame_of_mask(valid: np.ndarray) -> RowFrame:
     """The frame in which the valid tokens stand first."""
     order = np.argsort(~valid, kind="stable")
-    return RowFrame(order.astype(np.int32), valid[order].astype(np.float32))
+    return row_frame(valid[order], order)
 
 
 FIRST = 0.99601

@@ -18,7 +18,6 @@ normal, drawn by argument name, so that adding an argument changes no other.
 from __future__ import annotations
 
 import ast
-import hashlib
 import inspect
 import re
 import sys
@@ -33,6 +32,7 @@ from diffusers.models.embeddings import Timesteps
 
 from parity.errors import UsageError
 from parity.models.stage_files import MASKS, StageFile, check_finite
+from parity.models.tiny import seeded
 
 TEXT, VALID = 16, 12
 """Text tokens, and those of them that a mask lets through."""
@@ -228,8 +228,7 @@ def make_arguments(signature: Signature, given: Mapping[str, torch.Tensor]) -> M
 
 def drawn(name: str, shape: tuple[int, ...]) -> torch.Tensor:
     """Normal float32 numbers that depend on the name alone."""
-    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "big")
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(shape, generator=seeded(name))
 
 
 def _text(s: Signature) -> torch.Tensor:
@@ -247,9 +246,8 @@ def _image_text(s: Signature) -> torch.Tensor | None:
 
 
 def _image_ids(s: Signature) -> torch.Tensor:
-    t, h, w = s.grid
-    grid = torch.stack(torch.meshgrid(*(torch.arange(n) for n in (t, h, w)), indexing="ij"), dim=-1).reshape(-1, 3)
-    return _axes(s, torch.nn.functional.pad(grid, (0, 1)))
+    places = torch.cartesian_prod(*(torch.arange(n) for n in s.grid))
+    return _axes(s, torch.nn.functional.pad(places, (0, 1)))
 
 
 def _text_ids(s: Signature) -> torch.Tensor:

@@ -18,12 +18,12 @@ import math
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from diffusers.models.attention_dispatch import AttentionBackendName
 from diffusers.models.transformers import transformer_hunyuan_video15 as diffusers_model
 from diffusers.pipelines.hunyuan_video1_5.image_processor import HunyuanVideo15ImageProcessor
@@ -31,12 +31,12 @@ from diffusers.pipelines.hunyuan_video1_5.image_processor import HunyuanVideo15I
 from parity.hooks.methods import replaced
 from parity.hooks.rows import WHOLE, Part, RowFrame
 from parity.models import feature_cache
-from parity.models.attention import AttentionSettings, attend
+from parity.models.attention import AttentionSettings, JointAttention
 from parity.models.family import Condition, Constrain, Family, Place, Said, Sampler
 from parity.models.folder import Case, GenerationSpec, frames_of, load_component, load_part, read_config
 from parity.models.patches import patch_norms, patch_rope, patch_timestep_embedding, place_outputs
 from parity.models.stage_files import Stream
-from parity.models.text import Listener, TextStage, encoder_of
+from parity.models.text import TextStage, encoder_of, row_frame, valid_of
 from parity.settings import Reached, Settings, parse
 
 _OWN_FORWARD = ("text.reorder", "refiner.mask", "vision_states")
@@ -58,7 +58,6 @@ class HunyuanVideo15(Family):
     title = "HunyuanVideo-1.5"
     batches: tuple[tuple[str, ...], ...] = (("cond",), ("uncond",))
     streams: tuple[Stream, ...] = (QWEN, BYT5)
-    recipe: str = "parity.models.hunyuan_video_15:traceable"
 
     def defaults(self, folder: Path) -> Mapping[str, int]:
         """The size of a 16:9 video, from the transformer's `target_size`; none where that is not in its config."""
@@ -89,26 +88,20 @@ class HunyuanVideo15(Family):
         tokenizer = load_component(transformers.Qwen2Tokenizer, case.folder, "tokenizer")
         glyphs = load_component(transformers.ByT5Tokenizer, case.folder, "tokenizer_2")
 
-        def qwen(encoder: Listener, prompt: str) -> None:
-            pipeline._get_mllm_prompt_embeds(
-                text_encoder=encoder,
-                tokenizer=tokenizer,
-                prompt=prompt,
-                device=torch.device("cpu"),
-                tokenizer_max_length=spec.tokenizer_max_length,
-                num_hidden_layers_to_skip=_SKIPPED,
-                crop_start=spec.crop_start,
-            )
-
-        def byt5(encoder: Listener, prompt: str) -> None:
-            pipeline._get_byt5_prompt_embeds(
-                tokenizer=glyphs,
-                text_encoder=encoder,
-                prompt=prompt,
-                device=torch.device("cpu"),
-                tokenizer_max_length=spec.tokenizer_2_max_length,
-            )
-
+        qwen = partial(
+            pipeline._get_mllm_prompt_embeds,
+            tokenizer=tokenizer,
+            device=torch.device("cpu"),
+            tokenizer_max_length=spec.tokenizer_max_length,
+            num_hidden_layers_to_skip=_SKIPPED,
+            crop_start=spec.crop_start,
+        )
+        byt5 = partial(
+            pipeline._get_byt5_prompt_embeds,
+            tokenizer=glyphs,
+            device=torch.device("cpu"),
+            tokenizer_max_length=spec.tokenizer_2_max_length,
+        )
         kind = transformers.Qwen2_5_VLTextModel
         first = encoder_of(case, "text_encoder", kind, QWEN, qwen, skip=_SKIPPED, crop=spec.crop_start)
         return TextStage((first, encoder_of(case, "text_encoder_2", transformers.T5EncoderModel, BYT5, byt5)))
@@ -119,12 +112,7 @@ class HunyuanVideo15(Family):
             bind_forward(model, traceable_forward(settings, reached))
         how = AttentionSettings.of(settings)
         if traced or how != AttentionSettings("sdpa"):
-            ids = None
-            if how.mask == "segment_ids_first_row":
-                assert first is not None, "this mask needs the first branch's condition"
-                ids = self._first_row(case, settings, first)
-            for block in model.transformer_blocks:
-                block.attn.set_processor(JointAttention(how, reached, ids))
+            use_attention(model, how, reached, self._first_row(case, settings, first))
         else:
             # diffusers' own processor asks a process-wide default which kernel to call: it is sdpa here, whatever
             # another model or DIFFUSERS_ATTN_BACKEND was set to.
@@ -141,12 +129,12 @@ class HunyuanVideo15(Family):
         first = next(iter(model.transformer_blocks))
         first.register_forward_pre_hook(lambda module, args: (args[0], place(args[1]), *args[2:]))  # the joint text
 
-    def checks(self, case: Case, role: str) -> tuple[Said, ...]:
+    def checks(self, case: Case) -> tuple[Said, ...]:
         found: list[Said] = []
-        if role == "reference" and case.config.get("task_type") == "i2v":
+        if case.config.get("task_type") == "i2v":
             said = "an image-to-video checkpoint, run as text-to-video: the code that reads an image is given zeros"
             found.append(("image", "explained", said))
-        if role == "reference" and case.config.get("use_meanflow"):
+        if case.config.get("use_meanflow"):
             found.append(("timestep_r", "explained", "not given: what this checkpoint makes of it is not compared"))
         return tuple(found)
 
@@ -167,23 +155,21 @@ class HunyuanVideo15(Family):
         tokens, width = case.spec.vision_num_semantic_tokens, int(case.config["image_embed_dim"])
         return {**arguments, "image_embeds": x.new_zeros((x.shape[0], tokens, width))}
 
-    def rotary_tables(self, model: Any, latents: torch.Tensor) -> dict[str, torch.Tensor]:
-        cos, sin = model.rope(latents)
-        return {"cos": cos, "sin": sin}
-
-    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> HunyuanRows:
+    def rows(self, case: Case, settings: Settings, condition: Condition) -> tuple[HunyuanRows, Mapping[str, RowFrame]]:
         qwen = condition["encoder_attention_mask"].shape[1]
         byt5 = condition["encoder_attention_mask_2"].shape[1]
         vision = case.spec.vision_num_semantic_tokens
         given = vision if settings.text("vision_states") == "zeros" else 0
-        return HunyuanRows(math.prod(self.token_grid(case)), given, byt5, qwen, vision + byt5 + qwen)
+        rule = HunyuanRows(math.prod(self.token_grid(case)), given, byt5, qwen, vision + byt5 + qwen)
+        return rule, text_frames(condition, rule, settings)
 
-    def frames(self, case: Case, settings: Settings, condition: Condition) -> dict[str, RowFrame]:
-        return text_frames(condition, self.row_rule(case, settings, condition), settings)
-
-    def _first_row(self, case: Case, settings: Settings, first: Condition) -> list[bool]:
-        """The text mask of the first branch, in the order in which this side has the text tokens."""
-        mask: list[bool] = joint_mask(first, self.row_rule(case, settings, first)).tolist()
+    def _first_row(self, case: Case, settings: Settings, first: Condition | None) -> list[bool] | None:
+        """The text mask of the first branch, in the order in which this side has the text tokens, if every branch is
+        given that; None for its own."""
+        if settings.text("attention.mask") != "segment_ids_first_row":
+            return None
+        assert first is not None, "this mask needs the first branch's condition"
+        mask: list[bool] = joint_mask(first, self.rows(case, settings, first)[0]).tolist()
         return sorted(mask, reverse=True) if settings.text("text.reorder") == "valid_first" else mask
 
     def token_grid(self, case: Case) -> tuple[int, int, int]:
@@ -283,71 +269,32 @@ def text_frames(condition: Condition, lengths: HunyuanRows, settings: Settings) 
     Args:
         condition: masks `encoder_attention_mask` [1, qwen] and `encoder_attention_mask_2` [1, byt5].
     """
-    qwen = _mask(condition["encoder_attention_mask"])
-    byt5 = _mask(condition["encoder_attention_mask_2"])
     joint = joint_mask(condition, lengths)
     # The row of the side at which each token of [vision, byt5, qwen] stands, then the frame's order over tokens.
     reordered = np.argsort(~joint, kind="stable")
     index = np.arange(len(joint)) if settings.text("text.reorder") == "valid_first" else reordered
     weight = joint[reordered]
     absent = lengths.frame - len(joint)
-    vision = max(lengths.vision, lengths.frame - lengths.byt5 - lengths.qwen)
     return {
-        "qwen": _frame(np.arange(len(qwen)), qwen),
-        "byt5": _frame(np.arange(len(byt5)), byt5),
-        "vision": _frame(np.arange(vision), np.zeros(vision)),
-        "text": _frame(np.pad(index, (0, absent)), np.pad(weight.astype(np.float32), (0, absent))),
+        "qwen": row_frame(valid_of(condition["encoder_attention_mask"])),
+        "byt5": row_frame(valid_of(condition["encoder_attention_mask_2"])),
+        "vision": row_frame(np.zeros(lengths.frame - lengths.byt5 - lengths.qwen)),
+        "text": row_frame(np.pad(weight, (0, absent)), np.pad(index, (0, absent))),
     }
 
 
 def joint_mask(condition: Condition, lengths: HunyuanRows) -> np.ndarray:
     """bool [text tokens], True where valid, in the order vision (all padding in text-to-video), ByT5, Qwen."""
     streams = (condition["encoder_attention_mask_2"], condition["encoder_attention_mask"])
-    return np.concatenate([np.zeros(lengths.vision, bool), *(_mask(x) for x in streams)])
+    return np.concatenate([np.zeros(lengths.vision, bool), *(valid_of(x) for x in streams)])
 
 
-def _frame(index: np.ndarray, weight: np.ndarray) -> RowFrame:
-    return RowFrame(index.astype(np.int32), weight.astype(np.float32))
-
-
-def _mask(x: torch.Tensor) -> np.ndarray:
-    return x[0].detach().cpu().to(torch.float32).numpy() > 0
-
-
-class JointAttention:
-    """Attention processor of the transformer blocks: diffusers' own, but for the attention itself, of which kernel,
-    mask and the rest are a choice.
-
-    Args:
-        first: the text mask that takes the place of every call's own (`segment_ids_first_row`), None for none.
-    """
-
-    def __init__(self, how: AttentionSettings, reached: Reached, first: Sequence[bool] | None = None) -> None:
-        self.how, self.reached, self.first = how, reached, first
-
-    def __call__(
-        self,
-        attn: Any,
-        hidden_states: torch.Tensor,
-        encoder_hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor,
-        image_rotary_emb: tuple[torch.Tensor, torch.Tensor] | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        if self.first is not None:
-            given = torch.tensor(self.first, device=attention_mask.device)
-            attention_mask = given.expand(attention_mask.shape[0], -1)
-        valid = F.pad(attention_mask, (hidden_states.shape[1], 0), value=True).bool()
-
-        def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **_: Any) -> torch.Tensor:
-            return attend(query, key, value, valid, self.how, self.reached.mark)
-
-        # Diffusers makes a mask of all queries and keys of it, 13 GB at full size, which nobody reads; XLA drops it.
-        unread = attention_mask.to("meta") if type(attention_mask) is torch.Tensor else attention_mask
-        with replaced(diffusers_model, "dispatch_attention_fn", attention):
-            given_back: tuple[torch.Tensor, torch.Tensor] = diffusers_model.HunyuanVideo15AttnProcessor2_0()(
-                attn, hidden_states, encoder_hidden_states, unread, image_rotary_emb
-            )
-        return given_back
+def use_attention(model: Any, how: AttentionSettings, reached: Reached, first: Sequence[bool] | None = None) -> None:
+    """Have the blocks attend as these settings say; `first`: see `JointAttention`."""
+    around = partial(replaced, diffusers_model, "dispatch_attention_fn")  # what diffusers' processor calls for it
+    for block in model.transformer_blocks:
+        own = diffusers_model.HunyuanVideo15AttnProcessor2_0()
+        block.attn.set_processor(JointAttention(own, around, how, reached, first))
 
 
 def traceable_forward(settings: Settings, reached: Reached) -> Callable[..., tuple[torch.Tensor] | Any]:
@@ -447,8 +394,7 @@ def traceable(model: torch.nn.Module) -> torch.nn.Module:
     reached = Reached(parse("torchax", []))
     changed: Any = model
     bind_forward(model, traceable_forward(reached.settings, reached))
-    for block in changed.transformer_blocks:
-        block.attn.set_processor(JointAttention(AttentionSettings("sdpa"), reached))
+    use_attention(model, AttentionSettings("sdpa"), reached)
     for block in changed.context_embedder.token_refiner.refiner_blocks:
         block.attn.set_processor(_SeesItself(block.attn.processor))
     return model

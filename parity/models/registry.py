@@ -39,7 +39,8 @@ class Registered:
 
     Attributes:
         title: its name. transformer: the class that it runs, or `ANY`.
-        family: `module:name` of a function that makes it of a checkpoint's folder and the user's `--inputs` (or None).
+        family: `module:name` of what makes it; that of `ANY` is given a checkpoint's folder and the user's `--inputs`
+            (or None).
         tiny: built-in model -> `module:name` of a function that writes its checkpoint into an empty folder.
     """
 
@@ -53,13 +54,13 @@ FAMILIES = (
     Registered(
         title="HunyuanVideo-1.5",
         transformer="HunyuanVideo15Transformer3DModel",
-        family="parity.models.hunyuan_video_15:HunyuanVideo15.of",
+        family="parity.models.hunyuan_video_15:HunyuanVideo15",
         tiny={DEFAULT_MODEL: "parity.models.tiny_checkpoints:make_hunyuan_video_15"},
     ),
     Registered(
         title="CogVideoX",
         transformer="CogVideoXTransformer3DModel",
-        family="parity.models.cogvideox:CogVideoX.of",
+        family="parity.models.cogvideox:CogVideoX",
         tiny={
             "tiny-cogvideox-1.0": "parity.models.tiny_checkpoints:make_cogvideox_10",
             "tiny-cogvideox-1.5": "parity.models.tiny_checkpoints:make_cogvideox_15",
@@ -95,7 +96,8 @@ def family_of(folder: Path, inputs: Path | None = None) -> Family:
             f"--inputs holds tensors by argument name; '{folder}' is a {family.title}, which takes a port's embeddings "
             "(prompt_embeds...), or --prompt"
         )
-    found: Family = pkgutil.resolve_name(family.family)(folder, inputs)
+    make = pkgutil.resolve_name(family.family)
+    found: Family = make(folder, inputs) if family.transformer == ANY else make()
     return found
 
 

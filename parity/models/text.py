@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from parity.hooks.rows import WHOLE, NoRows, Part, RowFrame
-from parity.models.folder import Case, bare_component, load_component, read_config
+from parity.models.folder import Case, load_component, read_config
 from parity.models.patches import DTYPES
 from parity.models.stage_files import Conditions, Stream
 from parity.records import ATTENTION, PADDING
@@ -29,8 +29,8 @@ CROPPED = "cropped"
 """The row frame of what is left behind the template."""
 
 
-Ask = Callable[["Listener", str], object]
-"""Calls the pipeline's method for a prompt, on the CPU, with a listener in its encoder's place."""
+Ask = Callable[..., object]
+"""Calls the pipeline's method for a `prompt`, on the CPU, with a listener as its `text_encoder`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class Encoder:
     @property
     def rule(self) -> NoRows:
         """Without a mask every row counts, and stays where it is."""
-        return TokenRows(self.part, self.skip, self.layers) if self.stream.masked else NoRows()
+        return TokenRows(self) if self.stream.masked else NoRows()
 
     def mask(self, branch: str) -> np.ndarray:
         """Bool [length], true for the rows of its embeddings that the transformer reads."""
@@ -68,7 +68,7 @@ class Encoder:
             return np.ones(self.length, bool)
         if branch not in self.tokens:
             return np.zeros(self.length, bool)
-        return np.asarray(self.tokens[branch]["attention_mask"][0, self.crop :].numpy() > 0)
+        return valid_of(self.tokens[branch]["attention_mask"])[self.crop :]
 
     def settings(self, given: Settings) -> Settings:
         """A side's settings as far as they are this encoder's."""
@@ -78,25 +78,33 @@ class Encoder:
         """Which tokens are valid, before and behind the cropping."""
         if not self.stream.masked:
             return {}
-        whole = inputs["attention_mask"][0].numpy().astype(np.float32)
-        return {name: _frame(x) for name, x in ((TEXT, whole), (CROPPED, whole[self.crop :]))}
+        whole = valid_of(inputs["attention_mask"])
+        return {TEXT: row_frame(whole), CROPPED: row_frame(whole[self.crop :])}
 
-    def divide(self, branch: str, x: np.ndarray) -> dict[str, tuple[np.ndarray, str]]:
-        """See `divided`; without a mask all rows count."""
-        return divided(self.mask(branch), x) if self.stream.masked else {"": (x, "")}
+    def divide(self, branch: str, x: np.ndarray, given: Conditions | None = None) -> dict[str, tuple[np.ndarray, str]]:
+        """Its output by rows: suffix of its port -> (rows [1, R, width], name of their frame).
+
+        The valid rows stand one after the other, wherever the padding was; without a mask all rows count.
+
+        Args:
+            given: a stage-1 file's, whose own masks say which are valid.
+        """
+        if not self.stream.masked:
+            return {"": (x, "")}
+        valid = self.mask(branch) if given is None else valid_of(given[branch][self.stream.mask_argument])
+        padded = {} if valid.all() else {f"@{PADDING}": (x[:, ~valid], "")}
+        return {"": (x[:, valid], CROPPED), **padded}
 
 
-def divided(valid: np.ndarray, x: np.ndarray) -> dict[str, tuple[np.ndarray, str]]:
-    """An encoder's output by rows: suffix of its port -> (rows [1, R, width], name of their frame).
-
-    The valid rows stand one after the other, wherever the padding was.
-    """
-    padded = {} if valid.all() else {f"@{PADDING}": (x[:, ~valid], "")}
-    return {"": (x[:, valid], CROPPED), **padded}
+def valid_of(mask: torch.Tensor) -> np.ndarray:
+    """Bool [L], true for the tokens that a mask [1, L] lets through."""
+    return np.asarray(mask[0].detach().cpu().to(torch.float32).numpy() > 0)
 
 
-def _frame(weight: np.ndarray) -> RowFrame:
-    return RowFrame(np.arange(weight.size, dtype=np.int32), weight)
+def row_frame(weight: np.ndarray, index: np.ndarray | None = None) -> RowFrame:
+    """The frame in which rows stand in this order, or as they are, and count where their weight, bool or 1, says so."""
+    index = np.arange(weight.size) if index is None else index
+    return RowFrame(index.astype(np.int32), weight.astype(np.float32))
 
 
 def encoder_of(case: Case, part: str, kind: Any, stream: Stream, ask: Ask, *, skip: int = 0, crop: int = 0) -> Encoder:
@@ -109,7 +117,7 @@ def encoder_of(case: Case, part: str, kind: Any, stream: Stream, ask: Ask, *, sk
     tokens = {}
     for branch, prompt in (("cond", case.spec.prompt), ("uncond", case.spec.negative_prompt)):
         ear = Listener()
-        ask(ear, prompt)
+        ask(text_encoder=ear, prompt=prompt)
         if ear.heard:
             tokens[branch] = ear.heard
     return Encoder(
@@ -192,17 +200,16 @@ class PromptEncoder(torch.nn.Module):
     def __init__(self, encoder: Encoder, model: torch.nn.Module, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.add_module(encoder.part, getattr(model, "encoder", model))
-        self.__dict__.update(encoder=encoder, given_back=dtype)
+        self.encoder, self.given_back = encoder, dtype
 
     def adapt(self, reached: Reached, *, traced: bool) -> None:
         """Apply the settings of the stage: the dtypes that it was loaded in."""
-        if self.__dict__["encoder"].stream.byt5:
+        if self.encoder.stream.byt5:
             reached.mark("text.byt5_dtype")
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
         """Embeddings [1, length, width] of token ids [1, L] by its stream's name, in the side's dtype."""
-        encoder: Encoder = self.__dict__["encoder"]
-        trunk = self.get_submodule(encoder.part)
+        encoder, trunk = self.encoder, self.get_submodule(self.encoder.part)
         if attention_mask is not None and bool(attention_mask.all()):
             attention_mask = None  # as transformers decides inside, where a compiled program cannot look at values
         if encoder.skip:
@@ -211,7 +218,7 @@ class PromptEncoder(torch.nn.Module):
         else:
             x = trunk(input_ids=input_ids, attention_mask=attention_mask)[0]
         x = x[:, encoder.crop :]
-        return {encoder.stream.name: x if x.dtype == torch.float64 else x.to(self.__dict__["given_back"])}
+        return {encoder.stream.name: x if x.dtype == torch.float64 else x.to(self.given_back)}
 
 
 def load_encoder(case: Case, encoder: Encoder, settings: Settings) -> PromptEncoder:
@@ -225,22 +232,19 @@ def load_encoder(case: Case, encoder: Encoder, settings: Settings) -> PromptEnco
 
 
 def skeleton(case: Case, encoder: Encoder) -> PromptEncoder:
-    """Its module without weights, for the names of its modules."""
-    return PromptEncoder(encoder, bare_component(encoder.kind, case.folder, encoder.part))
+    """Its module without weights, on torch's meta device, for the names of its modules."""
+    kind = encoder.kind
+    config = kind.config_class.from_pretrained(case.folder, subfolder=encoder.part, local_files_only=True)
+    with torch.device("meta"):
+        return PromptEncoder(encoder, kind(config))
 
 
 @dataclass(frozen=True)
 class TokenRows(NoRows):
-    """Takes token rows through their frame, and leaves out what nothing behind it reads: the layers after the hidden
-    state that is taken, and with it the encoder's own output.
+    """Takes an encoder's token rows through their frame, and leaves out what nothing behind it reads: the layers after
+    the hidden state that is taken, and with it the encoder's own output."""
 
-    Attributes:
-        part, skip: of the encoder. layers: how many it has.
-    """
-
-    part: str
-    skip: int
-    layers: int
+    encoder: Encoder
 
     def parts(self, module: str, port: str, shape: Sequence[int], masked: Collection[int] = ()) -> tuple[Part, ...]:
         if self._unread(module, port):
@@ -253,11 +257,12 @@ class TokenRows(NoRows):
         return (Part(frame=TEXT),) if tokens else WHOLE
 
     def _unread(self, module: str, port: str) -> bool:
-        if not self.skip:
+        part, read = self.encoder.part, self.encoder.layers - self.encoder.skip
+        if not self.encoder.skip:
             return False
-        inside = module.removeprefix(f"{self.part}.").split(".")
-        late = inside[0] == "layers" and int(inside[1]) >= self.layers - self.skip if len(inside) > 1 else False
-        return late or inside == ["norm"] or (module == self.part and port.startswith("out"))
+        inside = module.removeprefix(f"{part}.").split(".")
+        late = len(inside) > 1 and inside[0] == "layers" and int(inside[1]) >= read
+        return late or inside == ["norm"] or (module == part and port.startswith("out"))
 
 
 class Listener:

@@ -22,7 +22,6 @@ import math
 import os
 import pathlib
 import re
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -57,29 +56,25 @@ def ensure_tiny(name: str, make: Callable[[pathlib.Path], None]) -> pathlib.Path
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        building = pathlib.Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    except OSError as error:
-        raise _unwritable(folder, error) from error
-    try:
-        with torch.random.fork_rng(devices=[]):
-            make(building)
-        building.chmod(0o755)  # mkdtemp's 0700 would keep a shared cache from being shared
-        try:
-            os.rename(building, folder)
-        except OSError:
-            # Another process was faster: its folder is the same, byte for byte.
-            if not folder.is_dir():
-                raise
+        with tempfile.TemporaryDirectory(
+            prefix=f".{folder.name}-", dir=folder.parent, ignore_cleanup_errors=True
+        ) as own:
+            building = pathlib.Path(own) / name  # within: the temporary folder is this user's alone, the cache is not
+            building.mkdir()
+            with torch.random.fork_rng(devices=[]):
+                make(building)
+            try:
+                os.rename(building, folder)
+            except OSError:
+                # Another process was faster: its folder is the same, byte for byte.
+                if not folder.is_dir():
+                    raise
     except (OSError, SafetensorError) as error:
-        raise _unwritable(folder, error) from error
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UsageError(
+            f"cannot write the cache folder {folder.parent}: {why}; set PARITY_CACHE to another"
+        ) from error
     return folder
-
-
-def _unwritable(folder: pathlib.Path, error: OSError | SafetensorError) -> UsageError:
-    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return UsageError(f"cannot write the cache folder {folder.parent}: {why}; set PARITY_CACHE to another")
 
 
 def save(pipeline: Any, defaults: Mapping[str, Any], folder: pathlib.Path) -> None:
@@ -105,6 +100,11 @@ class Rule:
     fan_in: bool = False
 
 
+def seeded(name: str) -> torch.Generator:
+    """A generator on the CPU whose numbers depend on a name alone."""
+    return torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "big"))
+
+
 def fill(module: torch.nn.Module, component: str, rules: Sequence[Rule]) -> None:
     """Overwrite every parameter of `module` in place by the first rule that matches its name.
 
@@ -119,9 +119,7 @@ def fill(module: torch.nn.Module, component: str, rules: Sequence[Rule]) -> None
             if rule is None:
                 raise LookupError(f"no rule says how to draw {component}.{name}")
             std = rule.std / math.sqrt(parameter[0].numel()) if rule.fan_in else rule.std
-            digest = hashlib.sha256(f"{component}.{name}".encode()).digest()
-            generator = torch.Generator().manual_seed(int.from_bytes(digest[:6], "big"))
-            unit = torch.rand(parameter.shape, generator=generator) - 0.5
+            unit = torch.rand(parameter.shape, generator=seeded(f"{component}.{name}")) - 0.5
             # Two operations, not one fused multiply-add, whose single rounding would depend on the machine.
             parameter.copy_(unit.mul_(std * math.sqrt(12.0)).add_(rule.mean))
 
@@ -148,7 +146,6 @@ TRANSFORMER_RULES = (
 )
 
 VAE_RULES = (
-    Rule(r"\.gamma$", mean=1.0, std=0.2),
     *_NORMS,
     Rule(r"conv_y\.conv\.bias$", mean=1.0, std=0.1),
     Rule(r"decoder\.conv_out\.conv\.weight$", std=0.5, fan_in=True),

@@ -30,7 +30,7 @@ class LatentDecoder(torch.nn.Module):
     def __init__(self, vae: Any) -> None:
         super().__init__()
         self.decoder = vae.decoder
-        self.__dict__.update(vae=vae)  # past the registry: the VAE is around the decoder, not in it
+        self.__dict__["vae"] = vae  # past the registry: the VAE is around the decoder, not in it
         self.divides, self.scale = DIVIDES[type(vae).__name__], float(vae.config.scaling_factor)
 
     def adapt(self, reached: Reached, *, traced: bool) -> None:
@@ -39,8 +39,7 @@ class LatentDecoder(torch.nn.Module):
         Args:
             traced: whether its decoder runs under jax.jit.
         """
-        vae, settings = self.__dict__["vae"], reached.settings
-        self.__dict__.update(reached=reached)
+        self.reached, vae, settings = reached, self.__dict__["vae"], reached.settings
         if settings["vae.tiling"]:
             vae.enable_tiling()
             decode = vae.tiled_decode
@@ -61,9 +60,8 @@ class LatentDecoder(torch.nn.Module):
     def forward(self, latents: torch.Tensor) -> dict[str, torch.Tensor]:
         """`frames` [B, 3, frames, height, width], some -1 to 1, not clamped, for the loop's latents [B, C, T, H, W]."""
         x = latents.to(next(self.decoder.parameters()).dtype)
-        reached: Reached = self.__dict__["reached"]
-        if reached.settings["vae.scaling"] != MODEL:
-            reached.mark("vae.scaling")
+        if self.reached.settings["vae.scaling"] != MODEL:
+            self.reached.mark("vae.scaling")
         else:
             x = x / self.scale if self.divides else 1 / self.scale * x
         vae: Any = self.__dict__["vae"]

@@ -16,13 +16,14 @@ import numpy as np
 
 from parity.golden.fingerprint import fingerprint, narrow, weight_prints
 from parity.hooks.torchtools import to_torch
-from parity.models.stage_files import write_stage2
+from parity.models.generic import Generic
+from parity.models.stage_files import write_stage1, write_stage2
 from parity.paths.loaded import Loaded, array, dtype_name
 from parity.paths.loop import Loop
 from parity.paths.plan import Role, Spec
 from parity.paths.reference import TorchBackend
 from parity.paths.stage import Stage
-from parity.records import PORT, Array, Facts, Provenance
+from parity.records import AFTER, PORT, Array, Facts, Provenance
 from parity.transforms import stored_as
 from parity.versions import versions
 
@@ -54,6 +55,7 @@ def facts_of(loop: Loop, spec: Spec) -> Facts:
         tables = {name: backend.host(x).astype(np.float32) for name, x in sample.items()}
         noise = backend.host(loop.latents)
     common = _facts(side, spec, prints)
+    own = side.family.given if spec.source.alone and isinstance(side.family, Generic) else {}
     tokens = {name: x.numpy() for name, x in given.tokens.items()}
     started = {**(tokens or {name: x.values for name, x in common.inputs.items()}), "noise": noise}
     return replace(
@@ -68,7 +70,7 @@ def facts_of(loop: Loop, spec: Spec) -> Facts:
         provenance=replace(common.provenance, inputs={name: fingerprint(x) for name, x in started.items()}),
         grid=side.family.token_grid(side.case),
         checks=(*network.checks(spec.role), *_own_checks(side, spec.role)),
-        tensors={name: array(x) for name, x in side.family.tensors().items()} if spec.source.alone else {},
+        tensors={name: array(x) for name, x in own.items()},
         lacks=dict(network.without()),
         compiled=not isinstance(backend, TorchBackend) and bool(settings["jit"]),
         narrow=sum(narrow_ones.values()) / max(sum(map(math.prod, shapes.values())), 1),
@@ -78,11 +80,12 @@ def facts_of(loop: Loop, spec: Spec) -> Facts:
 def stage_facts(side: Loaded, spec: Spec) -> Facts:
     """What a stage outside the loop is about to run with; of its weights the fingerprints alone, where they are
     wanted."""
-    stage = side.family
+    stage = side.network
     assert isinstance(stage, Stage)
     each = side.backend.weights() if spec.named else ()
     prints = weight_prints((f"{stage.stage}.{name}", read) for name, _, read in each)
-    return replace(_facts(side, spec, prints), own=stage.is_own, trunk=stage.trunk)
+    own = stage.stage == AFTER and stage.replaced is not None  # a port's decoder; what replaces an encoder is a file
+    return replace(_facts(side, spec, prints), own=own, trunk=stage.trunk)
 
 
 def _facts(side: Loaded, spec: Spec, prints: Mapping[str, str]) -> Facts:
@@ -127,7 +130,8 @@ def _is_ours(x: object) -> bool:
 def leave_files(folder: Path, role: Role, loop: Loop) -> None:
     """Write a side's embeddings and final latents into a folder, in the ports' conventions."""
     side = loop.side
-    side.family.write_stage1(folder / f"{role}_embeddings.safetensors", side.inputs.conditions)
+    if side.family.streams:
+        write_stage1(folder / f"{role}_embeddings.safetensors", side.family.streams, side.inputs.conditions)
     write_stage2(
         folder / f"{role}_latents.safetensors",
         side.family.stage2(side.case, to_torch(loop.latents)),

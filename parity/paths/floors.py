@@ -83,7 +83,7 @@ def make_variants(side: Loaded, chip: str = NO_CHIP) -> list[Variant]:
 def _exact(side: Loaded) -> Settings:
     """The settings of the float32 truth: the side's own where it is that itself."""
     settings = side.settings
-    if not isinstance(side.family, Stage):
+    if not isinstance(side.network, Stage):
         return settings if settings.exact else settings.with_({"dtype": "float32", "matmul_precision": "highest"})
     return settings if settings.working_bits == BITS["float32"] else settings.neutral
 

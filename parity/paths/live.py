@@ -234,12 +234,12 @@ class StageSide(LiveSide):
         """What it runs, on what; in a decoder's place the one that the candidate's port brings."""
         stage = known(self.spec)
         own = None if self.port is None else decoder_of(stage, self.port, self.settings)
-        stage = stage if own is None else replace(stage, replaced=own, is_own=True)
+        stage = stage if own is None else replace(stage, replaced=own)
         named = {name: conditions_of(given) for name, given in self.spec.start.beside.items()}
-        network, inputs = Network(stage, stage.case), Inputs(stage.inputs, torch.empty(0), 0, 0, beside=named)
+        inputs = Inputs(stage.inputs, torch.empty(0), 0, 0, beside=named)
         if stage.replaced:
-            return Loaded(network, inputs, Opaque(network, inputs), {})
-        return load(network, self.settings, inputs)
+            return Loaded(stage, inputs, Opaque(stage, inputs), {})
+        return load(stage, self.settings, inputs)
 
     def facts(self) -> Facts:
         return stage_facts(self.loaded, self.spec)

@@ -165,8 +165,8 @@ class Base:
     `parity.paths.reference.TorchBackend`.
 
     Attributes:
-        model: the module; of a compiled one only parts without weights may be called, within `scope`. network, family,
-            reached: whose code runs, what the model is, and proof of its settings. dtype: it computes in.
+        model: the module; of a compiled one only parts without weights may be called, within `scope`. network, reached:
+            whose code runs, and proof of its settings. dtype: it computes in.
         groups: the branches of each call. rules: which rows count at each site, by branch.
         frames: the row frames by branch and name: (index, weight) of `RowFrame`, put where it computes.
         placement: how the weights lie on the devices, in one line; empty where there is nothing to say.
@@ -182,14 +182,14 @@ class Base:
     heard: Set[str] | None = None
 
     def __init__(self, network: Network, inputs: Inputs, reached: Reached, put: Callable[[np.ndarray], Any]) -> None:
-        case, settings, given = network.case, reached.settings, inputs.conditions.items()
-        family = self.family = network.family
+        settings, given = reached.settings, inputs.conditions.items()
         self.network, self.reached, self.dtype = network, reached, DTYPES[settings.text("dtype")]
         self.groups, self.ran = network.batches, dict[str, str]()
-        self.rules = {branch: family.row_rule(case, settings, condition) for branch, condition in given}
-        frames = {branch: family.frames(case, settings, condition) for branch, condition in given}
+        rows = {branch: network.rows(settings, condition) for branch, condition in given}
+        self.rules = {branch: rule for branch, (rule, _) in rows.items()}
         self.frames: dict[str, dict[str, tuple[Any, Any]]] = {
-            branch: {name: (put(f.index), put(f.weight)) for name, f in own.items()} for branch, own in frames.items()
+            branch: {name: (put(f.index), put(f.weight)) for name, f in own.items()}
+            for branch, (_, own) in rows.items()
         }
 
     def tap(self, kind: type[T], plan: SitePlan, reducer: Any, rule: RowRule, names: tuple[str, ...], frames: Any) -> T:

@@ -113,7 +113,7 @@ class Once:
 
     def step(self, step: int, plan: SitePlan | None, given: State | None) -> StepRecords:
         """Run it; it starts from its side's inputs alone."""
-        stage, backend = self.side.family, self.side.backend
+        stage, backend = self.side.network, self.side.backend
         assert isinstance(stage, Stage)
         records = []
         for branch, inputs in self.side.inputs.conditions.items():

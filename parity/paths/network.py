@@ -13,9 +13,12 @@ from typing import Any
 import torch
 
 from parity.errors import UsageError
-from parity.hooks.torchtools import module_tree
+from parity.hooks.rows import RowFrame, RowRule
+from parity.hooks.torchtools import module_tree, prediction_of
 from parity.models.family import Condition, Constrain, Family, Said, Sampler
-from parity.models.folder import Case
+from parity.models.folder import Case, load_part
+from parity.models.patches import DTYPES, in_dtype
+from parity.records import LOOP_STAGE
 from parity.settings import Reached, Settings, meaningless
 
 
@@ -23,20 +26,23 @@ class Network:
     """The family's own class.
 
     Attributes:
-        family, case: what the model is, and whose weights. is_own: whether the code is somebody's own: a port.
-        runs_as_it_is: whether nothing of it may be replaced by parity. may_be_silent: whether modules may stay uncalled
-            without it being an error.
+        family, case: what the model is, and whose weights. stage: of a generation, that it runs. place: where its
+            settings apply (`parity.settings.Reached.stage`).
+        is_own: whether the code is somebody's own: a port. runs_as_it_is: whether nothing of it may be replaced by
+            parity. may_be_silent: whether modules may stay uncalled without it being an error.
         shard: rules of its own that place its weights on a mesh: pattern over a parameter's name -> mesh axes by
             dimension; empty where a named rule set does.
     """
 
+    stage: str = LOOP_STAGE
+    place: str = LOOP_STAGE
     is_own: bool = False
     runs_as_it_is: bool = False
     shard: Mapping[str, tuple[Any, ...]] = {}
 
     def __init__(self, family: Family, case: Case) -> None:
         self.family, self.case = family, case
-        self.may_be_silent = family.may_be_silent
+        self.may_be_silent = not family.is_known
 
     @property
     def batches(self) -> tuple[tuple[str, ...], ...]:
@@ -46,7 +52,7 @@ class Network:
     @property
     def pairs_rows(self) -> bool:
         """Whether the masks that the code is given say which rows count, and not the family alone."""
-        return self.runs_as_it_is or self.family.pairs_rows
+        return self.runs_as_it_is or not self.family.is_known
 
     @property
     def idle(self) -> tuple[str, ...]:
@@ -72,7 +78,7 @@ class Network:
 
     def checks(self, role: str) -> tuple[Said, ...]:
         """What preflight says of this side before anything is compared."""
-        return self.family.checks(self.case, role)
+        return self.family.checks(self.case) if role == "reference" else ()
 
     def named(self, module: str) -> str:
         """The reference's name of a module."""
@@ -99,11 +105,16 @@ class Network:
 
     def reached(self, settings: Settings) -> Reached:
         """What takes the marks of a side's settings."""
-        return Reached(settings, self.family.place)
+        return Reached(settings, self.place)
 
     def load(self, settings: Settings) -> torch.nn.Module:
-        """See `Family.load`; ready to predict."""
-        return self.family.load(self.case, settings).eval()
+        """The model, ready to predict, in the dtype of the settings; on the CPU, unless its own code puts it elsewhere.
+
+        Raises:
+            UsageError: it cannot be loaded.
+        """
+        dtype = DTYPES[settings.text("dtype")]
+        return in_dtype(load_part(self.case.folder, "transformer", torch_dtype=dtype), dtype).eval()
 
     def adapt(self, model: Any, reached: Reached, *, traced: bool, first: Condition | None) -> None:
         """See `Family.adapt`."""
@@ -114,16 +125,23 @@ class Network:
         self.family.constrain(model, place)
 
     def predict(self, model: Any, arguments: Mapping[str, Any]) -> torch.Tensor:
-        """See `Family.predict`."""
-        return self.family.predict(model, arguments)
+        """The prediction of a transformer, called as diffusers' are; one returns it bare (Kandinsky 5)."""
+        prediction: torch.Tensor = prediction_of(model(**arguments, return_dict=False))
+        return prediction
+
+    def rows(self, settings: Settings, condition: Condition) -> tuple[RowRule, Mapping[str, RowFrame]]:
+        """See `Family.rows`."""
+        return self.family.rows(self.case, settings, condition)
 
     def sampler(self, seed: int) -> Sampler:
         """The checkpoint's schedule, guidance and scheduler, new."""
         return self.family.sampler(self.case, seed)
 
     def rotary_tables(self, model: Any, latents: torch.Tensor) -> Mapping[str, torch.Tensor]:
-        """See `Family.rotary_tables`."""
-        return self.family.rotary_tables(model, latents)
+        """The rotary tables that its module `rope` makes for these latents, for preflight; of a port they are inside
+        its call."""
+        has_none = self.is_own or "rotary tables" in self.family.lacks(self.case.config)
+        return {} if has_none else dict(zip(("cos", "sin"), model.rope(latents), strict=True))
 
 
 def require_meaning(network: Network, settings: Settings) -> None:

@@ -85,7 +85,7 @@ class TorchBackend(Base):
                     expected = frozenset() if lenient else plan.must_fire - silenced(self.reached.settings)
                     require_fired(plan, expected, tap.calls, {e.site for e in tap.entries})
                 self.ran |= tap.ran()
-                records += torch_records(tap.settled(), self.family.stage, calls.step)
+                records += torch_records(tap.settled(), self.network.stage, calls.step)
         return predictions, records
 
     def weights(self) -> Iterator[tuple[str, str, Callable[[], np.ndarray]]]:

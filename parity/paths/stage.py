@@ -1,9 +1,9 @@
 """Stages: parts of a generation outside the loop (text encoders, VAE), each a step of its own with another module.
 
-A stage stands in a family's place: it says what is loaded, what it is called with and which rows count, and the
-backends of the loop run it (`parity.paths.reference.TorchBackend`; `parity.paths.jax.candidate.TorchaxStage` for the
-candidate). So its floors are measured as the transformer's are, and it is followed as that is. Records carry the
-stage's name and step -1.
+A stage stands in the place of the transformer's network: it says what is loaded, what it is called with and which rows
+count, and the backends of the loop run it (`parity.paths.reference.TorchBackend`;
+`parity.paths.jax.candidate.TorchaxStage` for the candidate). So its floors are measured as the transformer's are, and
+it is followed as that is. Records carry the stage's name and step -1.
 
 Something else may take a stage's place as a whole (`Opaque`): it gives outputs, and shows nothing of how. The candidate
 of a text stage may be a file: a port's embeddings, as its first stage wrote them. The VAE may be that of a port: its
@@ -31,11 +31,11 @@ from parity.errors import UsageError
 from parity.hooks.rows import NoRows, RowFrame, RowRule
 from parity.hooks.sites import SitePlan
 from parity.hooks.torchtools import leaves, module_tree, to_torch
-from parity.models.family import Condition, Family
+from parity.models.family import Condition, Constrain, Family
 from parity.models.folder import Case, read_config, skeleton, vae_config
 from parity.models.registry import opened
 from parity.models.stage_files import read_stage1, read_stage2
-from parity.models.text import TEXT, Encoder, divided, load_encoder, skeleton as encoder_skeleton
+from parity.models.text import TEXT, load_encoder, skeleton as encoder_skeleton
 from parity.models.vae import CacheRows, load_decoder
 from parity.paths.loaded import Arguments, Conditions, Inputs, Predicted, StepCalls, array, dtype_name, tensor
 from parity.paths.network import Network
@@ -53,8 +53,8 @@ Compute = Callable[[str, Arguments], torch.Tensor]
 
 
 @dataclass(kw_only=True)
-class Stage(Family):
-    """One stage of a generation, as a family whose model it is.
+class Stage(Network):
+    """One stage of a generation, as a network.
 
     Attributes:
         stage: `text` or `vae`, the stage of its records. case: of the checkpoint. output: name of what it gives.
@@ -66,9 +66,9 @@ class Stage(Family):
         divide: an output of a branch -> suffix of its port (`""`, `@padding`) -> (its rows, the name of their frame).
         pictures: whether its output is frames.
         replaced: what a port's file, or its decoder, gives in the candidate's place; None where the stage is run.
-        is_own: whether that is the port's own code.
     """
 
+    family: Family
     stage: str
     case: Case
     output: str
@@ -81,26 +81,23 @@ class Stage(Family):
     divide: Callable[[str, np.ndarray], Mapping[str, tuple[np.ndarray, str]]] = lambda branch, x: {"": (x, "")}
     pictures: bool = False
     replaced: Compute | None = None
-    is_own: bool = False
-    title = "a stage outside the loop"
-    # What only the loop asks for.
-    latent_shape = model_arguments = sampler = text = None  # type: ignore[assignment]
+    may_be_silent = pairs_rows = False
 
     @property
     def batches(self) -> tuple[tuple[str, ...], ...]:
         return tuple((branch,) for branch in self.inputs)
 
-    def load(self, case: Case, settings: Settings) -> torch.nn.Module:
-        return self.make(settings)
+    def load(self, settings: Settings) -> torch.nn.Module:
+        return self.make(settings).eval()
 
-    def adapt(self, model: Any, case: Case, reached: Reached, *, traced: bool, first: Condition | None = None) -> None:
+    def adapt(self, model: Any, reached: Reached, *, traced: bool, first: Condition | None) -> None:
         model.adapt(reached, traced=traced)
 
-    def row_rule(self, case: Case, settings: Settings, condition: Condition) -> RowRule:
-        return self.rule
+    def constrain(self, model: Any, place: Constrain) -> None:
+        """Nothing: the mesh is the transformer's."""
 
-    def frames(self, case: Case, settings: Settings, condition: Condition) -> dict[str, RowFrame]:
-        return self.frames_of(condition)
+    def rows(self, settings: Settings, condition: Condition) -> tuple[RowRule, Mapping[str, RowFrame]]:
+        return self.rule, self.frames_of(condition)
 
     def predict(self, model: Any, arguments: Mapping[str, Any]) -> torch.Tensor:
         out: torch.Tensor = model(**arguments)[self.output]
@@ -119,14 +116,14 @@ class Stage(Family):
 class Opaque(TorchBackend):
     """Calls what stands in a stage's place, without modules or weights."""
 
-    family: Stage
+    network: Stage
 
-    def __init__(self, network: Network, inputs: Inputs) -> None:
-        super().__init__(torch.nn.Module(), network, inputs, network.reached(parse("torchax")))
+    def __init__(self, stage: Stage, inputs: Inputs) -> None:
+        super().__init__(torch.nn.Module(), stage, inputs, stage.reached(parse("torchax")))
 
     def call(self, calls: StepCalls, plan: SitePlan | None) -> Predicted:
-        assert self.family.replaced is not None
-        return {branch: self.family.replaced(branch, given) for branch, given in calls.branches.items()}, []
+        assert self.network.replaced is not None
+        return {branch: self.network.replaced(branch, given) for branch, given in calls.branches.items()}, []
 
 
 _RANK = 5
@@ -186,13 +183,14 @@ def known(spec: Spec) -> Stage:
         UsageError: the checkpoint has none, or a file does not fit it.
     """
     family, case = opened(spec.source.model, prompt=spec.source.prompt)
-    return _text(spec, case, family) if spec.source.stage == TEXT else _vae(spec, case)
+    return (_text if spec.source.stage == TEXT else _vae)(spec, case, family)
 
 
 def _text(spec: Spec, case: Case, family: Family) -> Stage:
     text = family.text(case)
     encoder = next(e for e in text.encoders if e.part == spec.source.part)
     stage = Stage(
+        family=family,
         stage=TEXT,
         case=case,
         output=encoder.stream.name,
@@ -208,18 +206,13 @@ def _text(spec: Spec, case: Case, family: Family) -> Stage:
         return stage
     given = read_stage1(Path(spec.source.stage1), family.streams, case.config)
     held = {branch: given[branch][encoder.stream.argument] for branch in encoder.tokens}
-    return replace(stage, divide=partial(_file_rows, encoder, given), replaced=lambda branch, _: held[branch])
+    return replace(stage, divide=partial(encoder.divide, given=given), replaced=lambda branch, _: held[branch])
 
 
-def _file_rows(encoder: Encoder, given: Conditions, branch: str, x: np.ndarray) -> dict[str, tuple[np.ndarray, str]]:
-    if not encoder.stream.masked:
-        return {"": (x, "")}
-    return divided(given[branch][encoder.stream.mask_argument][0].to(torch.float32).numpy() > 0, x)
-
-
-def _vae(spec: Spec, case: Case) -> Stage:
+def _vae(spec: Spec, case: Case, family: Family) -> Stage:
     vae_config(case.folder)  # refuses a class that is not known
     return Stage(
+        family=family,
         stage=AFTER,
         case=case,
         output="frames",

@@ -23,7 +23,7 @@ from parity.compare.conclude import stage_diff
 from parity.compare.frames import as_shown, frame_diffs, frame_errors, frames_of, spread
 from parity.compare.metrics import distance
 from parity.compare.reason import Note, Output, Reason
-from parity.compare.result import Distance, Failed, FrameError, Result
+from parity.compare.result import UNKNOWN, Distance, Failed, FrameError, Result
 from parity.errors import Say
 from parity.floors import L2_LIMIT
 from parity.models.registry import opened
@@ -95,10 +95,8 @@ def _vae(request: Request, whole: Request, sink: Sink, openers: Openers, say: Sa
     """The checks of the VAE stage: the first that fails, else the last."""
     chained = sink.ends
     start = None if chained else latents_of(whole, openers, say)
-    names = tuple(chained) or _rounds(request)
-    for name in names:
-        last = sink if name == names[-1] else Sink()
-        result = decode_round(request, name, chained.get(name), start, openers, say, last)
+    for name in tuple(chained) or _rounds(request):
+        result = decode_round(request, name, chained.get(name), start, openers, say, sink)
         if result.verdict != "pass":
             break
     return result
@@ -167,7 +165,7 @@ def _judged(result: Result, came: Pair[Ends], chained: bool, sink: Sink) -> Resu
     floors = np.maximum(np.max([spread(frames_of(ours), frames_of(x)) for x in others], axis=0), _least(ours))
     shown = as_shown(ours, theirs)
     own = frame_errors(frames_of(shown[0]), frames_of(shown[1]), floors)
-    far, chain = None, None
+    far, chain = UNKNOWN, None
     if chained:
         last = _frames(came.candidate.runs[f"{BESIDE}{CHAIN}"])
         sink.frames("candidate_in_chain", last)

@@ -15,7 +15,7 @@ from safetensors import safe_open
 
 from parity.golden import Golden, verify
 from parity.models.hunyuan_video_15 import HunyuanVideo15
-from parity.models.stage_files import read_stage2
+from parity.models.stage_files import read_stage2, write_stage1
 from tests.paths.sides import inputs, tiny
 from tests.support.cli import Ran, cli
 from tests.support.lab import Lab
@@ -166,7 +166,7 @@ def test_bad_checkpoint_is_one_clear_line(made: Callable[[Path], Path], said: st
 @pytest.mark.slow
 def test_embeddings_from_a_stage1_file_are_the_prompts(tmp_path: Path) -> None:
     """A port's embeddings: those of the tiny model's own prompt."""
-    HunyuanVideo15().write_stage1(tmp_path / "stage1", inputs("torch").conditions)
+    write_stage1(tmp_path / "stage1", HunyuanVideo15.streams, inputs("torch").conditions)
     lab = Lab(checkpoint(NANO))
     plain, given = lab.judge(), lab.judge(stage1=tmp_path / "stage1")
     assert plain.verdict == given.verdict == "pass"

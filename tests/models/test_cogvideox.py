@@ -38,7 +38,7 @@ def test_text_is_the_pipelines_bit_for_bit(case: Case) -> None:
 
 
 def test_joint_rows_are_text_then_image(case: Case) -> None:
-    rule = FAMILY.row_rule(case, parse("torch"), {"encoder_hidden_states": torch.empty(1, 32, 64)})
+    rule, _ = FAMILY.rows(case, parse("torch"), {"encoder_hidden_states": torch.empty(1, 32, 64)})
     image, text = rule.parts("transformer_blocks.0.attn1.attention", "in.query", (1, 32 + 48, 4, 32))
     assert (image.name, image.start, image.stop) == ("image", 32, None)
     assert (text.name, text.start, text.stop) == ("text", 0, 32)

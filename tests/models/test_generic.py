@@ -16,6 +16,7 @@ from parity.models.folder import class_of, read_config, skeleton
 from parity.models.generic import EulerSampler, TextRows, frame_of_mask, text_masks
 from parity.models.generic_inputs import TEXT, Signature, fitting, make_arguments, signature_of
 from parity.models.registry import opened
+from parity.paths.network import Network
 from tests.support.models import checkpoint
 
 
@@ -42,9 +43,9 @@ def test_the_order_of_a_video_s_axes_is_that_which_the_class_reads(tmp_path: Pat
 def test_a_prediction_may_be_returned_bare(returned: Any, tmp_path: Path) -> None:
     """Kandinsky 5's is, whatever `return_dict` says."""
     make(tmp_path, "wan")
-    family, _ = opened(str(tmp_path))
+    family, case = opened(str(tmp_path))
     x = torch.zeros(2, 3)
-    assert family.predict(lambda **arguments: returned(x), {}) is x
+    assert Network(family, case).predict(lambda **arguments: returned(x), {}) is x
 
 
 class Plain(torch.nn.Module):
@@ -191,7 +192,7 @@ def test_the_mask_among_the_inputs_says_which_are_valid() -> None:
 def test_positions_that_nobody_gives_are_said(name: str, said: list[str]) -> None:
     """diffusers' pipeline makes them, and the class goes on without."""
     family, case = opened(str(checkpoint(name)))
-    found = [detail.split()[0] for check, _, detail in family.checks(case, "reference") if check == "positions"]
+    found = [detail.split()[0] for check, _, detail in family.checks(case) if check == "positions"]
     assert found == said
 
 

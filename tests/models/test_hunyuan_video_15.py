@@ -104,7 +104,7 @@ def test_frames_line_up_the_valid_rows_of_every_order(model: Any, branch: str) -
     ):
         settings = parse("torch", [name])
         _, seen = ours(model, branch, name, vision=vision)
-        frame = family.frames(case, settings, condition)["text"]
+        frame = family.rows(case, settings, condition)[1]["text"]
         index, weight = torch.from_numpy(frame.index), torch.from_numpy(frame.weight)
         valid, padded = take(seen["text"], index, weight)
         assert torch.equal(valid + padded, seen["text"][:, frame.index])

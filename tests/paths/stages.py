@@ -13,7 +13,6 @@ from parity.hooks.sites import SitePlan
 from parity.paths.live import Host, LiveSide, StageSide
 from parity.paths.loaded import Loaded
 from parity.paths.loop import Once, denoise
-from parity.paths.network import Network
 from parity.paths.plan import VAE_INPUT, Array, Role, Spec, Start
 from parity.paths.stage import conditions_of, known
 from parity.records import OUTSIDE, Record
@@ -38,7 +37,7 @@ class _Stages(Host):
         own = self.kept.setdefault(key, self.kept.get(key) or side.loaded)
         beside = {name: conditions_of(given) for name, given in spec.start.beside.items()}
         inputs = replace(own.inputs, conditions=stage.inputs, beside=beside)
-        side.loaded = replace(own, network=Network(stage, stage.case), inputs=inputs)
+        side.loaded = replace(own, network=stage, inputs=inputs)
         return side
 
 

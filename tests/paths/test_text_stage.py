@@ -16,6 +16,7 @@ from parity.errors import InconclusiveError
 from parity.hooks.sites import plan_sites
 from parity.models.folder import Case
 from parity.models.registry import family_of
+from parity.models.stage_files import write_stage1
 from parity.models.text import Encoder, TextStage
 from parity.paths.jax.candidate import TorchaxStage
 from parity.paths.loaded import tensor
@@ -130,7 +131,7 @@ def file_of(name: str, path: Path, change: object = None) -> Path:
     conditions = family_of(case.folder).conditions(case, parse("torch"), None, CPU)
     if callable(change):
         change(conditions)
-    family_of(case.folder).write_stage1(path, conditions)
+    write_stage1(path, family_of(case.folder).streams, conditions)
     return path
 
 

@@ -222,7 +222,7 @@ def load_candidate(network: Network, settings: Settings, inputs: Inputs) -> Load
     reached = network.reached(settings)
     model = network.load(settings)
     reached.mark("dtype")
-    kind = TorchaxStage if isinstance(network.family, Stage) else TorchaxBackend
+    kind = TorchaxStage if isinstance(network, Stage) else TorchaxBackend
     backend = kind(model, network, inputs, reached, devices)
     adapt(backend, inputs, backend.params)
     mark_text_settings(reached, inputs)
@@ -253,14 +253,14 @@ called in it, and what it returns, but for its tensors."""
 class TorchaxStage(TorchaxBackend):
     """Runs a stage through torchax."""
 
-    family: Stage
+    network: Stage
 
     def _on_mesh(self, reached: Reached) -> dict[str, jax.Array]:
         return {name: self.devices.place(name, to_jax(x)) for name, x in named_tensors(self.model)}
 
     def call(self, calls: StepCalls, plan: SitePlan | None) -> Predicted:
         ((branch, given),) = calls.branches.items()
-        trunk, frames = self.model.get_submodule(self.family.trunk), self.frames[branch]
+        trunk, frames = self.model.get_submodule(self.network.trunk), self.frames[branch]
         own, inside, called = trunk.forward, list[Record](), Counter[str]()
         if not self.jit:
             self.reached.mark("jit")
@@ -274,7 +274,7 @@ class TorchaxStage(TorchaxBackend):
                 (plan, shell.key), run, self.params, placed, frames
             )
             counted = tuple(replace(counted_on(e, called), branch=branch) for e in entries)
-            inside.extend(jax_records(counted, reduced, OUTSIDE, self.family.stage))
+            inside.extend(jax_records(counted, reduced, OUTSIDE, self.network.stage))
             called.update(counts)
             return left.filled(interop.torch_view(out))
 
@@ -285,7 +285,7 @@ class TorchaxStage(TorchaxBackend):
         if plan is not None and plan.choice != "blocks":
             # Of the default sites, which the reference has seen, a silent one is a finding: one side skips it.
             sites = {r.key.site for r in records}
-            require_fired(plan, plan.must_fire, {"", *called}, sites, f"{self.family.stage} stage")
+            require_fired(plan, plan.must_fire, {"", *called}, sites, f"{self.network.stage} stage")
         return {branch: out}, records
 
     def _own(self, plan: SitePlan | None, branch: str, values: Mapping[str, Any]) -> list[Record]:
@@ -295,10 +295,10 @@ class TorchaxStage(TorchaxBackend):
         tap = self._tap(plan, branch, self.frames[branch])
         for port, value in values.items():
             tap.see("", 0, port, value)
-        return jax_records(*split(tap), OUTSIDE, self.family.stage)
+        return jax_records(*split(tap), OUTSIDE, self.network.stage)
 
     def _tap(self, plan: SitePlan, branch: str, frames: Any) -> Tap:
-        return Tap(plan, BatchingReducer(), self.family.rule, (branch,), {branch: interop.torch_view(frames)})
+        return Tap(plan, BatchingReducer(), self.network.rule, (branch,), {branch: interop.torch_view(frames)})
 
     def _run(
         self, trunk: Module, own: Any, plan: SitePlan | None, shell: Shell, weights: Any, tensors: Any, frames: Any

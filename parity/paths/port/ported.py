@@ -211,8 +211,8 @@ class Ported(Network):
         """
         out = moved(out, port, arguments[LATENT].ndim, -1, self.family.channels)
         returned = f"{self.entry.named}: `call` returned"
-        expected = self.family.output_shape(self.case)
-        shape = None if expected is None else (int(arguments[LATENT].shape[0]), *expected[1:])
+        batch = int(arguments[LATENT].shape[0])
+        shape = (batch, *self.case.latent_shape[1:]) if self.family.is_known else None
         if "float" not in str(out.dtype):
             raise UsageError(f"{returned} {out.dtype} values; the prediction must be of a float dtype")
         if shape is not None and tuple(out.shape) != shape:
@@ -244,10 +244,6 @@ class Ported(Network):
 
     def constrain(self, model: Any, place: Constrain) -> None:
         """Nothing, as above."""
-
-    def rotary_tables(self, model: Any, latents: torch.Tensor) -> Mapping[str, torch.Tensor]:
-        """None: they are inside its call."""
-        return {}
 
     def reached(self, settings: Settings) -> Reached:
         """Marks those that the port has read, and those that it reads from now on."""
