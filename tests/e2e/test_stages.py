@@ -47,6 +47,16 @@ def test_latents_of_a_port_are_decoded_on_both_sides(tmp_path: Path) -> None:
     assert json.loads((out / "result.json").read_text())["frames"] == found["frames"]
 
 
+@pytest.mark.slow
+def test_frames_are_kept_of_the_check_that_fails(tmp_path: Path) -> None:
+    words = ("--inputs", stage2(tmp_path, 1, 32, 1, 1, 2), "--out", tmp_path / "out", "-c", "dtype=bfloat16")
+    found = cli("run", "--model", checkpoint(NANO), *words, "-c", "vae.padding=zeros", "--format", "json", code=1).json
+    assert found["failed"] == "logic"
+    assert len(found["frames"]) == 1
+    for side in ("reference", "candidate"):
+        assert [file.name for file in (tmp_path / "out" / "frames" / side).iterdir()] == ["0000.png"]
+
+
 def test_latents_of_another_layout_are_refused(tmp_path: Path) -> None:
     found = cli("run", "--model", checkpoint(NANO), "--inputs", stage2(tmp_path, 1, 3, 32, 1, 2), code=2)
     assert "found [1, 3, 32, 1, 2]; they are laid out [B, T, C, H, W], permute them" in found.err

@@ -146,7 +146,7 @@ BACKENDS: tuple[Backend, ...] = ("torch", "torchax")
 
 def test_every_setting_is_applied_reported_and_told() -> None:
     code = (path.read_text(encoding="utf-8") for path in ROOT.rglob("*.py") if path.parent != ROOT / "settings")
-    applied = {name for text in code for name in re.findall(r'\bmark\(\s*"([^"]+)"\s*\)', text)}
+    applied = {name for text in code for name in re.findall(r'\b(?:mark|asked)\(\s*"([^"]+)"\s*\)', text)}
     applied |= {name.partition("=")[0] for name in FAULTS}  # each marks its own
     assert applied == {setting.name for setting in SETTINGS}
     assert all(BY_NAME[name].read(value) for name, _, value in (fault.partition("=") for fault in FAULTS))
