@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Annotated, get_args
@@ -55,6 +56,9 @@ def info(
     }  # fmt: skip
     if topic in topics and verify:
         raise UsageError("--verify looks into a golden: parity info GOLDEN")
+    near = get_close_matches(str(topic), [*filter(None, topics)], 1)
+    if near and topic not in topics and not Path(str(topic)).exists():
+        raise UsageError(f"'{topic}' is neither a topic nor a golden; perhaps parity info {near[0]}")
     found, code = (topics[topic](), 0) if topic in topics else golden_listing(str(topic), verify)
     output.show(found)
     return code
