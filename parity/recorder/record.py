@@ -23,7 +23,7 @@ from parity.hooks.torchtools import is_compiled as is_torch_compiled
 from parity.port import Layout
 from parity.recorder.loop import NOT_CALLED, Loop
 from parity.recorder.parts import Parts, Process, one_of, provenance_of
-from parity.recorder.rerun import RUNS, Again, Memory, modules_of, rounding, write_floors
+from parity.recorder.rerun import RUNS, Again, memory, modules_of, rounding, write_floors
 from parity.recorder.steps import Steps
 from parity.recorder.torch_calls import Calls, Kind, TorchCompiledCalls
 from parity.redact import typed_command
@@ -256,13 +256,13 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
         """Record a block; the calls of its pipeline are made again once it has its result."""
         asked, parts = self._asked, self._asked.parts
         pipe = parts.pipe if self._runs_again() else None
-        begin = Memory.of(() if pipe is None else modules_of(parts))
+        begin = memory(() if pipe is None else modules_of(parts))
         with recorded(self._where, asked) as recording:
             recording.calls = None if pipe is None else []
             yield recording
         if recording.whole and recording.calls:
             with unharmed(self._no_floors):  # the script has its result, and the golden is written
-                for _ in self._runs(begin.put):
+                for _ in self._runs(begin):
                     for call in recording.calls:
                         with contextlib.suppress(_StoppedError):
                             call()
@@ -274,14 +274,14 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
         if asked.stop_after is not None:
             raise UsageError("parity.record: stop_after leaves a block early, which a `for` cannot; use `with`")
         again = self._runs_again()
-        begin = Memory.of(modules_of(asked.parts) if again else ())
+        begin = memory(modules_of(asked.parts) if again else ())
         with recorded(self._where, asked) as recording:
             yield recording
         if recording.whole and not again and asked.like is None and asked.runs:
             say("without floors: they are measured where torch computes, in one process")
         if not (recording.whole and again):
             return
-        yield from self._runs(begin.put)
+        yield from self._runs(begin)
         say("what the body made last is of such a run: keep what the first makes (`for run in ...: if run.first`)")
 
     def _runs_again(self) -> bool:
@@ -304,7 +304,7 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
             anew: called before each.
         """
         asked, modules = replace(self._asked, like=None, overwrite=False), modules_of(self._asked.parts)
-        end = Memory.of(modules)
+        end = memory(modules)
         _REPEATED.append(self._where)
         try:
             with unharmed(self._no_floors), tempfile.TemporaryDirectory(prefix="parity-") as scratch:
@@ -324,7 +324,7 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
         finally:
             _REPEATED.pop()
             with unharmed(lambda why: say(f"what the models remembered could not be put back: {why}")):
-                end.put()
+                end()
 
 
 _REPEATED: list[str] = []
