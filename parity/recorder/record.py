@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar, get_args
 
 import torch
@@ -55,7 +55,7 @@ class Recording:
     Attributes:
         where: of the golden. asked: what is recorded, and how. process: this one among the script's: where others
             observe the same their collectives are never left, though nothing is written.
-        quiet: whether the user is shown nothing of it: a run again, of weights that the first recorded.
+        first: whether this is the script's own run, and none that rounds otherwise, of which the user is shown nothing.
         failed: what ended it before the script's end; empty for nothing. whole: whether it is written, to its end.
         calls: of the pipeline, so that they can be made again; None where they are not. met: globs of `values` that
             named something. kind: where the tensors lie.
@@ -65,7 +65,7 @@ class Recording:
     where: str
     asked: Asked
     process: Process
-    quiet: bool = False
+    first: bool = True
     failed: str = ""
     stopped: bool = False
     whole: bool = False
@@ -77,7 +77,7 @@ class Recording:
         self.kind = _kind(parts.observed)
         self.steps = Steps(
             absolute(self.where),
-            lambda: provenance_of(parts.now, self.kind, self.process, self.steps.part, weighed=not self.quiet),
+            lambda: provenance_of(parts.now, self.kind, self.process, self.steps.part, weighed=self.first),
             self.asked.overwrite,
             writes=self.process.writes,
             stepped=None if parts.scheduler is None else False,
@@ -85,23 +85,18 @@ class Recording:
 
     def tell(self, text: str) -> None:
         """Say a line to the user."""
-        if not self.quiet:
+        if self.first:
             say(text)
 
     def wanted(self) -> bool:
         """Whether anything is still recorded."""
         going_on = self.is_here and (self.process.together or not self.failed)
-        return going_on and not self.stopped and (self.quiet or not _REPEATED)
+        return going_on and not self.stopped and (not self.first or not _REPEATED)
 
     @property
     def is_here(self) -> bool:
         """Whether this is the process that began it, and none that the script forked."""
         return os.getpid() == self._process
-
-    @property
-    def first(self) -> bool:
-        """Whether this is the script's own run, and none that rounds otherwise."""
-        return not self.quiet
 
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
@@ -243,6 +238,7 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
 
     def __init__(self, where: str, asked: Asked) -> None:
         self._where, self._asked, self._place = where, asked, absolute(where)
+        self._measures = asked.like is None and asked.runs > 0
 
     def __enter__(self) -> Recording:
         self._block = self._once()
@@ -266,7 +262,7 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
                     for call in recording.calls:
                         with contextlib.suppress(_StoppedError):
                             call()
-        elif recording.whole and asked.runs and asked.like is None:
+        elif recording.whole and self._measures:
             say(BARE)
 
     def __iter__(self) -> Iterator[Recording]:
@@ -277,19 +273,16 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
         begin = memory(modules_of(asked.parts) if again else ())
         with recorded(self._where, asked) as recording:
             yield recording
-        if recording.whole and not again and asked.like is None and asked.runs:
+        if recording.whole and again:
+            yield from self._runs(begin)
+            say("what the body made last is of such a run: keep what the first makes (`for run in ...: if run.first`)")
+        elif recording.whole and self._measures:
             say("without floors: they are measured where torch computes, in one process")
-        if not (recording.whole and again):
-            return
-        yield from self._runs(begin)
-        say("what the body made last is of such a run: keep what the first makes (`for run in ...: if run.first`)")
 
     def _runs_again(self) -> bool:
         """Whether this is a reference that is run again: it is asked for, in torch, and in one process alone."""
-        asked, parts = self._asked, self._asked.parts
-        if asked.like is not None or not asked.runs:
-            return False
-        return in_torch(parts) and one_of(parts.models, asked.stop_after).count == 1
+        parts, last = self._asked.parts, self._asked.stop_after
+        return self._measures and in_torch(parts) and one_of(parts.models, last).count == 1
 
     def _no_floors(self, why: str) -> None:
         say(f"no floors: the run could not be made again: {why}; {self._where} keeps the first")
@@ -303,7 +296,7 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
         Args:
             anew: called before each.
         """
-        asked, modules = replace(self._asked, like=None, overwrite=False), modules_of(self._asked.parts)
+        asked, modules = self._asked, modules_of(self._asked.parts)
         end = memory(modules)
         _REPEATED.append(self._where)
         try:
@@ -312,7 +305,7 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
                 for run, folder in enumerate(folders):
                     say(f"run {run + 1} of {asked.runs} with perturbed rounding, for the floors")
                     anew()
-                    with recorded(folder, asked, quiet=True) as recording, rounding(modules, run, asked.chip):
+                    with recorded(folder, asked, first=False) as recording, rounding(modules, run, asked.chip):
                         yield recording
                     if not recording.whole:
                         say("no floors: the perturbed run was not recorded whole; the golden is of the first")
@@ -348,18 +341,18 @@ def refuse_taken(where: str, overwrite: bool, replace_it: str = "give overwrite=
 
 
 @contextlib.contextmanager
-def recorded(where: str, asked: Asked, *, quiet: bool = False) -> Iterator[Recording]:
+def recorded(where: str, asked: Asked, *, first: bool = True) -> Iterator[Recording]:
     """Record a block; see `record`, and `Recording` for the others."""
     process = one_of(asked.parts.models, asked.stop_after)
-    wanted = Recording(process.folder(where), asked, process, quiet)
+    wanted = Recording(process.folder(where), asked, process, first)
     if process.rank and not process.split and not process.together:
         say(f"process {process.rank} of {process.count} does not record: the first one does")
         yield wanted
         return
-    if not process.writes:
-        say(f"process {process.rank} of {process.count} observes what the first one records")
     if process.writes:
         refuse_taken(wanted.where, asked.overwrite)
+    else:
+        say(f"process {process.rank} of {process.count} observes what the first one records")
     if process.split and read_manifest(open_store(where)) is not None:
         raise UsageError(f"{where}: there is a golden of one process here, which would hide the shards; delete it")
     with all_of(_watched(wanted)):
@@ -412,9 +405,7 @@ def _finish(recording: Recording, complete: bool) -> None:
         say(f"recording to {recording.where} could not be finished: {unfinished[0]}")
         return
     recording.whole = complete and not recording.failed and not recording.steps.empty
-    if recording.quiet:
-        return
-    if recording.process.together and not recording.steps.writes:
+    if not recording.first or (recording.process.together and not recording.steps.writes):
         return  # another process has written it, or what ended it was said
     count = recording.steps.number
     if recording.steps.empty:
