@@ -112,6 +112,11 @@ class Parts:
         return found
 
 
+def say(text: str) -> None:
+    """A line on stderr: stdout is the script's."""
+    print(f"parity: {text}", file=sys.stderr, flush=True)
+
+
 def _weight(kind: Kind, x: torch.Tensor) -> np.ndarray | None:
     """A parameter's values; None of a tensor that only its model can read, as a quantiser's own are."""
     try:
@@ -149,8 +154,7 @@ def provenance_of(
                 each = {before + n: functools.partial(_weight, kind, x) for n, x in named_tensors(model)}
                 weights |= weight_prints(each.items())
                 if unread := [name for name in each if name not in weights]:
-                    what = f"{len(unread)} parameters cannot be read and are not compared, first {unread[0]}"
-                    print(f"parity: {what}", file=sys.stderr, flush=True)
+                    say(f"{len(unread)} parameters cannot be read and are not compared, first {unread[0]}")
             top = prefix if i else ""
             modules |= {before + name: before + above if above else top for name, above in module_tree(model).items()}
             modules |= {prefix: ""} if i else {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,10 +18,10 @@ from parity.golden.disk.read import read_manifest
 from parity.golden.disk.store import open_store
 from parity.golden.disk.write import refuse_others
 from parity.hooks.methods import all_of
-from parity.hooks.torchtools import is_compiled as is_torch_compiled
+from parity.hooks.torchtools import is_compiled, on_jax, uncompiled
 from parity.port import Layout
 from parity.recorder.loop import NOT_CALLED, Loop
-from parity.recorder.parts import Parts, Process, one_of, provenance_of
+from parity.recorder.parts import Parts, Process, one_of, provenance_of, say
 from parity.recorder.rerun import RUNS, Again, memory, modules_of, rounding, write_floors
 from parity.recorder.steps import Steps
 from parity.recorder.torch_calls import Calls, Kind, TorchCompiledCalls
@@ -437,26 +436,20 @@ def _finish(recording: Recording, complete: bool) -> None:
     say(f"{what} recorded to {recording.where}{state}; compare: {typed_command('parity', 'diff', *both)}")
 
 
-def say(text: str) -> None:
-    """A line on stderr: stdout is the script's."""
-    print(f"parity: {text}", file=sys.stderr, flush=True)
-
-
 def _kind(models: Mapping[str, Any]) -> Kind:
     """Where the tensors lie; jax is looked at only where the script has imported torchax."""
-    if "torchax" in sys.modules:
-        from parity.recorder.torchax_calls import InTorchax, is_torchax
+    modules = [model for model in models.values() if isinstance(model, torch.nn.Module)]
+    if any(uncompiled(model) is not model or on_jax(model) for model in modules):
+        from parity.recorder.torchax_calls import InTorchax
 
-        if any(isinstance(model, torch.nn.Module) and is_torchax(model) for model in models.values()):
-            return InTorchax()
+        return InTorchax()
     return Kind()
 
 
 def _calls(model: Any, entry: Any) -> type[Calls]:
     """What watches a model, by how it is compiled; `entry` is what the script calls."""
-    if "torchax" in sys.modules:
-        from parity.recorder.torchax_calls import CompiledCalls, is_compiled
+    if uncompiled(model) is not model:
+        from parity.recorder.torchax_calls import CompiledCalls
 
-        if is_compiled(model):
-            return CompiledCalls
-    return TorchCompiledCalls if is_torch_compiled(entry) else Calls
+        return CompiledCalls
+    return TorchCompiledCalls if is_compiled(entry) else Calls

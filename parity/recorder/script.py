@@ -28,8 +28,8 @@ from parity.errors import ParityError, Terminated, UsageError, line_of, summary
 from parity.golden.disk.read import Golden, read_manifest
 from parity.golden.disk.store import open_store
 from parity.hooks.methods import all_of, replaced, watched
-from parity.recorder.parts import Parts, place
-from parity.recorder.record import Asked, Recording, absolute, in_torch, recorded, refuse_taken, say, unharmed
+from parity.recorder.parts import Parts, place, say
+from parity.recorder.record import Asked, Recording, absolute, in_torch, recorded, refuse_taken, unharmed
 from parity.recorder.rerun import components_of, modules_in, modules_of, rounding, write_floors
 from parity.settings.chips import NO_CHIP
 
