@@ -24,7 +24,6 @@ import numpy as np
 import torch
 
 from parity.errors import UsageError
-from parity.golden.disk.shards import folder_of
 from parity.golden.fingerprint import narrow, weight_prints
 from parity.hooks.reduce.on_torch import is_split
 from parity.hooks.torchtools import eagerly, module_tree, named_tensors, plain, uncompiled
@@ -173,7 +172,7 @@ def provenance_of(
         versions=versions(),
         devices=kind.devices(tensors[0]) if tensors else (),
         modules=modules,
-        shard=process.shard,
+        shard=(process.rank, process.count) if process.split else (0, 1),
     )
 
 
@@ -252,15 +251,6 @@ class Process:
     def writes(self) -> bool:
         """Whether it writes a golden."""
         return not self.rank or self.split
-
-    @property
-    def shard(self) -> tuple[int, int]:
-        """As in a golden's provenance."""
-        return (self.rank, self.count) if self.split else (0, 1)
-
-    def folder(self, where: str) -> str:
-        """Where this process records to."""
-        return folder_of(where, self.rank) if self.split else where
 
 
 def one_of(models: Mapping[str, Any], stop_after: int | None) -> Process:

@@ -15,6 +15,7 @@ import torch
 
 from parity.errors import ParityError, UsageError, summary
 from parity.golden.disk.read import read_manifest
+from parity.golden.disk.shards import folder_of
 from parity.golden.disk.store import open_store
 from parity.golden.disk.write import refuse_others
 from parity.hooks.methods import all_of
@@ -343,7 +344,7 @@ def refuse_taken(where: str, overwrite: bool, replace_it: str = "give overwrite=
 def recorded(where: str, asked: Asked, *, first: bool = True) -> Iterator[Recording]:
     """Record a block; see `record`, and `Recording` for the others."""
     process = one_of(asked.parts.models, asked.stop_after)
-    wanted = Recording(process.folder(where), asked, process, first)
+    wanted = Recording(folder_of(where, process.rank) if process.split else where, asked, process, first)
     if process.rank and not process.split and not process.together:
         say(f"process {process.rank} of {process.count} does not record: the first one does")
         yield wanted
@@ -411,9 +412,8 @@ def _finish(recording: Recording, complete: bool) -> None:
         say(f"nothing was recorded to {recording.where}: no step of the scheduler was seen, and nothing was decoded")
         return
     state = "" if complete and not recording.failed else ", marked incomplete"
-    other = os.fspath(like) if like is not None else "OTHER"
     where = recording.where.rpartition("/")[0] if recording.process.split else recording.where  # of all shards
-    both = (other, where) if like is not None else (where, other)
+    both = (where, "OTHER") if like is None else (os.fspath(like), where)
     what = f"{count} step{'s' if count > 1 else ''}" if count else "what was decoded is"
     what += ", the last one in part," if recording.steps.partial else ""
     if recording.steps.repeated:
