@@ -62,12 +62,14 @@ def record(
             )
         if generation.inputs is not None and floors in CHIPS:
             raise UsageError(f"--floors {floors} is of the reference: with --inputs a script is the candidate, without")
+        from parity.recorder.record import Asked
         from parity.recorder.rerun import RUNS
         from parity.recorder.script import Script, run_script
 
         sites, chip = observed.sites or "blocks", floors if floors in CHIPS else NO_CHIP
-        asked = Script(script, arguments or [], sites, observed.values, chip, generation.inputs)
-        return run_script(where, asked, 0 if floors == "none" else RUNS, overwrite=overwrite)
+        runs = 0 if floors == "none" else RUNS
+        asked = Asked(generation.inputs, sites, observed.values, runs, chip, overwrite=overwrite)
+        return run_script(where, Script(script, arguments or [], asked))
     if arguments:
         raise UsageError(f"'{arguments[0]}' is no option: arguments after the folder are those of --script FILE")
     if resume and overwrite:

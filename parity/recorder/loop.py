@@ -75,7 +75,7 @@ class Loop:
         @self.recording.seeing
         def stepped(held: tuple[Mapping[str, Any], int | None], result: Any) -> None:
             given, remembered = held
-            models = self.recording.asked.parts.models
+            models = self.recording.parts.models
             if models and not (self.steps.calls or self.steps.traced) and self.steps.number == 0:
                 if not hasattr(given["model_output"], "jax"):
                     raise UsageError(NOT_CALLED)

@@ -53,7 +53,7 @@ class Recording:
     """A recording that is under way; what `parity.record` yields.
 
     Attributes:
-        where: of the golden. asked: what is recorded, and how. process: this one among the script's: where others
+        where: of the golden. parts: what is recorded. asked: how. process: this one among the script's: where others
             observe the same their collectives are never left, though nothing is written.
         first: whether this is the script's own run, and none that rounds otherwise, of which the user is shown nothing.
         failed: what ended it before the script's end; empty for nothing. whole: whether it is written, to its end.
@@ -63,6 +63,7 @@ class Recording:
     """
 
     where: str
+    parts: Parts
     asked: Asked
     process: Process
     first: bool = True
@@ -73,7 +74,7 @@ class Recording:
     met: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        parts, self._one_at_a_time, self._process = self.asked.parts, threading.RLock(), os.getpid()
+        parts, self._one_at_a_time, self._process = self.parts, threading.RLock(), os.getpid()
         self.kind = _kind(parts.observed)
         self.steps = Steps(
             absolute(self.where),
@@ -179,19 +180,15 @@ def record(
             asked for what it cannot give (`parity.recorder.parts`). What the script raises.
     """
     parts = Parts.found(pipe, transformer=transformer, vae=vae, scheduler=scheduler)
-    asked = Asked(parts, like, sites, values, runs, chip, branches, layout, stop_after, overwrite)
-    return Recorder(os.fspath(where), asked)
+    asked = Asked(like, sites, values, runs, chip, branches, layout, stop_after, overwrite)
+    asked.refuse(parts)
+    return Recorder(os.fspath(where), parts, asked)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What is recorded, and how: the arguments of `record`.
+    """How it is recorded: the arguments of `record`."""
 
-    Raises:
-        UsageError: an argument that cannot be meant, by its name.
-    """
-
-    parts: Parts
     like: str | os.PathLike[str] | None = None
     sites: str = "blocks"
     values: Sequence[str] = ()
@@ -202,9 +199,14 @@ class Asked:
     stop_after: int | None = None
     overwrite: bool = False
 
-    def __post_init__(self) -> None:
+    def refuse(self, parts: Parts) -> None:
+        """Refuse what cannot be meant, where these parts are recorded.
+
+        Raises:
+            UsageError: an argument, by its name.
+        """
         runs, last, chip, branches, like = self.runs, self.stop_after, self.chip, self.branches, self.like
-        steps = self.parts.scheduler is not None
+        steps = parts.scheduler is not None
         once = not isinstance(branches, str) and len(set(branches)) == len(branches)
         layouts, chips = get_args(Layout), [*filter(None, CHIPS)]
         for holds, text in (
@@ -236,8 +238,8 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
         where: of the golden.
     """
 
-    def __init__(self, where: str, asked: Asked) -> None:
-        self._where, self._asked, self._place = where, asked, absolute(where)
+    def __init__(self, where: str, parts: Parts, asked: Asked) -> None:
+        self._where, self._parts, self._asked, self._place = where, parts, asked, absolute(where)
         self._measures = asked.like is None and asked.runs > 0
 
     def __enter__(self) -> Recording:
@@ -250,10 +252,9 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
     @contextlib.contextmanager
     def _once(self) -> Iterator[Recording]:
         """Record a block; the calls of its pipeline are made again once it has its result."""
-        asked, parts = self._asked, self._asked.parts
-        pipe = parts.pipe if self._runs_again() else None
-        begin = memory(() if pipe is None else modules_of(parts))
-        with recorded(self._where, asked) as recording:
+        pipe = self._parts.pipe if self._runs_again() else None
+        begin = memory(() if pipe is None else modules_of(self._parts))
+        with recorded(self._where, self._parts, self._asked) as recording:
             recording.calls = None if pipe is None else []
             yield recording
         if recording.whole and recording.calls:
@@ -266,12 +267,11 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
             say(BARE)
 
     def __iter__(self) -> Iterator[Recording]:
-        asked = self._asked
-        if asked.stop_after is not None:
+        if self._asked.stop_after is not None:
             raise UsageError("parity.record: stop_after leaves a block early, which a `for` cannot; use `with`")
         again = self._runs_again()
-        begin = memory(modules_of(asked.parts) if again else ())
-        with recorded(self._where, asked) as recording:
+        begin = memory(modules_of(self._parts) if again else ())
+        with recorded(self._where, self._parts, self._asked) as recording:
             yield recording
         if recording.whole and again:
             yield from self._runs(begin)
@@ -281,7 +281,7 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
 
     def _runs_again(self) -> bool:
         """Whether this is a reference that is run again: it is asked for, in torch, and in one process alone."""
-        parts, last = self._asked.parts, self._asked.stop_after
+        parts, last = self._parts, self._asked.stop_after
         return self._measures and in_torch(parts) and one_of(parts.models, last).count == 1
 
     def _no_floors(self, why: str) -> None:
@@ -296,7 +296,7 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
         Args:
             anew: called before each.
         """
-        asked, modules = self._asked, modules_of(self._asked.parts)
+        asked, modules = self._asked, modules_of(self._parts)
         end = memory(modules)
         _REPEATED.append(self._where)
         try:
@@ -305,7 +305,8 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
                 for run, folder in enumerate(folders):
                     say(f"run {run + 1} of {asked.runs} with perturbed rounding, for the floors")
                     anew()
-                    with recorded(folder, asked, first=False) as recording, rounding(modules, run, asked.chip):
+                    again = recorded(folder, self._parts, asked, first=False)
+                    with again as recording, rounding(modules, run, asked.chip):
                         yield recording
                     if not recording.whole:
                         say("no floors: the perturbed run was not recorded whole; the golden is of the first")
@@ -341,10 +342,10 @@ def refuse_taken(where: str, overwrite: bool, replace_it: str = "give overwrite=
 
 
 @contextlib.contextmanager
-def recorded(where: str, asked: Asked, *, first: bool = True) -> Iterator[Recording]:
+def recorded(where: str, parts: Parts, asked: Asked, *, first: bool = True) -> Iterator[Recording]:
     """Record a block; see `record`, and `Recording` for the others."""
-    process = one_of(asked.parts.models, asked.stop_after)
-    wanted = Recording(folder_of(where, process.rank) if process.split else where, asked, process, first)
+    process = one_of(parts.models, asked.stop_after)
+    wanted = Recording(folder_of(where, process.rank) if process.split else where, parts, asked, process, first)
     if process.rank and not process.split and not process.together:
         say(f"process {process.rank} of {process.count} does not record: the first one does")
         yield wanted
@@ -380,7 +381,7 @@ def _watched(recording: Recording) -> list[contextlib.AbstractContextManager[Non
     Raises:
         UsageError: no module matches.
     """
-    parts = recording.asked.parts.now
+    parts = recording.parts.now
     found = []
     for i, (name, model) in enumerate(parts.models.items()):
         entry = parts.entries[name]
@@ -396,7 +397,7 @@ def _finish(recording: Recording, complete: bool) -> None:
     """Write what is left, and say what there is; nothing in a process that the script forked."""
     if not recording.is_here:
         return
-    like, called = recording.asked.like, bool(recording.asked.parts.models)
+    like, called = recording.asked.like, bool(recording.parts.models)
     unfinished: list[str] = []
     with unharmed(unfinished.append):
         recording.steps.finish(complete and not recording.failed)

@@ -118,7 +118,7 @@ class Calls:
     def __post_init__(self) -> None:
         asked, self.tell = self.recording.asked, self.recording.tell
         self.kind, self.steps = self.recording.kind, self.recording.steps
-        self.branches = Branches(asked.parts.guided, tuple(asked.branches), self.steps)
+        self.branches = Branches(self.recording.parts.guided, tuple(asked.branches), self.steps)
         self.modules = ["", *module_tree(self.model)]
         met = tuple(glob for glob in asked.values if meets(glob, self.modules))  # the others may name taps
         self.recording.met.update(met)
