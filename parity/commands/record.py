@@ -83,12 +83,13 @@ def record(
             raise UsageError(
                 f"--floors {asked.chip} is of the reference: with --inputs a script is the candidate, without"
             )
+        from parity.recorder.record import Asked
         from parity.recorder.rerun import RUNS
         from parity.recorder.script import Script, run_script
 
-        sites = observed.sites or "blocks"
-        script = Script(asked.script, arguments or [], sites, observed.values, asked.chip, generation.inputs)
-        return run_script(where, script, 0 if asked.floors == "none" else RUNS, overwrite=asked.overwrite)
+        sites, runs = observed.sites or "blocks", 0 if asked.floors == "none" else RUNS
+        how = Asked(generation.inputs, sites, observed.values, runs, asked.chip, overwrite=asked.overwrite)
+        return run_script(where, Script(asked.script, arguments or [], how))
     if arguments:
         raise UsageError(f"'{arguments[0]}' is no option: arguments after the folder are those of --script FILE")
     if asked.resume and asked.overwrite:

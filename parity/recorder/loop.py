@@ -75,14 +75,15 @@ class Loop:
         @self.recording.seeing
         def stepped(held: tuple[Mapping[str, Any], int | None], result: Any) -> None:
             given, remembered = held
-            models = self.recording.asked.parts.models
+            models = self.recording.parts.models
             if models and not (self.steps.calls or self.steps.traced) and self.steps.number == 0:
                 if not hasattr(given["model_output"], "jax"):
                     raise UsageError(NOT_CALLED)
                 self.steps.inside_jit(self.recording.tell)  # compiled before the block, by torchax
-            place, back = self._place(scheduler, given["timestep"]), given.get(BACK)
-            first = self._numbers({} if remembered is None else {"history": remembered})
-            first += self._schedule(scheduler) if self._begins(scheduler, place) else []
+            schedule = {name: self.kind.numbers(getattr(scheduler, name, None)) for name in ("timesteps", "sigmas")}
+            place = self._place(getattr(scheduler, "step_index", None), given["timestep"], **schedule)
+            first, back = self._numbers({} if remembered is None else {"history": remembered}), given.get(BACK)
+            first += self._schedule(schedule) if self._begins(schedule["timesteps"], place) else []
             first += self._numbers(place if back is None else {**place, "timestep_back": float(back)})
             before, *values = self._values({**given, "after": _first(result)})
             self.steps.part += values
@@ -109,22 +110,15 @@ class Loop:
     def _numbers(self, found: Mapping[str, float]) -> list[Record]:
         return [self.steps.value(port, np.asarray(np.float64(x)), "float64") for port, x in found.items()]
 
-    def _schedule(self, scheduler: Any) -> list[Record]:
+    def _schedule(self, schedule: Mapping[str, np.ndarray]) -> list[Record]:
         """The whole schedule, as it was set."""
-        found = []
-        for name in ("timesteps", "sigmas"):
-            values = self.kind.numbers(getattr(scheduler, name, None))
-            if values.size:
-                key = Key(LOOP_STAGE, self.steps.number, "", f"schedule:{name}")
-                found.append(value_record(key, values, "float64"))
-        return found
+        step, held = self.steps.number, {name: values for name, values in schedule.items() if values.size}
+        return [value_record(Key(LOOP_STAGE, step, "", f"{SCHEDULE}:{n}"), x, "float64") for n, x in held.items()]
 
-    def _place(self, scheduler: Any, timestep: Any) -> dict[str, float]:
+    def _place(self, index: Any, timestep: Any, timesteps: np.ndarray, sigmas: np.ndarray) -> dict[str, float]:
         """Where in the schedule the step was: its timestep, its index, and sigma where there is one."""
-        index, number = getattr(scheduler, "step_index", None), self.kind.numbers(timestep)
+        at, number = self.steps.number, self.kind.numbers(timestep)
         found = {"timestep": float(number[0])} if number.size else {}
-        timesteps, sigmas = (self.kind.numbers(getattr(scheduler, name, None)) for name in ("timesteps", "sigmas"))
-        at = self.steps.number
         if index is not None:
             at = int(index) - 1
             found["step_index"] = float(at)
@@ -134,9 +128,9 @@ class Loop:
             found |= {"sigma": float(sigmas[at]), "dt": float(sigmas[at + 1] - sigmas[at])}
         return found
 
-    def _begins(self, scheduler: Any, at: Mapping[str, float]) -> bool:
+    def _begins(self, times: np.ndarray, at: Mapping[str, float]) -> bool:
         """Whether a generation begins: at the first step, in another schedule, and where the scheduler goes back."""
-        times, now = self.kind.numbers(getattr(scheduler, "timesteps", None)), at.get("step_index")
+        now = at.get("step_index")
         if now is None:
             held = np.isclose(times, at.get("timestep", math.nan))
             now = float(held.argmax()) if held.any() else math.nan

@@ -24,7 +24,6 @@ import numpy as np
 import torch
 
 from parity.errors import UsageError
-from parity.golden.disk.shards import folder_of
 from parity.golden.fingerprint import narrow, weight_prints
 from parity.hooks.reduce.on_torch import is_split
 from parity.hooks.torchtools import eagerly, module_tree, named_tensors, plain, uncompiled
@@ -112,6 +111,11 @@ class Parts:
         return found
 
 
+def say(text: str) -> None:
+    """A line on stderr: stdout is the script's."""
+    print(f"parity: {text}", file=sys.stderr, flush=True)
+
+
 def _weight(kind: Kind, x: torch.Tensor) -> np.ndarray | None:
     """A parameter's values; None of a tensor that only its model can read, as a quantiser's own are."""
     try:
@@ -149,8 +153,7 @@ def provenance_of(
                 each = {before + n: functools.partial(_weight, kind, x) for n, x in named_tensors(model)}
                 weights |= weight_prints(each.items())
                 if unread := [name for name in each if name not in weights]:
-                    what = f"{len(unread)} parameters cannot be read and are not compared, first {unread[0]}"
-                    print(f"parity: {what}", file=sys.stderr, flush=True)
+                    say(f"{len(unread)} parameters cannot be read and are not compared, first {unread[0]}")
             top = prefix if i else ""
             modules |= {before + name: before + above if above else top for name, above in module_tree(model).items()}
             modules |= {prefix: ""} if i else {}
@@ -169,7 +172,7 @@ def provenance_of(
         versions=versions(),
         devices=kind.devices(tensors[0]) if tensors else (),
         modules=modules,
-        shard=process.shard,
+        shard=(process.rank, process.count) if process.split else (0, 1),
     )
 
 
@@ -248,15 +251,6 @@ class Process:
     def writes(self) -> bool:
         """Whether it writes a golden."""
         return not self.rank or self.split
-
-    @property
-    def shard(self) -> tuple[int, int]:
-        """As in a golden's provenance."""
-        return (self.rank, self.count) if self.split else (0, 1)
-
-    def folder(self, where: str) -> str:
-        """Where this process records to."""
-        return folder_of(where, self.rank) if self.split else where
 
 
 def one_of(models: Mapping[str, Any], stop_after: int | None) -> Process:

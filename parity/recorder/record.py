@@ -5,25 +5,25 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar, get_args
 
 import torch
 
 from parity.errors import ParityError, UsageError, summary
 from parity.golden.disk.read import read_manifest
+from parity.golden.disk.shards import folder_of
 from parity.golden.disk.store import open_store
 from parity.golden.disk.write import refuse_others
 from parity.hooks.methods import all_of
-from parity.hooks.torchtools import is_compiled as is_torch_compiled
+from parity.hooks.torchtools import is_compiled, on_jax, uncompiled
 from parity.port import Layout
 from parity.recorder.loop import NOT_CALLED, Loop
-from parity.recorder.parts import Parts, Process, one_of, provenance_of
-from parity.recorder.rerun import RUNS, Again, Memory, modules_of, rounding, write_floors
+from parity.recorder.parts import Parts, Process, one_of, provenance_of, say
+from parity.recorder.rerun import RUNS, Again, memory, modules_of, rounding, write_floors
 from parity.recorder.steps import Steps
 from parity.recorder.torch_calls import Calls, Kind, TorchCompiledCalls
 from parity.redact import typed_command
@@ -53,9 +53,9 @@ class Recording:
     """A recording that is under way; what `parity.record` yields.
 
     Attributes:
-        where: of the golden. asked: what is recorded, and how. process: this one among the script's: where others
+        where: of the golden. parts: what is recorded. asked: how. process: this one among the script's: where others
             observe the same their collectives are never left, though nothing is written.
-        quiet: whether the user is shown nothing of it: a run again, of weights that the first recorded.
+        first: whether this is the script's own run, and none that rounds otherwise, of which the user is shown nothing.
         failed: what ended it before the script's end; empty for nothing. whole: whether it is written, to its end.
         calls: of the pipeline, so that they can be made again; None where they are not. met: globs of `values` that
             named something. kind: where the tensors lie.
@@ -63,9 +63,10 @@ class Recording:
     """
 
     where: str
+    parts: Parts
     asked: Asked
     process: Process
-    quiet: bool = False
+    first: bool = True
     failed: str = ""
     stopped: bool = False
     whole: bool = False
@@ -73,11 +74,11 @@ class Recording:
     met: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        parts, self._one_at_a_time, self._process = self.asked.parts, threading.RLock(), os.getpid()
+        parts, self._one_at_a_time, self._process = self.parts, threading.RLock(), os.getpid()
         self.kind = _kind(parts.observed)
         self.steps = Steps(
             absolute(self.where),
-            lambda: provenance_of(parts.now, self.kind, self.process, self.steps.part, weighed=not self.quiet),
+            lambda: provenance_of(parts.now, self.kind, self.process, self.steps.part, weighed=self.first),
             self.asked.overwrite,
             writes=self.process.writes,
             stepped=None if parts.scheduler is None else False,
@@ -85,23 +86,18 @@ class Recording:
 
     def tell(self, text: str) -> None:
         """Say a line to the user."""
-        if not self.quiet:
+        if self.first:
             say(text)
 
     def wanted(self) -> bool:
         """Whether anything is still recorded."""
         going_on = self.is_here and (self.process.together or not self.failed)
-        return going_on and not self.stopped and (self.quiet or not _REPEATED)
+        return going_on and not self.stopped and (not self.first or not _REPEATED)
 
     @property
     def is_here(self) -> bool:
         """Whether this is the process that began it, and none that the script forked."""
         return os.getpid() == self._process
-
-    @property
-    def first(self) -> bool:
-        """Whether this is the script's own run, and none that rounds otherwise."""
-        return not self.quiet
 
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
@@ -184,19 +180,15 @@ def record(
             asked for what it cannot give (`parity.recorder.parts`). What the script raises.
     """
     parts = Parts.found(pipe, transformer=transformer, vae=vae, scheduler=scheduler)
-    asked = Asked(parts, like, sites, values, runs, chip, branches, layout, stop_after, overwrite)
-    return Recorder(os.fspath(where), asked)
+    asked = Asked(like, sites, values, runs, chip, branches, layout, stop_after, overwrite)
+    asked.refuse(parts)
+    return Recorder(os.fspath(where), parts, asked)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What is recorded, and how: the arguments of `record`.
+    """How it is recorded: the arguments of `record`."""
 
-    Raises:
-        UsageError: an argument that cannot be meant, by its name.
-    """
-
-    parts: Parts
     like: str | os.PathLike[str] | None = None
     sites: str = "blocks"
     values: Sequence[str] = ()
@@ -207,9 +199,14 @@ class Asked:
     stop_after: int | None = None
     overwrite: bool = False
 
-    def __post_init__(self) -> None:
+    def refuse(self, parts: Parts) -> None:
+        """Refuse what cannot be meant, where these parts are recorded.
+
+        Raises:
+            UsageError: an argument, by its name.
+        """
         runs, last, chip, branches, like = self.runs, self.stop_after, self.chip, self.branches, self.like
-        steps = self.parts.scheduler is not None
+        steps = parts.scheduler is not None
         once = not isinstance(branches, str) and len(set(branches)) == len(branches)
         layouts, chips = get_args(Layout), [*filter(None, CHIPS)]
         for holds, text in (
@@ -241,8 +238,9 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
         where: of the golden.
     """
 
-    def __init__(self, where: str, asked: Asked) -> None:
-        self._where, self._asked, self._place = where, asked, absolute(where)
+    def __init__(self, where: str, parts: Parts, asked: Asked) -> None:
+        self._where, self._parts, self._asked, self._place = where, parts, asked, absolute(where)
+        self._measures = asked.like is None and asked.runs > 0
 
     def __enter__(self) -> Recording:
         self._block = self._once()
@@ -254,42 +252,37 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
     @contextlib.contextmanager
     def _once(self) -> Iterator[Recording]:
         """Record a block; the calls of its pipeline are made again once it has its result."""
-        asked, parts = self._asked, self._asked.parts
-        pipe = parts.pipe if self._runs_again() else None
-        begin = Memory.of(() if pipe is None else modules_of(parts))
-        with recorded(self._where, asked) as recording:
+        pipe = self._parts.pipe if self._runs_again() else None
+        begin = memory(() if pipe is None else modules_of(self._parts))
+        with recorded(self._where, self._parts, self._asked) as recording:
             recording.calls = None if pipe is None else []
             yield recording
         if recording.whole and recording.calls:
             with unharmed(self._no_floors):  # the script has its result, and the golden is written
-                for _ in self._runs(begin.put):
+                for _ in self._runs(begin):
                     for call in recording.calls:
                         with contextlib.suppress(_StoppedError):
                             call()
-        elif recording.whole and asked.runs and asked.like is None:
+        elif recording.whole and self._measures:
             say(BARE)
 
     def __iter__(self) -> Iterator[Recording]:
-        asked = self._asked
-        if asked.stop_after is not None:
+        if self._asked.stop_after is not None:
             raise UsageError("parity.record: stop_after leaves a block early, which a `for` cannot; use `with`")
         again = self._runs_again()
-        begin = Memory.of(modules_of(asked.parts) if again else ())
-        with recorded(self._where, asked) as recording:
+        begin = memory(modules_of(self._parts) if again else ())
+        with recorded(self._where, self._parts, self._asked) as recording:
             yield recording
-        if recording.whole and not again and asked.like is None and asked.runs:
+        if recording.whole and again:
+            yield from self._runs(begin)
+            say("what the body made last is of such a run: keep what the first makes (`for run in ...: if run.first`)")
+        elif recording.whole and self._measures:
             say("without floors: they are measured where torch computes, in one process")
-        if not (recording.whole and again):
-            return
-        yield from self._runs(begin.put)
-        say("what the body made last is of such a run: keep what the first makes (`for run in ...: if run.first`)")
 
     def _runs_again(self) -> bool:
         """Whether this is a reference that is run again: it is asked for, in torch, and in one process alone."""
-        asked, parts = self._asked, self._asked.parts
-        if asked.like is not None or not asked.runs:
-            return False
-        return in_torch(parts) and one_of(parts.models, asked.stop_after).count == 1
+        parts, last = self._parts, self._asked.stop_after
+        return self._measures and in_torch(parts) and one_of(parts.models, last).count == 1
 
     def _no_floors(self, why: str) -> None:
         say(f"no floors: the run could not be made again: {why}; {self._where} keeps the first")
@@ -303,8 +296,8 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
         Args:
             anew: called before each.
         """
-        asked, modules = replace(self._asked, like=None, overwrite=False), modules_of(self._asked.parts)
-        end = Memory.of(modules)
+        asked, modules = self._asked, modules_of(self._parts)
+        end = memory(modules)
         _REPEATED.append(self._where)
         try:
             with unharmed(self._no_floors), tempfile.TemporaryDirectory(prefix="parity-") as scratch:
@@ -312,7 +305,8 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
                 for run, folder in enumerate(folders):
                     say(f"run {run + 1} of {asked.runs} with perturbed rounding, for the floors")
                     anew()
-                    with recorded(folder, asked, quiet=True) as recording, rounding(modules, run, asked.chip):
+                    again = recorded(folder, self._parts, asked, first=False)
+                    with again as recording, rounding(modules, run, asked.chip):
                         yield recording
                     if not recording.whole:
                         say("no floors: the perturbed run was not recorded whole; the golden is of the first")
@@ -324,7 +318,7 @@ class Recorder(contextlib.AbstractContextManager[Recording]):
         finally:
             _REPEATED.pop()
             with unharmed(lambda why: say(f"what the models remembered could not be put back: {why}")):
-                end.put()
+                end()
 
 
 _REPEATED: list[str] = []
@@ -348,18 +342,18 @@ def refuse_taken(where: str, overwrite: bool, replace_it: str = "give overwrite=
 
 
 @contextlib.contextmanager
-def recorded(where: str, asked: Asked, *, quiet: bool = False) -> Iterator[Recording]:
+def recorded(where: str, parts: Parts, asked: Asked, *, first: bool = True) -> Iterator[Recording]:
     """Record a block; see `record`, and `Recording` for the others."""
-    process = one_of(asked.parts.models, asked.stop_after)
-    wanted = Recording(process.folder(where), asked, process, quiet)
+    process = one_of(parts.models, asked.stop_after)
+    wanted = Recording(folder_of(where, process.rank) if process.split else where, parts, asked, process, first)
     if process.rank and not process.split and not process.together:
         say(f"process {process.rank} of {process.count} does not record: the first one does")
         yield wanted
         return
-    if not process.writes:
-        say(f"process {process.rank} of {process.count} observes what the first one records")
     if process.writes:
         refuse_taken(wanted.where, asked.overwrite)
+    else:
+        say(f"process {process.rank} of {process.count} observes what the first one records")
     if process.split and read_manifest(open_store(where)) is not None:
         raise UsageError(f"{where}: there is a golden of one process here, which would hide the shards; delete it")
     with all_of(_watched(wanted)):
@@ -387,7 +381,7 @@ def _watched(recording: Recording) -> list[contextlib.AbstractContextManager[Non
     Raises:
         UsageError: no module matches.
     """
-    parts = recording.asked.parts.now
+    parts = recording.parts.now
     found = []
     for i, (name, model) in enumerate(parts.models.items()):
         entry = parts.entries[name]
@@ -403,7 +397,7 @@ def _finish(recording: Recording, complete: bool) -> None:
     """Write what is left, and say what there is; nothing in a process that the script forked."""
     if not recording.is_here:
         return
-    like, called = recording.asked.like, bool(recording.asked.parts.models)
+    like, called = recording.asked.like, bool(recording.parts.models)
     unfinished: list[str] = []
     with unharmed(unfinished.append):
         recording.steps.finish(complete and not recording.failed)
@@ -412,18 +406,15 @@ def _finish(recording: Recording, complete: bool) -> None:
         say(f"recording to {recording.where} could not be finished: {unfinished[0]}")
         return
     recording.whole = complete and not recording.failed and not recording.steps.empty
-    if recording.quiet:
-        return
-    if recording.process.together and not recording.steps.writes:
+    if not recording.first or (recording.process.together and not recording.steps.writes):
         return  # another process has written it, or what ended it was said
     count = recording.steps.number
     if recording.steps.empty:
         say(f"nothing was recorded to {recording.where}: no step of the scheduler was seen, and nothing was decoded")
         return
     state = "" if complete and not recording.failed else ", marked incomplete"
-    other = os.fspath(like) if like is not None else "OTHER"
     where = recording.where.rpartition("/")[0] if recording.process.split else recording.where  # of all shards
-    both = (other, where) if like is not None else (where, other)
+    both = (where, "OTHER") if like is None else (os.fspath(like), where)
     what = f"{count} step{'s' if count > 1 else ''}" if count else "what was decoded is"
     what += ", the last one in part," if recording.steps.partial else ""
     if recording.steps.repeated:
@@ -446,26 +437,20 @@ def _finish(recording: Recording, complete: bool) -> None:
     say(f"{what} recorded to {recording.where}{state}; compare: {typed_command('parity', 'diff', *both)}")
 
 
-def say(text: str) -> None:
-    """A line on stderr: stdout is the script's."""
-    print(f"parity: {text}", file=sys.stderr, flush=True)
-
-
 def _kind(models: Mapping[str, Any]) -> Kind:
     """Where the tensors lie; jax is looked at only where the script has imported torchax."""
-    if "torchax" in sys.modules:
-        from parity.recorder.torchax_calls import InTorchax, is_torchax
+    modules = [model for model in models.values() if isinstance(model, torch.nn.Module)]
+    if any(uncompiled(model) is not model or on_jax(model) for model in modules):
+        from parity.recorder.torchax_calls import InTorchax
 
-        if any(isinstance(model, torch.nn.Module) and is_torchax(model) for model in models.values()):
-            return InTorchax()
+        return InTorchax()
     return Kind()
 
 
 def _calls(model: Any, entry: Any) -> type[Calls]:
     """What watches a model, by how it is compiled; `entry` is what the script calls."""
-    if "torchax" in sys.modules:
-        from parity.recorder.torchax_calls import CompiledCalls, is_compiled
+    if uncompiled(model) is not model:
+        from parity.recorder.torchax_calls import CompiledCalls
 
-        if is_compiled(model):
-            return CompiledCalls
-    return TorchCompiledCalls if is_torch_compiled(entry) else Calls
+        return CompiledCalls
+    return TorchCompiledCalls if is_compiled(entry) else Calls

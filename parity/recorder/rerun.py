@@ -32,86 +32,59 @@ if TYPE_CHECKING:
     from parity.recorder.parts import Parts
 
 
-@dataclass(frozen=True)
-class Draws:
-    """Where the generators stand that a script may draw from without naming one: torch's, numpy's and Python's.
+def draws() -> Callable[[], None]:
+    """Puts the generators back to where they stand now that a script may draw from without naming one: torch's, those
+    of its CUDA devices, numpy's and Python's."""
+    cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+    devices = torch.cuda.get_rng_state_all() if cuda else []
+    cpu, numpys, pythons = torch.get_rng_state(), np.random.get_state(), random.getstate()
 
-    Attributes:
-        cpu: the state of torch's on the CPU. devices: of each CUDA device's. others: of numpy's and of Python's.
-    """
+    def put() -> None:
+        torch.set_rng_state(cpu)
+        if devices:
+            torch.cuda.set_rng_state_all(devices)
+        np.random.set_state(numpys)
+        random.setstate(pythons)
 
-    cpu: torch.Tensor
-    devices: tuple[torch.Tensor, ...]
-    others: tuple[Any, Any]
-
-    @classmethod
-    def now(cls) -> Draws:
-        """Where they stand now."""
-        cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
-        devices = tuple(torch.cuda.get_rng_state_all()) if cuda else ()
-        return cls(torch.get_rng_state(), devices, (np.random.get_state(), random.getstate()))
-
-    def put(self) -> None:
-        """Put them back there."""
-        torch.set_rng_state(self.cpu)
-        if self.devices:
-            torch.cuda.set_rng_state_all(list(self.devices))
-        np.random.set_state(self.others[0])
-        random.setstate(self.others[1])
+    return put
 
 
 MOST = 2**20
 """Elements of a tensor that is copied to be put back; larger ones are weights that stand in buffers."""
 
 
-@dataclass(frozen=True)
-class Memory:
-    """What modules remember of their calls in attributes of their own and in buffers: counters, caches, tables; and
-    where the generators stand that they draw from.
+def memory(tops: Sequence[torch.nn.Module]) -> Callable[[], None]:
+    """Has modules remember again what they remember of their calls now, in attributes of their own, in buffers and in
+    the hooks of diffusers' caches: counters, caches, tables. Generators stand where they stood.
 
-    Attributes:
-        attributes: of each module. contents: what was in those, and in buffers, that can be written to. hooked: what
-            diffusers' caches remember in hooks of it. weights: some of the values of each parameter, by name.
+    Raises:
+        UsageError: when it is put back: weights are not those that they were, of which there is no copy.
     """
+    every = {id(m): m for module in tops for m in module.modules()}.values()
+    attributes = [(module, _own(module)) for module in every]
+    held = [*(own.values() for _, own in attributes), *(module._buffers.values() for module in every)]
+    contents = [(x, _content(x)) for values in held for x in values]
+    hooked = [(state, copy.deepcopy(vars(state))) for module in every for state in _hooked(module)]
+    weights = {name: (x, _some(x)) for module in tops for name, x in module.named_parameters()}
+    drawn = draws()
 
-    draws: Draws
-    attributes: tuple[tuple[torch.nn.Module, Mapping[str, Any]], ...]
-    contents: tuple[tuple[Any, Any], ...]
-    hooked: tuple[tuple[Any, dict[str, Any]], ...]
-    weights: Mapping[str, tuple[torch.nn.Parameter, torch.Tensor | None]]
-
-    @classmethod
-    def of(cls, modules: Iterable[torch.nn.Module]) -> Memory:
-        """What they remember now."""
-        tops = list(modules)
-        every = {id(m): m for module in tops for m in module.modules()}.values()
-        attributes = tuple((module, _own(module)) for module in every)
-        held = [*(own.values() for _, own in attributes), *(module._buffers.values() for module in every)]
-        contents = tuple((x, _content(x)) for values in held for x in values)
-        hooked = tuple((state, copy.deepcopy(vars(state))) for module in every for state in _hooked(module))
-        weights = {name: (x, _some(x)) for module in tops for name, x in module.named_parameters()}
-        return cls(Draws.now(), attributes, contents, hooked, weights)
-
-    def put(self) -> None:
-        """Have them remember that again.
-
-        Raises:
-            UsageError: weights are not those that they were, of which there is no copy.
-        """
-        for name, (x, some) in self.weights.items():
+    def put() -> None:
+        for name, (x, some) in weights.items():
             now = _some(x)
             if now is not None and some is not None and not torch.equal(now, some):
                 raise UsageError(f"the script changes weights while it runs ({name}), and they are not put back")
-        self.draws.put()
-        for state, remembered in self.hooked:
+        drawn()
+        for state, remembered in hooked:
             vars(state).clear()
             vars(state).update(copy.deepcopy(remembered))
-        for module, own in self.attributes:
+        for module, own in attributes:
             for name in _own(module).keys() - own.keys():
                 del vars(module)[name]
             vars(module).update(own)
-        for x, content in self.contents:
+        for x, content in contents:
             _put(x, content)
+
+    return put
 
 
 SOME = 16
@@ -170,16 +143,16 @@ class Again:
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    draws: Draws
+    drawn: Callable[[], None]
 
     @classmethod
     def of(cls, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Again:
         """The call that is about to be made."""
-        return cls(function, _copied(args), _copied(dict(kwargs)), Draws.now())
+        return cls(function, _copied(args), _copied(dict(kwargs)), draws())
 
     def __call__(self) -> Any:
         """Make it again; may be done any number of times."""
-        self.draws.put()
+        self.drawn()
         return self.function(*_copied(self.args), **_copied(self.kwargs))
 
 

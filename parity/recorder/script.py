@@ -19,19 +19,18 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from parity.errors import ParityError, Terminated, UsageError, line_of, summary
 from parity.golden.disk.read import Golden, read_manifest
 from parity.golden.disk.store import open_store
-from parity.hooks.methods import all_of, replaced
-from parity.recorder.parts import Parts, place
-from parity.recorder.record import Asked, Recording, absolute, in_torch, recorded, refuse_taken, say, unharmed
+from parity.hooks.methods import all_of, replaced, watched
+from parity.recorder.parts import Parts, place, say
+from parity.recorder.record import Asked, Recording, absolute, in_torch, recorded, refuse_taken, unharmed
 from parity.recorder.rerun import components_of, modules_in, modules_of, rounding, write_floors
-from parity.settings.chips import NO_CHIP
 
 KEPT = "what was recorded until then is kept"
 ROUNDING = "PARITY_ROUNDING"
@@ -40,26 +39,23 @@ ROUNDING = "PARITY_ROUNDING"
 
 @dataclass(frozen=True)
 class Script:
-    """A script of somebody's own, and what of it is recorded: the arguments of `parity.record`.
+    """A script of somebody's own.
 
     Attributes:
-        like: golden that this one is compared with, which has the floors; the script keeps its own inputs. None for a
-            reference. chip: the TPU whose elementary functions the floors allow for.
+        asked: how it is recorded. `like`: golden that this one is compared with, which has the floors; the script keeps
+            its own inputs. None for a reference.
     """
 
     file: Path
     arguments: Sequence[str]
-    sites: str = "blocks"
-    values: Sequence[str] = ()
-    chip: str = NO_CHIP
-    like: str | None = None
+    asked: Asked
 
 
-def run_script(where: str, script: Script, runs: int, *, overwrite: bool) -> None:
+def run_script(where: str, script: Script) -> None:
     """Run a script and record the first pipeline that it calls.
 
     Args:
-        where: of the golden. runs: with perturbed rounding, for the floors. overwrite: a golden that is there.
+        where: of the golden.
 
     Raises:
         UsageError: there is no such script, it called no pipeline, it ended with an error, or what it computed could
@@ -67,26 +63,27 @@ def run_script(where: str, script: Script, runs: int, *, overwrite: bool) -> Non
     """
     if not script.file.is_file():
         raise UsageError(f"--script: there is no file '{script.file}'")
-    if script.like is not None:
-        Golden.open(script.like)  # or what is recorded could not be compared
+    if script.asked.like is not None:
+        Golden.open(script.asked.like)  # or what is recorded could not be compared
     run = os.environ.pop(ROUNDING, "")  # what the script itself starts is no such run
     if run.isdigit():
-        _watched(where, script, int(run), overwrite=overwrite)
+        _watched(where, script, int(run))
         return
-    refuse_taken(where, overwrite, "replace it with --overwrite")
+    refuse_taken(where, script.asked.overwrite, "replace it with --overwrite")
     with tempfile.TemporaryDirectory(prefix="parity-") as scratch:
-        made = _rounded(script, Path(scratch), runs if place()[1] == 1 and script.like is None else 0)
-        _watched(where, script, None, overwrite=overwrite, made=made)
+        alone = place()[1] == 1 and script.asked.like is None
+        _watched(where, script, None, _rounded(script, Path(scratch)) if alone else ())
 
 
-def _rounded(script: Script, scratch: Path, runs: int) -> list[str]:
+def _rounded(script: Script, scratch: Path) -> list[str]:
     """Start the script in processes of its own that round differently: where they recorded; empty where one did not."""
+    asked, runs = script.asked, script.asked.runs
     folders = [str(scratch / str(run)) for run in range(runs)]
     for run, folder in enumerate(folders):
         say(f"run {run + 1} of {runs} with perturbed rounding, up to its pipeline's call")
-        values = [word for glob in script.values for word in ("--values", glob)]
-        floors = ["--floors", script.chip] if script.chip else []
-        options = ["--script", str(script.file), "--sites", script.sites, *values, *floors]
+        values = [word for glob in asked.values for word in ("--values", glob)]
+        floors = ["--floors", asked.chip] if asked.chip else []
+        options = ["--script", str(script.file), "--sites", asked.sites, *values, *floors]
         command = [sys.executable, "-P", "-m", "parity", "record", folder, *options, "--", *script.arguments]
         done = subprocess.run(
             command, env={**os.environ, ROUNDING: str(run)}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
@@ -98,7 +95,7 @@ def _rounded(script: Script, scratch: Path, runs: int) -> list[str]:
     return folders
 
 
-def _watched(where: str, script: Script, run: int | None, *, overwrite: bool, made: Sequence[str] = ()) -> None:
+def _watched(where: str, script: Script, run: int | None, made: Sequence[str] = ()) -> None:
     """Run the script here, and record it.
 
     Args:
@@ -106,29 +103,10 @@ def _watched(where: str, script: Script, run: int | None, *, overwrite: bool, ma
     """
     from diffusers import DiffusionPipeline, ModularPipeline
 
-    begun, place = os.stat("."), absolute(where)
+    watch = _Watch(where, script.asked, run, made)
 
-    @contextlib.contextmanager
-    def recording(parts: Parts, again: bool) -> Iterator[Recording]:
-        values, replaces = tuple(script.values), overwrite or again
-        asked = Asked(parts, script.like, script.sites, values, runs=0, chip=script.chip, overwrite=replaces)
-        here = where if os.path.samestat(os.stat("."), begun) else place  # the script may have gone elsewhere
-        with recorded(here, asked, quiet=run is not None) as found:
-            yield found
-        if made and found.whole:
-            with unharmed(lambda why: say(f"no floors: {why}; {where} keeps the recording")):
-                write_floors(place, made, script.chip, say)
-
-    wanted = 0 if script.like is None else next(iter(Golden.open(script.like).generations), 0)
-    watch = _Watch(recording, run, script.chip, wanted)
-
-    def seen(own: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(own)
-        def registered(pipe: Any, **components: Any) -> None:
-            own(pipe, **components)
-            watch.see(pipe)
-
-        return registered
+    def registered(held: object, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: object) -> None:
+        watch.see(args[0])
 
     registers = ((DiffusionPipeline, "register_modules"), (ModularPipeline, "register_components"))
     before = sys.argv, list(sys.path)
@@ -136,7 +114,7 @@ def _watched(where: str, script: Script, run: int | None, *, overwrite: bool, ma
     sys.argv, sys.path[:] = [str(script.file), *script.arguments], [folder, *sys.path]
     try:
         with (
-            all_of(replaced(kind, name, seen(getattr(kind, name))) for kind, name in registers),
+            all_of(watched(kind, name, lambda args, kwargs: None, registered) for kind, name in registers),
             contextlib.nullcontext() if run is not None else _exits(script.file, watch),
         ):
             _run(script.file)
@@ -149,10 +127,11 @@ def _watched(where: str, script: Script, run: int | None, *, overwrite: bool, ma
         )
     if watch.more:
         say(f"{watch.more} later call{'s' if watch.more > 1 else ''} of a pipeline not recorded: an earlier one is")
-    if watch.recording is not None and watch.recording.process.writes and watch.recording.steps.empty:
+    found = watch.recording
+    if found is not None and found.process.writes and found.steps.empty:
         raise UsageError(f"'{script.file}' called a diffusers pipeline of which nothing was recorded")
-    if watch.recording is not None and watch.recording.process.writes and not watch.recording.whole:
-        why = watch.recording.failed or "the pipeline's call raised"
+    if found is not None and found.process.writes and not found.whole:
+        why = found.failed or "the pipeline's call raised"
         raise UsageError(f"the recording to {where} is not whole: {why}")
 
 
@@ -208,22 +187,20 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-Recorded = Callable[[Parts, bool], contextlib.AbstractContextManager[Recording]]
-
-
 class _Watch:
-    """Watches the classes of the pipelines that a script makes.
+    """Watches the classes of the pipelines that a script makes; its arguments are those of `_watched`.
 
     Attributes:
-        recorded: records a call of these parts; whether another call's is replaced. run: which perturbed one; None for
-            the script as it is. chip: see `Script`. wanted: steps of the golden that it is compared with; 0 for none.
-        called: whether a pipeline was called. recording: of that call. more: calls that came after it.
+        wanted: steps of the golden that it is compared with; 0 for none. called: whether a pipeline was called.
+        recording: of that call. more: calls that came after it.
     """
 
-    def __init__(self, recorded: Recorded, run: int | None, chip: str, wanted: int) -> None:
-        self.recorded, self.run, self.chip, self.wanted = recorded, run, chip, wanted
+    def __init__(self, where: str, asked: Asked, run: int | None, made: Sequence[str]) -> None:
+        self.where, self.asked, self.run, self.made = where, asked, run, made
+        self.wanted = 0 if asked.like is None else next(iter(Golden.open(asked.like).generations), 0)
         self.called, self.more = False, 0
         self.recording: Recording | None = None
+        self._begun, self._place = os.stat("."), absolute(where)
         self._inside, self._done, self._process = False, False, os.getpid()
         self._classes = contextlib.ExitStack()
         self._seen: set[type[Any]] = set()
@@ -235,7 +212,7 @@ class _Watch:
         if self.run is not None and not self.called:
             modules = [m for m in modules_in(components_of(pipe)) if id(m) not in self._rounds]
             self._rounds.update(map(id, modules))
-            self._rounding.enter_context(rounding(modules, self.run, self.chip))
+            self._rounding.enter_context(rounding(modules, self.run, self.asked.chip))
         kind = type(pipe)
         if kind in self._seen:
             return
@@ -260,28 +237,39 @@ class _Watch:
     def _recorded(self, pipe: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         parts = Parts.found(pipe)
         if self.run is None:
-            with self.recorded(parts, self.recording is not None) as self.recording:
-                return pipe(*args, **kwargs)
+            with self._recording(parts) as self.recording:
+                out = pipe(*args, **kwargs)
+            if self.made and self.recording.whole:
+                with unharmed(lambda why: say(f"no floors: {why}; {self.where} keeps the recording")):
+                    write_floors(self._place, self.made, self.asked.chip, say)
+            return out
         if not in_torch(parts):
             say("floors are measured where torch computes: this pipeline's transformer is in JAX")
             _leave(2)
         try:
-            with self.recorded(parts, False), rounding(modules_of(parts), self.run, self.chip):
+            with self._recording(parts), rounding(modules_of(parts), self.run, self.asked.chip):
                 pipe(*args, **kwargs)
         except Exception as error:
             say(f"the pipeline's call raised {summary(error)}")
             _leave(2)
         _leave(0)
 
+    def _recording(self, parts: Parts) -> contextlib.AbstractContextManager[Recording]:
+        """Records a call, in place of one that was recorded before it."""
+        asked = replace(self.asked, overwrite=self.asked.overwrite or self.recording is not None)
+        here = os.path.samestat(os.stat("."), self._begun)  # the script may have gone elsewhere
+        return recorded(self.where if here else self._place, parts, asked, first=self.run is None)
+
     def _counts(self, recording: Recording) -> bool:
         """Whether a call is the one that is compared. Where it failed, or has other steps than the golden that it is
         compared with, the next one is recorded in its place, if there is one."""
         made = recording.steps.number
+        fits = self.wanted in (0, made)
         if not recording.process.writes:  # it observes what another one records, or nothing
-            return made in (0, self.wanted) or not self.wanted
-        if recording.whole and made != self.wanted and self.wanted:
+            return fits or made == 0
+        if recording.whole and not fits:
             say(f"a call of {made} of the golden's {self.wanted} steps is taken for one to compile: the next counts")
-        return recording.whole and (not self.wanted or made == self.wanted)
+        return recording.whole and fits
 
     def end(self) -> None:
         """Leave the classes and the models as they were."""

@@ -150,14 +150,16 @@ class Steps:
         """Whether nothing was recorded."""
         return self._writer is None
 
-    def begin(self) -> None:
-        """Make the golden, before anything is computed for it.
+    def _write(self, step: int, records: Sequence[Record]) -> None:
+        """Write a step; the golden is made with the first.
 
         Raises:
-            UsageError: there is one already.
+            UsageError: there is a golden already, or it cannot be written.
         """
-        self._provenance = self.provenance()
-        self._writer = GoldenWriter(self.where, self._provenance, overwrite=self.overwrite)
+        if self._writer is None:
+            self._provenance = self.provenance()
+            self._writer = GoldenWriter(self.where, self._provenance, overwrite=self.overwrite)
+        self._writer.write_step(StepRecords(step, tuple(records)))
 
     def turn(self, timestep: float | None, latents: torch.Tensor | None) -> None:
         """A call with this timestep begins: in a loop that has no scheduler's, it may begin a step."""
@@ -226,15 +228,12 @@ class Steps:
         if not self.part:
             return
         if self.writes:
-            if self._writer is None:
-                self.begin()
-            assert self._writer is not None
             last = {r.key: r for r in self.part}
             if len(last) < len(self.part):
                 self.repeated.append(self.number)
                 self.part = list(last.values())
             self.sites |= {r.key.site for r in self.part}
-            self._writer.write_step(StepRecords(self.number, tuple(self.part)))
+            self._write(self.number, self.part)
         self.number, self.part = self.number + 1, []
 
     def finish(self, complete: bool) -> None:
@@ -251,13 +250,9 @@ class Steps:
             self.end_step()
         else:  # what was named after the last step
             self.outside.extend(replace(r, key=replace(r.key, stage=AFTER, step=OUTSIDE)) for r in self.part)
-        if self._writer is None and self.outside:
-            self.begin()  # a script that decodes alone has no step
-        if self._writer is None:
-            return
         if self.outside:
-            self._writer.write_step(StepRecords(OUTSIDE, tuple(self.outside)))
-        if complete:  # a scheduler that made no step says nothing of how many there are
+            self._write(OUTSIDE, self.outside)
+        if complete and self._writer is not None:  # a scheduler that made no step says nothing of how many there are
             told = self._provenance if self.stepped is False and self.number else None
             self._writer.finish(None if told is None else replace(told, steps=0))
 

@@ -30,7 +30,7 @@ from parity.hooks.rows import MaskedRows, Masks, NoRows, let_through
 from parity.hooks.sites import SitePlan, meets, plan_sites
 from parity.hooks.tap import Reducer, Tap, by_branch, rows_of
 from parity.hooks.torchtools import ORIGINAL, eagerly, entry_of, leaves, mapped, module_tree, prediction_of
-from parity.recorder.rerun import Again, Memory
+from parity.recorder.rerun import Again, memory
 from parity.recorder.steps import Branches, names_of
 from parity.records import LOOP_STAGE, Key, Record
 
@@ -118,7 +118,7 @@ class Calls:
     def __post_init__(self) -> None:
         asked, self.tell = self.recording.asked, self.recording.tell
         self.kind, self.steps = self.recording.kind, self.recording.steps
-        self.branches = Branches(asked.parts.guided, tuple(asked.branches), self.steps)
+        self.branches = Branches(self.recording.parts.guided, tuple(asked.branches), self.steps)
         self.modules = ["", *module_tree(self.model)]
         met = tuple(glob for glob in asked.values if meets(glob, self.modules))  # the others may name taps
         self.recording.met.update(met)
@@ -223,45 +223,44 @@ class TorchCompiledCalls(Calls):
         own, one_at_a_time = getattr(entry, name), threading.RLock()
 
         def observed(*args: Any, **kwargs: Any) -> Any:
-            if not one_at_a_time.acquire(blocking=False):
-                self._overlapped()
-                return own(*args, **kwargs)
+            alone = one_at_a_time.acquire(blocking=False)
             try:
-                return called(*args, **kwargs)
-            finally:
-                one_at_a_time.release()
-
-        def called(*args: Any, **kwargs: Any) -> Any:
-            if self.busy or not self.recording.wanted():
-                return own(*args, **kwargs)
-            again: Again | None = None
-            with self.recording.guard():
-                before, again = Memory.of([self.model]), Again.of(self.model, args, kwargs)
-            out = own(*args, **kwargs)
-            if again is not None:
+                if not alone:
+                    self._overlapped()
+                if not alone or self.busy or not self.recording.wanted():
+                    return own(*args, **kwargs)
+                again: Again | None = None
                 with self.recording.guard():
-                    after = Memory.of([self.model])
-                    before.put()
-                    try:
-                        self._beside(
-                            again, mapped(lambda x: x.detach().clone(), prediction_of(out))
-                        )  # CUDA graphs write over what they gave
-                    finally:
-                        after.put()
-            return out
+                    before, again = memory([self.model]), Again.of(self.model, args, kwargs)
+                out = own(*args, **kwargs)
+                if again is not None:
+                    with self.recording.guard():
+                        self._beside(again, before, out)
+                return out
+            finally:
+                if alone:
+                    one_at_a_time.release()
 
-        if hasattr(own, ORIGINAL):  # so that `eagerly` finds the function beneath
-            setattr(observed, ORIGINAL, getattr(own, ORIGINAL))
-        elif name == "forward" and entry is self.model:
-            setattr(observed, ORIGINAL, own)
+        setattr(observed, ORIGINAL, getattr(own, ORIGINAL, own))  # so that `eagerly` finds the function beneath
         with self.branches.listening(self.model), replaced(entry, name, observed):
             yield
 
-    def _beside(self, again: Again, output: Any) -> None:
-        """Call the module itself on what its program was given, as it was then, and record that."""
-        rows = self.branches.of(again.args, again.kwargs)
-        with replaced(self, "busy", True), eagerly(self.model):
-            tap = self.tap(rows)
-            with attached(self.model, tap):
-                again()
-            self._record(tap, output)
+    def _beside(self, again: Again, before: Callable[[], None], output: Any) -> None:
+        """Call the module itself on what its program was given, as it was then, and record that.
+
+        Args:
+            before: has the module remember what it did then. output: of the program.
+        """
+        after = memory([self.model])
+        before()
+        try:
+            # CUDA graphs write over what they gave.
+            given = mapped(lambda x: x.detach().clone(), prediction_of(output))
+            rows = self.branches.of(again.args, again.kwargs)
+            with replaced(self, "busy", True), eagerly(self.model):
+                tap = self.tap(rows)
+                with attached(self.model, tap):
+                    again()
+                self._record(tap, given)
+        finally:
+            after()

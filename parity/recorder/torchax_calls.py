@@ -24,7 +24,7 @@ from parity.hooks.attach import attached
 from parity.hooks.methods import replaced
 from parity.hooks.reduce.on_jax import BatchingReducer, array_of, jax_records, on_host, split, whole
 from parity.hooks.tap import Entry, Reducer, Tap
-from parity.hooks.torchtools import on_jax, uncached
+from parity.hooks.torchtools import uncached, uncompiled
 from parity.recorder.steps import names_of
 from parity.recorder.torch_calls import Calls, Kind
 from parity.records import LOOP_STAGE, Record
@@ -58,9 +58,8 @@ class CompiledCalls(Calls):
     """Watches a module that `torchax.compile` wrapped."""
 
     def __post_init__(self) -> None:
-        model: Any = self.model
-        self.compiled = model
-        self.model = self.compiled._model
+        self.compiled: Any = self.model
+        self.model = uncompiled(self.model)
         self.programs: dict[Any, Any] = {}
         self.same: dict[Any, bool] = {}
         super().__post_init__()
@@ -92,7 +91,7 @@ class CompiledCalls(Calls):
         """
         branches = names_of(rows)
         several = tuple(str(branches.index(branch)) if branch else "" for branch in rows)
-        key = (several, str(self.plan), _signature(args, kwargs))
+        key = (several, _signature(args, kwargs))
         if key not in self.programs:
             traced: list[tuple[Entry, ...]] = []
 
@@ -134,16 +133,6 @@ def _equal(x: Any, y: Any) -> bool:
     """Whether all arrays of two results have the same bits."""
     leaves = zip(jax.tree.leaves(whole(interop.jax_view(x))), jax.tree.leaves(whole(interop.jax_view(y))), strict=True)
     return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in leaves)
-
-
-def is_compiled(model: torch.nn.Module) -> bool:
-    """Whether `torchax.compile` wrapped a module; it says that it is of the class that it wraps."""
-    return type(model).__name__ == "JittableModule"
-
-
-def is_torchax(model: torch.nn.Module) -> bool:
-    """Whether a module's weights are torchax's."""
-    return is_compiled(model) or on_jax(model)
 
 
 def _signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[object, ...]:

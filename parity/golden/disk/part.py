@@ -109,19 +109,13 @@ class Table(Sequence[Record]):
             return tuple(self[i] for i in range(*index.indices(len(self))))
         if self._made is not None:
             return self._made[index]
-        base, at = self.layout.records[index], int(self.layout.moments[index])
-        key = base.key
-        start = int(self.layout.sketches[index])
-        return Record(
-            Key(key.stage, self.step, key.branch, key.site, key.call),
-            base.kind,
-            base.shape,
-            base.dtype,
-            base.rows,
-            base.frame,
-            None if at < 0 else Moments(*self.counts[at].tolist(), *self.numbers[at].tolist()),
-            None if start < 0 else self.sketches[start : start + Geometry(*base.frame).size],
-            self._value(index % len(self)),
+        base, at, start = self.layout.records[index], self.layout.moments[index], self.layout.sketches[index]
+        return replace(
+            base,
+            key=replace(base.key, step=self.step),
+            moments=None if at < 0 else Moments(*self.counts[at].tolist(), *self.numbers[at].tolist()),
+            sketch=None if start < 0 else self.sketches[start : start + Geometry(*base.frame).size],
+            value=self._value(index % len(self)),
         )
 
     def _value(self, index: int) -> np.ndarray | Scalar | None:
@@ -230,21 +224,20 @@ def layout_of(text: str) -> Layout:
 @functools.lru_cache(maxsize=4)
 def _laid_out(rows: tuple[Row, ...]) -> Layout:
     floors = [row for row in rows if row.floor]
-    moments = [1 if row.moments else None for row in rows]
-    sketches = [Geometry(*row.frame).size if row.sketch else None for row in rows]
-    scalars = [1 if row.kind == "scalar" and row.value is None else None for row in rows]
-    bins = [None if row.bins < 0 else row.bins for row in floors]
-    lengths = {"moments": moments, "counts": moments, "sketches": sketches, "scalars": scalars, "bins": bins}
+    sizes = {
+        "moments": [1 if row.moments else None for row in rows],
+        "sketches": [Geometry(*row.frame).size if row.sketch else None for row in rows],
+        "scalars": [1 if row.kind == "scalar" and row.value is None else None for row in rows],
+        "bins": [None if row.bins < 0 else row.bins for row in floors],
+    }
+    lengths = {name: sum(size or 0 for size in each) for name, each in sizes.items()}
     return Layout(
         records=tuple(Record(r.key, r.kind, r.shape, r.dtype, r.rows, r.frame, value=r.value) for r in rows),
-        moments=_starts(moments),
-        sketches=_starts(sketches),
-        scalars=_starts(scalars),
         values=tuple(row.held for row in rows),
         floors={row.key: i for i, row in enumerate(floors)},
-        bins=_starts(bins),
-        bin_counts=np.array([count or 0 for count in bins], np.int64),
-        lengths={"step": 1, "floors": len(floors), **{n: sum(s or 0 for s in x) for n, x in lengths.items()}},
+        bin_counts=np.array([count or 0 for count in sizes["bins"]], np.int64),
+        lengths={"step": 1, "floors": len(floors), "counts": lengths["moments"], **lengths},
+        **{name: _starts(each) for name, each in sizes.items()},
     )
 
 
