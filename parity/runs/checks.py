@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from parity.compare.births import Births, excuses
@@ -19,11 +19,11 @@ from parity.compare.conclude import Collected, conclude, widest_of
 from parity.compare.detectors import Detectors
 from parity.compare.judge import Judge
 from parity.compare.result import Check, Failed, Result, SiteDiff
-from parity.compare.sites import AllSites, how_many
+from parity.compare.sites import AllSites, how_many, picked
 from parity.floors import Floors
 from parity.hooks.implementations import sentence
 from parity.paths.plan import Ends, Forced, Pair, Plan, Side, State, state_of
-from parity.records import ATTENTION, LOOP, LOOP_STAGE, StepRecords
+from parity.records import ATTENTION, LOOP, LOOP_STAGE, Key, StepRecords
 from parity.runs.follow import Following, behind, causes_of_followed, descend, holding, listed, unobserved, without_held
 from parity.runs.sides import Ready, Sink, counted
 from parity.settings import NEUTRAL, Difference, Reached
@@ -37,11 +37,12 @@ class Truth:
     """The float32 reference's records of all steps, with their float32 floors.
 
     Attributes:
-        steps: so far. ends: what it came to.
+        steps: so far. ends: what it came to. unlike: the sites that were not compared with them, and why.
     """
 
     steps: list[StepRecords]
     ends: Ends
+    unlike: Mapping[Key, str] = field(default_factory=dict)
 
 
 def logic(pair: Ready, sink: Sink) -> tuple[Result, Truth]:
@@ -57,6 +58,7 @@ def logic(pair: Ready, sink: Sink) -> tuple[Result, Truth]:
     result = _require_common(result, pair, ends)
     result = result.resting_on((*truth.ends.idle, *ends.idle))
     result = judged.closer(result, ends.names)
+    truth = replace(truth, unlike={d.key: d.note for d in picked(result.sites, "not compared")})
     return behind(result, pair, reference, judged.states), truth
 
 
@@ -65,20 +67,23 @@ class Judged:
     """A check as it comes along: what was judged, and what is to be looked at closer.
 
     Attributes:
-        name: of the check. plan: the sites. leave: the folder in which the sides leave their stage files.
+        name: of the check. unlike: see `Judge`. plan: the sites. leave: the folder in which the sides leave their stage
+            files.
         states: what the reference started each step from.
     """
 
     pair: Ready
     name: Failed
     sink: Sink
+    unlike: Mapping[Key, str] = field(default_factory=dict)
     collected: Collected = field(default_factory=Collected)
     states: dict[int, State] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.leave = self.sink.begin(self.pair.facts, self.name)
         self.plan = self.pair.plan()
-        self.judge = Judge(Births(excuses(self.pair.differing)), port=self.pair.port, laid_out=self.pair.laid_out)
+        births, lies = Births(excuses(self.pair.differing)), self.pair.laid_out
+        self.judge = Judge(births, port=self.pair.port, laid_out=lies, unlike=self.unlike)
         self.following = Following(self.pair)
         asked = self.pair.request
         self.detectors = Detectors((asked.reference.as_text(), asked.candidate.as_text()))
@@ -238,7 +243,7 @@ def _measured(pair: Ready) -> Plan:
 
 def precision(pair: Ready, truth: Truth, sink: Sink) -> Result:
     """Judge a pair as given, three ways."""
-    check, request = Judged(pair, "precision", sink), pair.request
+    check, request = Judged(pair, "precision", sink, truth.unlike), pair.request
     starts = {step.step: state_of(step, "before") for step in truth.steps}
     extra = _coarse(pair)
     references = [pair.sides.reference, *([] if extra is None else [extra])]

@@ -782,9 +782,10 @@ class Scaled(Attends):
         return self.ff(torch.tanh(self.to_out(out.transpose(1, 2).flatten(2))))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("gain", "listed"), [(1.0, []), (1.1, ["blocks.*"])])
 def test_an_attention_that_is_written_otherwise_and_comes_to_the_same_is_no_difference(
-    gain: float, listed: list[str]
+    gain: float, listed: list[str], dtype: torch.dtype
 ) -> None:
     reference, candidate = (
         torch.nn.Sequential(OrderedDict(blocks=torch.nn.Sequential(Gated(gain=own), Gated(gain=own))))
@@ -792,7 +793,7 @@ def test_an_attention_that_is_written_otherwise_and_comes_to_the_same_is_no_diff
     )
     for block in candidate.blocks:
         block.attn = Scaled()
-    result = parity.compare(reference, candidate, X)
+    result = parity.compare(reference.to(dtype), candidate.to(dtype), X.to(dtype))
     assert [d.place for d in differences(result)] == listed, result.reason
     assert (result.verdict == "pass") == (not listed)
 
