@@ -28,8 +28,9 @@ FEW = 8
 
 
 def bfloat16(x: np.ndarray) -> np.ndarray:
-    """Values rounded to bfloat16, to nearest and ties to even, as float64."""
-    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    """Values rounded to bfloat16, to nearest and ties to even, as float64; infinite where they are too large for it."""
+    with np.errstate(over="ignore"):
+        bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
     return rounded.astype(np.uint32).view(np.float32).astype(np.float64)
 

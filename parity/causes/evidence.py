@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from parity.cache import cache_dir
@@ -23,7 +23,7 @@ from parity.golden import Golden, GoldenWriter
 from parity.hooks.sites import plan_sites
 from parity.paths.plan import Openers, Plan, Side
 from parity.paths.port.settings import PortInfo, typed
-from parity.records import AFTER, LOOP_STAGE, PORT, Facts, Provenance, StepRecords
+from parity.records import AFTER, LOOP_STAGE, PORT, Facts, Key, Provenance, StepRecords
 from parity.runs.given import Like, carried
 from parity.runs.request import Request
 from parity.runs.sides import candidate_spec, modules_of, spec_of
@@ -33,6 +33,10 @@ Both = tuple[StepRecords, StepRecords]
 """A step of the reference, and of the candidate under the same keys."""
 
 
+Numbers = Mapping[Key, float]
+"""Of what the model is given in a step: what is one number, as its timestep is."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """What is known of a comparison.
@@ -40,6 +44,7 @@ class Evidence:
     Attributes:
         request: the two goldens, and how they came about. found: their comparison. origin: where they part.
         ours, theirs: the records of the step in which they part, reference and candidate. read: those of a step.
+        numbers: one number that the model is given -> it, of both sides in a step.
         reference, declared: what the reference's golden says of itself, and the candidate's.
         model: the reference's model on this machine; None where it cannot be run.
         causes: found so far, by the witnesses that were asked before.
@@ -53,7 +58,7 @@ class Evidence:
     reference: Provenance
     declared: Provenance
     read: Callable[[int], Both]
-
+    numbers: Callable[[int], tuple[Numbers, Numbers]]
     model: Machine | None = None
     causes: tuple[Cause, ...] = ()
 

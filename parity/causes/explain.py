@@ -23,11 +23,11 @@ from pathlib import Path
 
 import numpy as np
 
-from parity.causes.evidence import Both, Evidence, Machine
+from parity.causes.evidence import Both, Evidence, Machine, Numbers
 from parity.causes.match import UNKNOWN, signatures
 from parity.causes.request import FOLDER, ExplainRequest, of_run, outside_of
 from parity.causes.swaps import swap_tests
-from parity.causes.values import arguments_alone, dtype, schedule, values, values_elsewhere
+from parity.causes.values import arguments_alone, dtype, numbers_given, schedule, values, values_elsewhere
 from parity.compare.attention import attention_causes
 from parity.compare.branches import Branches
 from parity.compare.conclude import BEFORE
@@ -108,6 +108,11 @@ def _in_loop(found: Result, request: ExplainRequest, origin: Origin, openers: Op
         ours, theirs = _with_closer(request, "reference", ours), _with_closer(request, "candidate", theirs)
         return ours, met(ours, theirs) if candidate.provenance.backend == PORT else theirs
 
+    @functools.cache
+    def numbers(step: int) -> tuple[Numbers, Numbers]:
+        ours, theirs = read(step)
+        return numbers_given(ours), numbers_given(theirs)
+
     ours, theirs = read(key.step)
     evidence = Evidence(
         request=request,
@@ -118,6 +123,7 @@ def _in_loop(found: Result, request: ExplainRequest, origin: Origin, openers: Op
         reference=reference.provenance,
         declared=candidate.provenance,
         read=read,
+        numbers=numbers,
     )
     try:
         check_extras(torchax=False)

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from parity.causes.evidence import Evidence
+from parity.causes.evidence import Evidence, Numbers
 from parity.compare.births import UNITS
 from parity.compare.independent import code_of, differences
 from parity.compare.metrics import is_zero, keys_through, sketch_distance
@@ -56,26 +56,31 @@ def values_elsewhere(evidence: Evidence) -> Iterator[Cause]:
 def _shown(evidence: Evidence, key: Key) -> Iterator[Cause]:
     """See `shown_by`; of one number, as a timestep is, all steps are asked: of a single one nobody knows how it came to
     be another."""
-    both = evidence.read(key.step)
-    steps = evidence.found.steps if all(_number(step, key) is not None for step in both) else ()
-    every = ((_number(side, replace(key, step=s.step)) for side in evidence.read(s.step)) for s in steps)
-    pairs = [pair for pair in map(tuple, every) if None not in pair]
+    ours, theirs = evidence.read(key.step)
+    if not all(key in given for given in evidence.numbers(key.step)):
+        yield from shown_by(key, ours.records, theirs.records)
+        return
+    steps = ((replace(key, step=s.step), *evidence.numbers(s.step)) for s in evidence.found.steps)
+    pairs = [(a[at], b[at]) for at, a, b in steps if at in a and at in b]
     x, y = np.array(pairs, np.float64).reshape(-1, 2).T
-    own = np.array([s.timestep for s in steps], np.float64).reshape(-1, 2).T
+    own = np.array([s.timestep for s in evidence.found.steps], np.float64).reshape(-1, 2).T
     for unit in UNITS:  # of another schedule the argument is to be another
         if own.shape == (2, x.size) and np.allclose(x, unit * own[0], rtol=WITHIN, atol=0.0):
             x = unit * own[1]
     if x.size > 1 and (made := done(x, y)):
         yield _told(key, made, x, y)
     else:
-        yield from shown_by(key, *(step.records for step in both))
+        yield from shown_by(key, ours.records, theirs.records)
 
 
-def _number(step: StepRecords, key: Key) -> float | None:
-    """What the model is given at a site that is one number, as its timestep is; None for anything else."""
-    given = chosen(step.records, lambda r: r.kind == "tensor" and r.key.is_input and r.key.module == "")
-    held = next((_whole(r) for r in given if r.key == key and math.prod(r.shape) == 1), None)
-    return None if held is None else float(held.item())
+def numbers_given(step: StepRecords) -> Numbers:
+    """What the model is given that is one number, as its timestep is."""
+    held = ((r.key, _whole(r)) for r in chosen(step.records, _is_argument) if math.prod(r.shape) == 1)
+    return {key: float(x.item()) for key, x in held if x is not None}
+
+
+def _is_argument(r: Record) -> bool:
+    return r.kind == "tensor" and r.key.is_input and r.key.module == ""
 
 
 def shown_by(key: Key, reference: Sequence[Record], candidate: Sequence[Record]) -> Iterator[Cause]:

@@ -69,6 +69,8 @@ class Phantoms:
     @property
     def is_certain(self) -> bool:
         """Whether it is a whole number of keys, one or more, at nearly every query."""
+        if not math.isfinite(self.count):
+            return False
         whole = round(self.count)
         # A gain that is the same everywhere gives a count that varies with Z.
         constant = self.spread <= 5e-3 * whole and self.share > 0.95
@@ -224,16 +226,16 @@ def _counts(branch: str, ours: Call, out: np.ndarray, tokens: int, true: np.ndar
     padded, total = tokens - int(true.sum()), k.sum(axis=0)
     square, dot = (ref * ref).sum(-1), (out * ref).sum(-1)
     parallel = dot / np.sqrt(square * (out * out).sum(-1)) > PARALLEL
-    none, mean, of_all = 0.0 * total, total / len(k), total / (len(k) + padded)
-    for keys, phantoms in ((none, none), (mean, none), (of_all, of_all)):
+    none, mean, of_all = np.zeros_like(total), total / len(k), total / (len(k) + padded)
+    for keys, phantoms, smooth in ((none, none, False), (mean, none, True), (of_all, of_all, True)):
         z = np.exp(np.einsum("qhd,khd->hqk", q, k - keys)).sum(axis=-1).T  # [rows, heads]
         weight = np.exp(-np.einsum("qhd,hd->qh", q, phantoms))
         counts = (z * (square / dot - 1.0) - padded * weight + padded)[parallel]
-        middle, spread = 0.0, math.inf
+        middle, spread, share = 0.0, math.inf, 0.0
         if counts.size:
-            middle = float(np.median(counts))
+            middle, share = float(np.median(counts)), float(parallel.mean())
             spread = 1.96 * 1.2533 * 1.4826 * float(np.median(np.abs(counts - middle))) / math.sqrt(counts.size)
-        yield Phantoms(branch, middle, spread, float(parallel.mean()), padded, tokens, keys is not none)
+        yield Phantoms(branch, middle, spread, share, padded, tokens, smooth)
 
 
 # --- masks

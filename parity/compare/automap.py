@@ -48,7 +48,7 @@ class Proposal:
     """A proposed mapping.
 
     Attributes:
-        rename: the rules. notes: how many modules were matched, and what is ambiguous or was not.
+        rename: the rules. notes: how many modules were matched, and what was ambiguous or not matched.
     """
 
     rename: Rename

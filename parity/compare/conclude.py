@@ -444,7 +444,7 @@ def recorded_stages(result: Result) -> tuple[StageDiff, ...]:
             text = f"{name}: {len(carried)} of {len(sites)} sites differ by what they are given, nothing begins there"
             why = Reason(kind="agrees", stage=name, detail=text)
         line = stage_diff(result, name)
-        far = (UNKNOWN, line.by_itself) if name == AFTER else (line.by_itself, UNKNOWN)
+        by_itself, in_chain = (UNKNOWN, line.by_itself) if name == AFTER else (line.by_itself, UNKNOWN)
         verdict: Verdict = "inconclusive" if result.verdict == "inconclusive" else "fail" if failed else "pass"
-        found.append(StageDiff(name, line.output, *far, verdict, why))
+        found.append(StageDiff(name, line.output, by_itself, in_chain, verdict, why))
     return tuple(found)

@@ -110,8 +110,9 @@ class Detectors:
         self._many = max(self._many, seen.step + 1)
         a, b = (side.get(("", LATENTS)) for side in (seen.ours, seen.theirs))
         self._before = None if a is None or b is None else (a, b)
-        for of in (values, guidance, relations) if reference.step == 0 else ():
-            self.notes += of.rounded_otherwise(seen)
+        if reference.step == 0:
+            for of in (values, guidance, relations):
+                self.notes += of.rounded_otherwise(seen)
         called = _called(reference), _called(candidate)
         for model, step in zip(called, (reference, candidate), strict=True):
             if model:

@@ -318,8 +318,8 @@ def _combined_otherwise(first: Combined, second: Combined) -> Iterator[Cause]:
     text, setting, sides = "", "guidance", (scale, other)
     if bool(first.normed) != bool(second.normed) and math.isfinite(first.near(second)):  # the branches part
         side, without = ("reference", "candidate") if first.normed else ("candidate", "reference")
-        norm = f"each row of the guided prediction is given a branch's norm on the {side}, not on the {without}"
-        yield measured(norm, "guidance.norm", first.normed, second.normed, at=PREDICTED)
+        said = f"each row of the guided prediction is given a branch's norm on the {side}, not on the {without}"
+        yield measured(said, "guidance.norm", first.normed, second.normed, at=PREDICTED)
         if resized:
             return  # by one norm of all rows, perhaps
     if first.turned(second) and abs(scale - 0.5) > first.near(second):

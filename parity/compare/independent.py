@@ -133,7 +133,8 @@ def _resized(result: Result) -> Callable[[SiteDiff], bool]:
     def resized(d: SiteDiff) -> bool:
         if start is None or d.key == start.key or d.shapes[0] == d.shapes[1]:
             return False
-        (ours, theirs), (own, other) = (map(math.prod, at.shapes) for at in (start, d))
+        ours, theirs = map(math.prod, start.shapes)
+        own, other = map(math.prod, d.shapes)
         return own * theirs == other * ours
 
     return resized

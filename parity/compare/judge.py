@@ -97,9 +97,8 @@ class Judge:
         left_out.excuse_masks(step, sites)
         left_out.decide_forms(sites)
         left_out.excuse_other_orders(step, sites)
-        for i in sites.where("pass", beyond=True) if self.unlike else ():
-            if step.meeting.own[i] and sites[i].key in self.unlike:
-                sites.leave_out(i, self.unlike[sites[i].key])
+        if self.unlike:
+            left_out.excuse_again(step, sites, self.unlike)
         self.births.judge(sites, self._arguments(step, sites))
         _name_same(step, sites)
         self.seen.add(meeting, sites, len(floors))
@@ -158,8 +157,8 @@ def _timed_otherwise(step: Measured, sites: Sites) -> Set[Key]:
     at = next((i for i, place in enumerate(step.meeting.places) if place.key.site == f"{LOOP}:timestep"), None)
     if at is None or (own := step.numbers(at)) is None or own[0] == own[1]:
         return set()
-    inputs = ((sites[i].key, step.numbers(i)) for i in sites.where(beyond=True, which=is_input))
-    given = ((key, both) for key, both in inputs if key.module == "" and both is not None)
+    inputs = (i for i in sites.where(beyond=True, which=is_input) if sites[i].key.module == "")
+    given = ((sites[i].key, both) for i in inputs if (both := step.numbers(i)) is not None)
     return {key for key, (x, y) in given if any(_is(x, u * own[0]) and not _is(y, u * own[1]) for u in UNITS)}
 
 

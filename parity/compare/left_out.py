@@ -18,7 +18,7 @@ and what holds several at once too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -224,8 +224,9 @@ def excuse_batches(step: Measured, sites: Sites) -> None:
     be the reference's in another order."""
     note = "not taken apart by guidance branch, whose order is another in the candidate's batch"
     for at in folded(step, sites):
-        for i in at if step.same_values(at[0], 1.0, least=0.0) else ():
-            sites.leave_out(i, note)
+        if step.same_values(at[0], 1.0, least=0.0):
+            for i in at:
+                sites.leave_out(i, note)
 
 
 def folded(step: Measured, sites: Sites) -> Iterator[list[int]]:
@@ -269,6 +270,17 @@ def excuse_other_orders(step: Measured, sites: Sites) -> None:
         elif both in undone or ((sharp or turned_together(key, turned, seen)) and undone_at(i)):
             undone |= {both} if both[0] else set()
             sites.leave_out(i, "the reference's values in another order, and what reads them agrees")
+
+
+def excuse_again(step: Measured, sites: Sites, unlike: Mapping[Key, str]) -> None:
+    """Inside a port, what sharper floors have shown to be another thing is none of the reference's here either.
+
+    Args:
+        unlike: sites that were not compared with those floors, and why.
+    """
+    for i in sites.where("pass", beyond=True):
+        if step.meeting.own[i] and sites[i].key in unlike:
+            sites.leave_out(i, unlike[sites[i].key])
 
 
 def turned_together(key: Key, turned: Container[Key], seen: Container[Key]) -> bool:

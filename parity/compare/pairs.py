@@ -133,20 +133,24 @@ def _ports(records: Iterable[Record]) -> dict[Key, dict[str, Record]]:
 
 
 def _of_calls(ours: Mapping[Key, _Parts], theirs: Mapping[Key, _Parts]) -> Iterator[tuple[Key, Key]]:
-    """The ports of each call that are one and that the two sides name, or order, otherwise."""
+    """Ports, ours and theirs, of one call that are the same thing under another name, or in another order."""
     others = _by_call(theirs)
     for side, mine in _by_call(ours).items():
         other = others.get(side, [])
         if side[1]:  # an input; of outputs all count
             mine, other = [p for p in mine if p not in theirs], [p for p in other if p not in ours]
         fits = [(a, b) for a in mine for b in other if _line_up(ours[a], theirs[b])]
+        new = len(other) == 1 and other[0] not in ours  # a name that is the candidate's alone
         if len(mine) == len(other) == 1:
-            new = mine[0] not in theirs and other[0] not in ours
-            yield from ((a, b) for a, b in fits if new and "mask" not in a.port and "mask" not in b.port)
-        elif not side[1] and len(other) == 1 and other[0] not in ours:  # the only one that lines up, or else the first
-            yield from (pair for pair in fits[:1] if len(fits) == 1 or pair[0] == mine[0])
-        elif not side[1] and {*mine} == {*other} == {a for a, _ in fits} == {b for _, b in fits}:
-            yield from (pair for pair in fits if len(fits) == len(mine) and pair[0] != pair[1])
+            if new and mine[0] not in theirs and not any("mask" in ports[0].port for ports in (mine, other)):
+                yield from fits
+        elif side[1]:
+            continue
+        elif new:  # the only one that lines up, or else the first
+            if fits and (len(fits) == 1 or fits[0][0] == mine[0]):
+                yield fits[0]
+        elif len(fits) == len(mine) and {*mine} == {*other} == {a for a, _ in fits} == {b for _, b in fits}:
+            yield from ((a, b) for a, b in fits if a != b)
 
 
 def _exchanged(ours: Mapping[Key, _Parts], theirs: Mapping[Key, _Parts]) -> dict[Key, int]:

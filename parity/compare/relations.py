@@ -52,13 +52,16 @@ class _Step(NamedTuple):
 
 
 def _step(values: Values) -> _Step | None:
-    """A side's step; None where what it is of is not held, of other shapes or not finite."""
+    """A side's step; None where what it is of is not held, or of other shapes."""
     before, flow, after = (values.get(("", at)) for at in (START, PREDICTED, LATENTS))
     if before is None or flow is None or after is None or not before.shape == flow.shape == after.shape:
         return None
     dt = values.get(("", f"{LOOP}:dt"))
-    step = _Step(before, flow, after, float(dt.item()) if dt is not None and dt.size == 1 else math.nan)
-    return step if all(np.isfinite(x).all() for x in (before, flow, after)) else None
+    return _Step(before, flow, after, float(dt.item()) if dt is not None and dt.size == 1 else math.nan)
+
+
+def _is_finite(step: _Step) -> bool:
+    return all(np.isfinite(x).all() for x in step[:3])
 
 
 def _summed(step: _Step, weights: Iterable[float]) -> Made:
@@ -69,7 +72,7 @@ def _summed(step: _Step, weights: Iterable[float]) -> Made:
 
 def is_affine(values: Values) -> bool:
     """Whether a side's step is a sum of its latents and prediction, as far as anything says."""
-    if (step := _step(values)) is None:
+    if (step := _step(values)) is None or not _is_finite(step):
         return True
     weights, left = fitted(step.after, step.before, step.flow)
     return left <= _summed(step, weights)[1]
@@ -115,8 +118,9 @@ def _own_step(seen: Seen) -> Made | None:
         return None
     by_dt, most = _summed(ours, (1.0, ours.dt))
     weights, left = np.array([1.0, theirs.dt]), norm(ours.after - by_dt)
-    if not left <= most or math.isnan(theirs.dt):
-        if seen.pair(TIMESTEP) is None or any(seen.numbers(name) for name in ("timestep", "sigma", "dt")):
+    if not left <= most or math.isnan(theirs.dt):  # nor where the reference's dt is not known: all of it is NaN then
+        alike = seen.pair(TIMESTEP) and not any(seen.numbers(name) for name in ("timestep", "sigma", "dt"))
+        if not (alike and _is_finite(ours) and _is_finite(theirs)):
             return None
         weights, left = fitted(ours.after, ours.before, ours.flow)
     made, rounded = _summed(theirs, weights)

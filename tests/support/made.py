@@ -11,6 +11,7 @@ import numpy as np
 
 from parity.causes.evidence import Evidence
 from parity.causes.request import ExplainRequest
+from parity.causes.values import numbers_given
 from parity.compare.judge import Judge
 from parity.compare.reason import Reason
 from parity.compare.result import Origin, Result, SiteDiff, StepDiff
@@ -355,4 +356,5 @@ def evidence(
         reference=CANDIDATE,
         declared=CANDIDATE,
         read=both,
+        numbers=lambda step: (numbers_given(both(step)[0]), numbers_given(both(step)[1])),
     )
