@@ -242,3 +242,12 @@ def test_another_fault_is_no_phantom_key() -> None:
     q, k = draw((IMAGE, 4), (IMAGE, 3))
     misfit = held(query=q, key=k, out=q)
     assert counted([], []) == counted(misfit, misfit) == ()
+
+
+@pytest.mark.parametrize("at", [0, slice(None)])
+def test_keys_that_are_infinite_leave_no_error(at: int | slice) -> None:
+    q, k, v = draw(*[(IMAGE, HEADS)] * 3)
+    k[at, :, 0] = -np.inf
+    with np.errstate(invalid="ignore"):
+        candidates = counted(held(query=np.abs(q), key=k, out=v), held(out=0.9 * v))
+        assert not any(phantoms.is_certain for phantoms in candidates)

@@ -826,3 +826,12 @@ def test_a_guidance_scale_within_the_floor_of_the_prediction_is_found(
         next(d.verdict for d in collected.sites if d.key == Key("transformer", 0, "", f"{LOOP}:noise_pred")) == verdict
     )
     assert [c.setting for c in detectors.told] == causes
+
+
+def test_a_step_whose_latents_overflow_differs_by_itself() -> None:
+    """Its own dt says what they had to be, though the candidate's are infinite; its prediction is another already."""
+    after = LATENTS - 0.1 * NOISE
+    ours = step(before=LATENTS, guided=NOISE, after=after, dt=-0.1)
+    theirs = step(before=LATENTS, guided=1.001 * NOISE, after=np.where(after == after.max(), np.inf, after), dt=-0.1)
+    causes = [cause for cause in found((ours, theirs)) if cause.at == f"{LOOP}:latents.after"]
+    assert ["differs by itself, by inf relative" in cause.cause for cause in causes] == [True]
