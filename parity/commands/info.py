@@ -57,7 +57,7 @@ def info(
     if topic in topics and verify:
         raise UsageError("--verify looks into a golden: parity info GOLDEN")
     near = get_close_matches(str(topic), [*filter(None, topics)], 1)
-    if near and topic not in topics and not Path(str(topic)).exists():
+    if near and topic not in topics and "://" not in str(topic) and not Path(str(topic)).exists():
         raise UsageError(f"'{topic}' is neither a topic nor a golden; perhaps parity info {near[0]}")
     found, code = (topics[topic](), 0) if topic in topics else golden_listing(str(topic), verify)
     output.show(found)

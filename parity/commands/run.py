@@ -29,7 +29,7 @@ class Compared(Observed):
 
 @dataclass(frozen=True, kw_only=True)
 class Kept(Judgement):
-    """How a comparison is printed, and where the run is kept; None for as the last run."""
+    """How a comparison is printed, and where the run is kept (`out`; None: as the last run)."""
 
     out: Annotated[
         Path | None,

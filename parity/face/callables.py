@@ -41,8 +41,7 @@ _JAX, _TORCH = {"jax", "jaxlib", "flax", "equinox", "haiku"}, {"torch", "diffuse
 
 
 def arranged(output: object, names: Sequence[str]) -> object:
-    """An output that holds just these names, in their order: a candidate may return in a dict, which has another, what
-    the reference returns."""
+    """A dict or dataclass with just these names as a tuple in their order, as the reference's; any other as it is."""
     named = _named(output)
     if [*named] == names or named.keys() != set(names):
         return output
@@ -137,7 +136,7 @@ class Callee:
             invoke, weights = self._invoked(), self.port.weights
             module: torch.nn.Module = JaxFunction(lambda *a, **k: invoke(weights, a, k))
         else:
-            module = self._in_torch(plain=True)
+            module = self._in_torch(plain=True, copied=case.latent_shape is not None)
         return replace(self._as_torch(module), runs="torch", inputs=self._inputs(), rename={}, weights=None)
 
     def _candidate(self, case: Case) -> Port:
@@ -183,10 +182,14 @@ class Callee:
         module = self.port.module
         return self.invoke or (lambda weights, args, kwargs: module(*args, **kwargs))
 
-    def _in_torch(self, *, plain: bool) -> torch.nn.Module:
-        """A copy of a module, or a function as one: of a module that it holds it would not call a copy."""
+    def _in_torch(self, *, plain: bool, copied: bool = True) -> torch.nn.Module:
+        """A copy of a module, or a function as one: of a module that it holds it would not call a copy.
+
+        Args:
+            copied: whether it is to be called, not only asked for its inputs.
+        """
         if self.invoke is None and self.port.module is not None:
-            return _copied(self.port.module, plain=plain).eval()
+            return _copied(self.port.module, plain=plain).eval() if copied else self.port.module
         held, invoke = self._held, self._invoked()
         given = next(iter(self.tensors.values())).device
         where = next((x.device for m in held.values() for _, x in named_tensors(m)), given)
@@ -276,7 +279,9 @@ def _of_port(port: Port) -> Invoke | None:
     call = port.call
     if call is None:
         return None
-    return lambda weights, args, kwargs: call(kwargs) if weights is None else call(weights, kwargs)
+    if port.weights is None:
+        return lambda weights, args, kwargs: call(kwargs)
+    return lambda weights, args, kwargs: call(weights, kwargs)
 
 
 def _of_nnx(module: Any) -> tuple[Port, Invoke]:

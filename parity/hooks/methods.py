@@ -50,7 +50,7 @@ def watched(owner: Any, name: str, before: Before, after: After) -> Iterator[Non
 
 
 Around = Callable[[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]], Any]
-"""Makes a call of a method, and looks at it."""
+"""(the method, arguments, keyword arguments) -> its result: calls it, and looks at both."""
 _LIVE: dict[tuple[type, str], tuple[dict[int, Around], contextlib.ExitStack]] = {}
 """By class and name: what its calls go to, by object, and what stands on the class while there is any."""
 
@@ -74,6 +74,7 @@ def _dispatched(owner: Any, name: str, around: Around) -> Iterator[None]:
     finally:
         del live[id(owner)]
         if not live:
+            del _LIVE[type(owner), name]  # which would keep the class alive
             placed.close()
 
 

@@ -371,8 +371,9 @@ class _Run:
             self.aside.pop()[1].close()
 
     def restore_all(self) -> None:
-        while self.aside:
-            self.restore(self.aside[-1][0])
+        with torch._C.DisableTorchFunction():
+            while self.aside:
+                self.restore(self.aside[-1][0])
         self.around.close()
 
 

@@ -127,6 +127,7 @@ def _caches(model: torch.nn.Module) -> Iterator[Callable[[], object]]:
     kinds = {kind for module in model.modules() for kind in type(module).__mro__ if kind is not torch.nn.Module}
     for kind in kinds:
         for method in vars(kind).values():
+            # `cell_contents` raises where a cell is empty.
             for held in (method, *gc.get_referents(*(getattr(method, "__closure__", None) or ()))):
                 clear = getattr(held, "cache_clear", None)
                 if callable(clear) and callable(held):

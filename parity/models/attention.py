@@ -110,8 +110,8 @@ class JointAttention:
     mask and the rest are a choice.
 
     Args:
-        own: diffusers'. around: gives the context in which that calls a function of query, key and value, each
-            [B, L, heads, head dim], for its attention.
+        own: diffusers'. around: a context manager, within which that calls the given function of query, key and value,
+            each [B, L, heads, head dim]; a module's own, as a model with it may be copied.
         first: the text mask that takes the place of every call's own (`segment_ids_first_row`), None for none.
     """
 

@@ -125,7 +125,8 @@ class CogVideoX(Family):
         if _is_rotary(case.config):
             model.rope = Rotary(case.config)
             patch_rope(model, case.latent_shape, settings, reached)
-        model.register_forward_pre_hook(give_pipeline_arguments, with_kwargs=True)
+        if hasattr(model, "rope") or model.config.ofs_embed_dim:
+            model.register_forward_pre_hook(give_pipeline_arguments, with_kwargs=True)
         patch_norms(model, settings, reached)
         feature_cache.install(model, settings, reached)
 

@@ -117,7 +117,7 @@ class Family(Protocol):
     """What the text encoders give the transformer; empty where ports of this model have no first stage."""
     is_known: bool = True
     """Whether parity has lines for its class: which modules it calls, the shape of a prediction, which rows count. Of
-    another the masks that its code is given say that."""
+    any other class the masks of its calls say which rows count."""
 
     @property
     def batches(self) -> tuple[tuple[str, ...], ...]: ...

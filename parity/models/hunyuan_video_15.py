@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -291,10 +292,14 @@ def joint_mask(condition: Condition, lengths: HunyuanRows) -> np.ndarray:
 
 def use_attention(model: Any, how: AttentionSettings, reached: Reached, first: Sequence[bool] | None = None) -> None:
     """Have the blocks attend as these settings say; `first`: see `JointAttention`."""
-    around = partial(replaced, diffusers_model, "dispatch_attention_fn")  # what diffusers' processor calls for it
     for block in model.transformer_blocks:
         own = diffusers_model.HunyuanVideo15AttnProcessor2_0()
-        block.attn.set_processor(JointAttention(own, around, how, reached, first))
+        block.attn.set_processor(JointAttention(own, in_dispatch, how, reached, first))
+
+
+def in_dispatch(attention: Callable[..., torch.Tensor]) -> AbstractContextManager[None]:
+    """Within it, diffusers' processor calls this function of query, key and value."""
+    return replaced(diffusers_model, "dispatch_attention_fn", attention)
 
 
 def traceable_forward(settings: Settings, reached: Reached) -> Callable[..., tuple[torch.Tensor] | Any]:

@@ -239,7 +239,7 @@ def skeleton(case: Case, encoder: Encoder) -> PromptEncoder:
         return PromptEncoder(encoder, kind(config))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TokenRows(NoRows):
     """Takes an encoder's token rows through their frame, and leaves out what nothing behind it reads: the layers after
     the hidden state that is taken, and with it the encoder's own output."""

@@ -59,8 +59,9 @@ def ensure_tiny(name: str, make: Callable[[pathlib.Path], None]) -> pathlib.Path
         with tempfile.TemporaryDirectory(
             prefix=f".{folder.name}-", dir=folder.parent, ignore_cleanup_errors=True
         ) as own:
-            building = pathlib.Path(own) / name  # within: the temporary folder is this user's alone, the cache is not
+            building = pathlib.Path(own) / name
             building.mkdir()
+            building.chmod(0o755)  # the temporary folder is its user's alone, the cache may be shared
             with torch.random.fork_rng(devices=[]):
                 make(building)
             try:

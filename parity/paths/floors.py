@@ -44,8 +44,8 @@ class Variant:
     """A run of the reference, which may round otherwise.
 
     Attributes:
-        name: `float64`, `rounding <seed>` or `float32`; empty of its own. side: loaded. around: context of its model
-            calls.
+        name: `float64`, `rounding <seed>` or `float32`; empty for the side's own run. side: loaded. around: context of
+            its model calls.
         is_truth: whether the variants after it are variants of this one, not of the reference.
     """
 

@@ -105,7 +105,7 @@ class Layout:
         return tuple(p for p in parts if p.frame == JOINT) or parts  # of a joint sequence, what is read
 
     def apart(self, key: Key, x: torch.Tensor, placed: torch.Tensor, dtype: torch.dtype) -> dict[Key, Apart]:
-        """How far the rows that count are, by each part of a value (`of_part`).
+        """How far apart the rows that count are, by each part of a value (`of_part`).
 
         Args:
             x, placed: the reference's, and the candidate's in its place, which had it in this dtype.
@@ -130,6 +130,7 @@ class Layout:
 
 
 def of_part(key: Key, part: Part) -> Key:
+    """The key under which a part of a value's rows is looked up."""
     return replace(key, site=f"{key.site}@{part.name}")
 
 

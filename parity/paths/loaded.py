@@ -239,7 +239,7 @@ class Loaded:
         return self.backend.reached
 
     def asked(self, setting: str) -> torch.dtype | None:
-        """The dtype that a setting asks for in what comes next, which takes effect by that; None for none."""
+        """The dtype that a setting asks for; None for none. Who asks applies it: it is marked as reached."""
         dtype = setting_dtype(self.settings, setting)
         if dtype is not None:
             self.reached.mark(setting)

@@ -1,6 +1,7 @@
 """Whose code a side runs: how a model is loaded, called and named. What the model is says its family.
 
-Here it is the family's own class, as parity runs it; `parity.paths.port.ported` is somebody's code in its place.
+Here it is the family's own class, as parity runs it. `parity.paths.port.ported` is somebody's code in its place,
+`parity.paths.stage` a text encoder or a VAE.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Network:
     """The family's own class.
 
     Attributes:
-        family, case: what the model is, and whose weights. stage: of a generation, that it runs. place: where its
+        family, case: what the model is, and whose weights. stage: which stage of a generation it is. place: where its
             settings apply (`parity.settings.Reached.stage`).
         is_own: whether the code is somebody's own: a port. runs_as_it_is: whether nothing of it may be replaced by
             parity. may_be_silent: whether modules may stay uncalled without it being an error.

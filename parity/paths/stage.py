@@ -52,12 +52,13 @@ Compute = Callable[[str, Arguments], torch.Tensor]
 """Branch and inputs -> a stage's output."""
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Stage(Network):
     """One stage of a generation, as a network.
 
     Attributes:
-        stage: `text` or `vae`, the stage of its records. case: of the checkpoint. output: name of what it gives.
+        family, place: see `Network`. stage: `text` or `vae`, the stage of its records. case: of the checkpoint.
+        output: name of what it gives.
         trunk: child of its module that does the work; each of its calls is one compiled program of the candidate.
         make: makes the module of a side's settings on the CPU; it takes the inputs by name, returns a dict of its one
             output, and applies settings by its `adapt`.

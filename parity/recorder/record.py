@@ -55,7 +55,7 @@ class Recording:
     Attributes:
         where: of the golden. parts: what is recorded. asked: how. process: this one among the script's: where others
             observe the same their collectives are never left, though nothing is written.
-        first: whether this is the script's own run, and none that rounds otherwise, of which the user is shown nothing.
+        first: whether this is the script's own run. One that rounds otherwise shows the user nothing.
         failed: what ended it before the script's end; empty for nothing. whole: whether it is written, to its end.
         calls: of the pipeline, so that they can be made again; None where they are not. met: globs of `values` that
             named something. kind: where the tensors lie.
@@ -360,7 +360,9 @@ def recorded(where: str, parts: Parts, asked: Asked, *, first: bool = True) -> I
         try:
             yield wanted
         except _StoppedError:
-            pass
+            if not wanted.stopped:  # but one inside it
+                _finish(wanted, False)
+                raise
         except BaseException:
             _finish(wanted, False)
             raise
@@ -438,7 +440,7 @@ def _finish(recording: Recording, complete: bool) -> None:
 
 
 def _kind(models: Mapping[str, Any]) -> Kind:
-    """Where the tensors lie; jax is looked at only where the script has imported torchax."""
+    """Where the tensors lie."""
     modules = [model for model in models.values() if isinstance(model, torch.nn.Module)]
     if any(uncompiled(model) is not model or on_jax(model) for model in modules):
         from parity.recorder.torchax_calls import InTorchax

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 
 def draws() -> Callable[[], None]:
-    """Puts the generators back to where they stand now that a script may draw from without naming one: torch's, those
-    of its CUDA devices, numpy's and Python's."""
+    """Returns what puts the generators back to where they stand now that a script may draw from without naming one:
+    torch's, those of its CUDA devices, numpy's and Python's."""
     cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
     devices = torch.cuda.get_rng_state_all() if cuda else []
     cpu, numpys, pythons = torch.get_rng_state(), np.random.get_state(), random.getstate()
@@ -54,8 +54,8 @@ MOST = 2**20
 
 
 def memory(tops: Sequence[torch.nn.Module]) -> Callable[[], None]:
-    """Has modules remember again what they remember of their calls now, in attributes of their own, in buffers and in
-    the hooks of diffusers' caches: counters, caches, tables. Generators stand where they stood.
+    """Returns what has modules remember again what they remember of their calls now, in attributes of their own, in
+    buffers and in the hooks of diffusers' caches: counters, caches, tables. Generators stand where they stood.
 
     Raises:
         UsageError: when it is put back: weights are not those that they were, of which there is no copy.

@@ -188,7 +188,8 @@ def _leave(code: int) -> NoReturn:
 
 
 class _Watch:
-    """Watches the classes of the pipelines that a script makes; its arguments are those of `_watched`.
+    """Watches the classes of the pipelines that a script makes; its arguments are those of `_watched`, of whose script
+    it has `asked`.
 
     Attributes:
         wanted: steps of the golden that it is compared with; 0 for none. called: whether a pipeline was called.

@@ -46,8 +46,9 @@ def show(text: str | Iterable[str]) -> None:
 
 def tell(text: str) -> None:
     """Write one line to stderr, without the secrets of URLs; where there is no stderr, or no space for it, nothing."""
-    with contextlib.suppress(UsageError):
-        _write(sys.stderr, (printable(without_secrets(text), sys.stderr.encoding),))
+    if sys.stderr is not None:
+        with contextlib.suppress(UsageError):
+            _write(sys.stderr, (printable(without_secrets(text), sys.stderr.encoding),))
 
 
 def _write(stream: TextIO | None, pieces: Iterable[str]) -> None:

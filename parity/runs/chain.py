@@ -96,9 +96,11 @@ def _vae(request: Request, whole: Request, sink: Sink, openers: Openers, say: Sa
     chained = sink.ends
     start = None if chained else latents_of(whole, openers, say)
     for name in tuple(chained) or _rounds(request):
-        result = decode_round(request, name, chained.get(name), start, openers, say, sink)
+        result, frames = decode_round(request, name, chained.get(name), start, openers, say)
         if result.verdict != "pass":
             break
+    for side, video in frames.items():  # many files: of the check that decides alone
+        sink.frames(side, video)
     return result
 
 
@@ -125,9 +127,9 @@ def latents_of(request: Request, openers: Openers, say: Say) -> Given:
 
 
 def decode_round(
-    request: Request, name: str, loops: Pair[Ends] | None, start: Given | None, openers: Openers, say: Say, sink: Sink
-) -> Result:
-    """Decode both sides of a check and judge them.
+    request: Request, name: str, loops: Pair[Ends] | None, start: Given | None, openers: Openers, say: Say
+) -> tuple[Result, dict[str, np.ndarray]]:
+    """Decode both sides of a check and judge them; returns the frames too, by side.
 
     Args:
         request: of the VAE alone. name: of the check. loops: what the loops came to; None where there is no chain.
@@ -149,32 +151,31 @@ def decode_round(
     result, came = compare_stage(alone, openers, say, {name: own})
     if result.failed is not None and request.checks == "precision":
         result = dataclasses.replace(result, failed="precision")
-    return _judged(result, came[next(reversed(came))], loops is not None, sink)
+    return _judged(result, came[next(reversed(came))], loops is not None)
 
 
-def _judged(result: Result, came: Pair[Ends], chained: bool, sink: Sink) -> Result:
-    """The result with its frames, by themselves and in the chain; without them where they are of other shapes, which
-    the result says."""
+def _judged(result: Result, came: Pair[Ends], chained: bool) -> tuple[Result, dict[str, np.ndarray]]:
+    """The result with how its frames differ, by themselves and in the chain, unless they are of other shapes, which the
+    result says; and the frames."""
     runs = came.reference.runs
     ours, theirs = _frames(runs.get("float32", runs[""])), _frames(came.candidate.own)
-    sink.frames("reference", ours)
-    sink.frames("candidate", theirs)
+    frames = {"reference": ours, "candidate": theirs}
     if ours.shape != theirs.shape:
-        return dataclasses.replace(result, stages=(stage_diff(result, AFTER),))
+        return dataclasses.replace(result, stages=(stage_diff(result, AFTER),)), frames
     others = [_frames(x) for name, x in runs.items() if not name.startswith(BESIDE) and name != "float32"]
     floors = np.maximum(np.max([spread(frames_of(ours), frames_of(x)) for x in others], axis=0), _least(ours))
     shown = as_shown(ours, theirs)
     own = frame_errors(frames_of(shown[0]), frames_of(shown[1]), floors)
     far, chain = UNKNOWN, None
     if chained:
-        last = _frames(came.candidate.runs[f"{BESIDE}{CHAIN}"])
-        sink.frames("candidate_in_chain", last)
+        last = frames["candidate_in_chain"] = _frames(came.candidate.runs[f"{BESIDE}{CHAIN}"])
         far, chain = _chain(came.reference, ours, last, floors)
         if result.verdict == "pass" and not far.ratio <= L2_LIMIT:
             why = Reason(kind="output", stage=AFTER, output=Output(FRAMES.strip("."), far))
             failing: Failed = "precision" if "float32" in runs else "logic"
             result = dataclasses.replace(result, verdict="fail", failed=failing, why=why)
-    return dataclasses.replace(result, stages=(stage_diff(result, AFTER, far),), frames=frame_diffs(own, chain))
+    line = stage_diff(result, AFTER, far)
+    return dataclasses.replace(result, stages=(line,), frames=frame_diffs(own, chain)), frames
 
 
 def _frames(outputs: Outputs) -> np.ndarray:

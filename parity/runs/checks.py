@@ -37,7 +37,7 @@ class Truth:
     """The float32 reference's records of all steps, with their float32 floors.
 
     Attributes:
-        steps: so far. ends: what it came to. unlike: the sites that were not compared with them, and why.
+        steps: all of them. ends: what it came to. unlike: the sites that were not compared with them, and why.
     """
 
     steps: list[StepRecords]

@@ -109,7 +109,7 @@ def _decided(given: Ready, found: Mapping[str, Result]) -> Result:
     preflight = (*given.checks, *(c for c in last.preflight if c.check == REACHED))
     judged = tuple(Checked(name, r.verdict, r.why, r.steps, r.origin) for name, r in found.items())  # type: ignore[arg-type]
     result = replace(last, differing_settings=given.differing, preflight=preflight, checks=judged)
-    if first is not last:
+    if first is not last:  # two checks ran, and not one that is both
         notes = tuple(dict.fromkeys((*first.notes, *last.notes)))
         result = replace(result, why=replace(last.why, precision=True), notes=notes)
     other = failed(result.preflight)

@@ -39,6 +39,7 @@ def test_models_and_settings_are_listed() -> None:
         ("--verify", "looks into a golden: parity info GOLDEN"),
         ("setings", "'setings' is neither a topic nor a golden; perhaps parity info settings"),
         ("elsewhere", "there is no golden here"),
+        ("file://settings", "there is no golden here"),
     ],
 )
 def test_wrong_usage(words: str, said: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -170,7 +171,7 @@ def loaded() -> Any:
 @pytest.mark.parametrize("branch", ["cond", "uncond"])
 def test_the_traceable_model_predicts_what_diffusers_does(branch: str) -> None:
     given = arguments(branch)
-    own, changed = loaded(), traceable(loaded())
+    own, changed = loaded(), copy.deepcopy(traceable(loaded()))  # which scripts may copy
     masks: list[torch.Tensor] = []
     refiner = changed.context_embedder.token_refiner.refiner_blocks[0].attn
     inner = refiner.processor.own

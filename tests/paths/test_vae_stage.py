@@ -20,7 +20,6 @@ from parity.paths.plan import VAE_INPUT, Array, Ends, Pair
 from parity.runs import follow
 from parity.runs.chain import decode_round
 from parity.runs.request import Request
-from parity.runs.sides import Sink
 from parity.settings import parse
 from tests.paths.sides import tiny
 from tests.paths.stages import OPENERS, loaded_stage, run_stage
@@ -58,7 +57,7 @@ def decode(
     request = Request(name, parse("torch", reference), parse("torchax", candidate), stages=("vae",), sites=sites)
     loops = start if isinstance(start, Pair) else None
     given = None if isinstance(start, Pair) else {VAE_INPUT: held(start)}
-    return decode_round(request, "logic", loops, given, OPENERS, lambda *_: None, Sink())
+    return decode_round(request, "logic", loops, given, OPENERS, lambda *_: None)[0]
 
 
 @pytest.mark.parametrize("name", [HUNYUAN, COG])

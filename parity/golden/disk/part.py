@@ -110,12 +110,16 @@ class Table(Sequence[Record]):
         if self._made is not None:
             return self._made[index]
         base, at, start = self.layout.records[index], self.layout.moments[index], self.layout.sketches[index]
-        return replace(
-            base,
-            key=replace(base.key, step=self.step),
-            moments=None if at < 0 else Moments(*self.counts[at].tolist(), *self.numbers[at].tolist()),
-            sketch=None if start < 0 else self.sketches[start : start + Geometry(*base.frame).size],
-            value=self._value(index % len(self)),
+        return Record(  # `replace` takes longer
+            Key(base.key.stage, self.step, base.key.branch, base.key.site, base.key.call),
+            base.kind,
+            base.shape,
+            base.dtype,
+            base.rows,
+            base.frame,
+            None if at < 0 else Moments(*self.counts[at].tolist(), *self.numbers[at].tolist()),
+            None if start < 0 else self.sketches[start : start + Geometry(*base.frame).size],
+            self._value(index % len(self)),
         )
 
     def _value(self, index: int) -> np.ndarray | Scalar | None:

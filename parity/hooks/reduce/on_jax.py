@@ -232,7 +232,8 @@ class BatchingReducer:
         return Slot(at, len(self.groups[at]) - 1)
 
     def _in_place(self, a: jax.Array, item: Item) -> Reductions | None:
-        """What `large` gives of `a`, which lies there; the other items' is kept for the branches that come next."""
+        """What `large` gives of `a`, an item of a batch that it reads where that lies; what it gives of the others is
+        kept for the branches that come next."""
         if self.large is None or not isinstance(a, jax.core.Tracer):
             return None
         whole = array_of(item.whole)

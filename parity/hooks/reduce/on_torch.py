@@ -309,8 +309,8 @@ def to_records(
     """Records of entries whose reductions have reached the host.
 
     Args:
-        reduced, values: for the tensor entries, in their order; what is only held has no reductions, and is left out
-            where its value was not brought to the host, None.
+        reduced, values: of the tensor entries, in their order. What is only held has no reductions; where its value was
+            not brought to the host either (None), it is left out.
     """
     records = []
     numbers = iter(zip(reduced, values, strict=True))

@@ -369,9 +369,10 @@ class OwnSampler(Sampler):
             if given[0] < steps or given[1] < steps + 1:
                 raise UsageError(f"{where} has {given[0]} timesteps and {given[1]} sigmas, one more")
             self.first = _first_index(made)
-            for name, x in list(vars(made).items()):
-                if type(x) is torch.Tensor:  # as ports do: what is the script's CPU tensor goes to where the model is
-                    setattr(made, name, place(x))
+            tensors = {name: x for name, x in vars(made).items() if type(x) is torch.Tensor}
+        for name, x in tensors.items():  # as ports do: what is the script's CPU tensor goes to where the model is
+            setattr(made, name, place(x))
+        with failures(where, self.entry.path):
             self.scheduler, self.timesteps = made, _tensor(made.timesteps)
 
     def start(self, noise: torch.Tensor) -> torch.Tensor:
