@@ -62,8 +62,8 @@ class Judge:
         port: whether the candidate's modules are a user's own. mapped: modules of the reference that other names of the
             candidate are mapped onto; None without a mapping. Inside both, what does not line up is not compared.
         laid_out: the modules whose parameters a port holds in another order or times a factor, with the factors.
-        unlike: sites of a port that an earlier check of the same run did not compare, and why: floors of 16 bits are
-            too wide to show anew that what reads a value agrees.
+        unlike: sites that an earlier check of the same run did not compare, and why: floors of 16 bits are too wide to
+            show anew which values of a port are other things, and which are off. None without an earlier check.
         branches: the candidate's, which may be in another order. seen: what both sides had in common so far.
     """
 
@@ -71,7 +71,7 @@ class Judge:
     port: bool = False
     mapped: Collection[str] | None = None
     laid_out: Factors = field(default_factory=dict)
-    unlike: Mapping[Key, str] = field(default_factory=dict)
+    unlike: Mapping[Key, str] | None = None
     branches: Branches = field(default_factory=lambda: Branches({}))
     seen: Common = field(default_factory=Common)
     _meeting: Meeting | None = None
@@ -96,8 +96,9 @@ class Judge:
         left_out.excuse_units(step, sites)
         left_out.excuse_masks(step, sites)
         left_out.decide_forms(sites)
-        left_out.excuse_other_orders(step, sites)
-        if self.unlike:
+        if self.unlike is None:
+            left_out.excuse_other_orders(step, sites)
+        else:
             left_out.excuse_again(step, sites, self.unlike)
         self.births.judge(sites, self._arguments(step, sites))
         _name_same(step, sites)

@@ -265,11 +265,16 @@ def excuse_other_orders(step: Measured, sites: Sites) -> None:
         sharp = sites[i].distance.floor <= SHARP * sites[i].distance.rel_l2  # what reads it shows the order undone
         both = step.held_bytes(i)
         if key in other:
-            if sharp and undone_at(i):
+            if (sharp or _is_scaled(sites[i])) and undone_at(i):
                 sites.leave_out(i, "another thing in an attention, and what reads it agrees")
         elif both in undone or ((sharp or turned_together(key, turned, seen)) and undone_at(i)):
             undone |= {both} if both[0] else set()
             sites.leave_out(i, "the reference's values in another order, and what reads them agrees")
+
+
+def _is_scaled(d: SiteDiff) -> bool:
+    """Whether it is the reference's times a factor, but for rounding: in 16 bits no floor is sharp enough."""
+    return d.cosine > 0 and math.sqrt(max(0.0, 1.0 - d.cosine**2)) <= L2_LIMIT * d.distance.floor
 
 
 def excuse_again(step: Measured, sites: Sites, unlike: Mapping[Key, str]) -> None:

@@ -10,6 +10,7 @@ import copy
 import dis
 import functools
 import inspect
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from parity.hooks.objects import objects_of
 from parity.hooks.tap import single_output
 from parity.hooks.torchtools import named_tensors, on_jax, parts_of, to_torch, uncompiled
 from parity.models.generic_inputs import LATENT
+from parity.models.patches import DTYPES
 from parity.paths.port.load import Entry, runs_of
 from parity.paths.port.ported import moved
 from parity.port import Case, Port, Runs, tap
@@ -83,12 +85,17 @@ class Callee:
         if self._narrow:
             return getattr(torch, self._narrow)
         weights = [x for m in self._held.values() for _, x in named_tensors(m)]
+        if self.runs == "jax" and self.port.weights is not None:
+            import jax
+
+            weights = jax.tree.leaves(self.port.weights)
         for held in (weights, self.tensors.values()):
-            sizes = Counter[torch.dtype]()
+            sizes = Counter[str]()
             for x in held:
-                sizes[x.dtype] += x.numel() if str(x.dtype).removeprefix("torch.") in BITS else 0
+                name = str(getattr(x, "dtype", "")).removeprefix("torch.")
+                sizes[name] += math.prod(x.shape) if name in BITS else 0
             if sizes.total():
-                return sizes.most_common(1)[0][0]
+                return DTYPES[sizes.most_common(1)[0][0]]
         return torch.float32
 
     @functools.cached_property

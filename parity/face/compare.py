@@ -105,12 +105,18 @@ def compare(
         found = runs_compare.compare(request, openers, silent, kept)
     if checks is None and theirs.holds_16_bits:
         found = found.noted(OWN_DTYPE.format(CAST_HERE if theirs.port.module is None else BUILT_HERE))
+    elif checks is None and coarser:
+        found = found.noted(OTHER_DTYPE)
     return Result.of(without_loop(kept.with_causes(kept.with_outputs(found))))
 
 
 OWN_DTYPE = (
     "judged in its own dtype alone: the candidate holds 16 bits that nobody casts; {} "
     "its logic is judged in float32 too"
+)
+OTHER_DTYPE = (
+    "judged by the precision check alone, as the candidate's dtype is coarser than the reference's: checks='both' "
+    "judges its logic in float32 too, where its weights are the reference's"
 )
 CAST_HERE, BUILT_HERE = "with weights given as `Port(call, weights=...)`", "built in float32"
 """A function, and a module of Flax's that was built to compute in 16 bits."""

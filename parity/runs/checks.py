@@ -37,12 +37,13 @@ class Truth:
     """The float32 reference's records of all steps, with their float32 floors.
 
     Attributes:
-        steps: all of them. ends: what it came to. unlike: the sites that were not compared with them, and why.
+        steps: all of them. ends: what it came to. unlike: the sites that the logic check did not compare, and why; None
+            where there was none.
     """
 
     steps: list[StepRecords]
     ends: Ends
-    unlike: Mapping[Key, str] = field(default_factory=dict)
+    unlike: Mapping[Key, str] | None = None
 
 
 def logic(pair: Ready, sink: Sink) -> tuple[Result, Truth]:
@@ -75,7 +76,7 @@ class Judged:
     pair: Ready
     name: Failed
     sink: Sink
-    unlike: Mapping[Key, str] = field(default_factory=dict)
+    unlike: Mapping[Key, str] | None = None
     collected: Collected = field(default_factory=Collected)
     states: dict[int, State] = field(default_factory=dict)
 
@@ -258,8 +259,7 @@ def precision(pair: Ready, truth: Truth, sink: Sink) -> Result:
     ends = check.end(replace(own, runs={**own.runs, **beside}), references[-1])
     only = tuple(d for d in pair.differing if d.setting in NEUTRAL)
     result = check.conclude(only).resting_on((*own.idle, *ends.idle))
-    if not check.following.known:
-        result = behind(result, pair, references[-1], check.states)
+    result = behind(result, pair, references[-1], check.states)
     if extra is not None:
         extra.close()
     return unobserved(result, pair, begun, "precision")

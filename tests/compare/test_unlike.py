@@ -163,6 +163,45 @@ def test_another_order_inside_a_port_is_not_compared_where_it_comes_to_the_same(
     assert walk.judge(Judge(port=port))[f"cond/{site}"].verdict == verdict
 
 
+QUERY = "b.attn.attention:in.query"
+
+
+@pytest.mark.parametrize(
+    ("unlike", "verdict"), [(None, "not compared"), ((), "fail"), ((QUERY,), "not compared"), (("b.attn:out",), "fail")]
+)
+@pytest.mark.parametrize("inside", [TURNED, 0.5 * X])
+def test_which_values_of_a_port_are_other_things_an_earlier_check_has_decided(
+    unlike: tuple[str, ...] | None, inside: np.ndarray, verdict: str
+) -> None:
+    walk = Walk()
+    walk.pair(tensor(QUERY, X), tensor(QUERY, inside))
+    walk.site("b.attn:out", 0.5)
+    known = (
+        None if unlike is None else {dataclasses.replace(walk.reference[0].key, site=site): "why" for site in unlike}
+    )
+    assert walk.judge(Judge(port=True, unlike=known))[f"cond/{QUERY}"].verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("inside", "after", "verdict"),
+    [
+        (0.5 * X, 0.5, "not compared"),
+        (0.5 * X, 1e4, "fail"),
+        (0.5 * X + 0.2 * noise(9), 0.5, "fail"),
+        (-0.5 * X, 0.5, "fail"),
+    ],
+)
+def test_in_16_bits_an_attention_may_be_given_its_values_times_a_factor(
+    inside: np.ndarray, after: float, verdict: str
+) -> None:
+    walk = Walk()
+    walk.pair(tensor(QUERY, X), tensor(QUERY, inside))
+    walk.site("b.attn:out", after)
+    wide = Floor(0.02 * float(np.linalg.norm(X)))
+    floors = {r.key: wide if r.key.site == QUERY else floor_of(r) for r in walk.reference}
+    assert walk.judge(Judge(port=True), floors=floors)[f"cond/{QUERY}"].verdict == verdict
+
+
 @pytest.mark.parametrize(("after", "verdict"), [(0.5, "not compared"), (1e4, "fail")])
 def test_what_an_attention_call_gives_says_whether_it_undoes_what_it_is_given(after: float, verdict: str) -> None:
     """The block around it hands on what it is given: it says nothing."""

@@ -798,6 +798,59 @@ def test_an_attention_that_is_written_otherwise_and_comes_to_the_same_is_no_diff
     assert (result.verdict == "pass") == (not listed)
 
 
+class Prescaled(Attends):
+    """Its queries are scaled before the attention, times an error of its own."""
+
+    def __init__(self, error: float = 1.0) -> None:
+        super().__init__()
+        self.error = error
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (make(x).unflatten(-1, (2, 4)).transpose(1, 2) for make in (self.to_q, self.to_k, self.to_v))
+        out = torch.nn.functional.scaled_dot_product_attention(self.scale * self.error * q, k, v, scale=1.0)
+        return self.ff(torch.tanh(self.to_out(out.transpose(1, 2).flatten(2))))
+
+
+@pytest.mark.parametrize(("error", "verdict"), [(1.0, "pass"), (3.0, "fail")])
+def test_queries_that_are_scaled_before_are_no_difference_where_16_bits_alone_are_judged(
+    error: float, verdict: str
+) -> None:
+    both = (
+        torch.nn.Sequential(OrderedDict(blocks=torch.nn.Sequential(own, Attends()))).bfloat16()
+        for own in (Attends(), Prescaled(error))
+    )
+    found = parity.compare(*both, 3 * X.bfloat16(), checks="precision")
+    assert found.verdict == verdict, found.reason
+
+
+class InHalf(Attends):
+    """Its attention's output has a gain in 16 bits alone."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.behind = 1.02 if x.dtype == torch.bfloat16 else 1.0
+        return super().forward(x)
+
+
+def test_what_only_following_shows_in_16_bits_is_placed_at_the_input_that_is_off() -> None:
+    reference, candidate = (
+        torch.nn.Sequential(OrderedDict(blocks=torch.nn.Sequential(own, Attends(), Attends()))).bfloat16()
+        for own in (Attends(), InHalf())
+    )
+    found = parity.compare(reference, candidate, X.bfloat16())
+    assert found.failed == "precision", found.reason
+    assert [d.place for d in differences(found)] == ["blocks.0.to_out's input"]
+
+
+@pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16])
+def test_a_port_works_in_the_dtype_of_the_weights_that_it_is_called_with(weights: torch.dtype) -> None:
+    jnp = pytest.importorskip("jax.numpy")
+    model = torch.nn.Linear(8, 8).to(weights)
+    held = {n: jnp.asarray(x.detach().float().numpy()).astype(str(weights)[6:]) for n, x in model.named_parameters()}
+    port = Port(call=lambda w, given: given["input"] @ w["weight"].T + w["bias"], weights=held)
+    found = parity.compare(model, port, {"input": X})
+    assert (found.verdict, found.differing_settings) == ("pass", ()), found.reason
+
+
 class Grouped(torch.nn.Module):
     """Attention of two heads over one of keys and values, behind a norm; a second sequence stands before or behind."""
 
@@ -1351,3 +1404,12 @@ def test_one_of_several_calls_that_differs_is_no_other_thing_by_that_name_in_16_
     both = {f"{side}_settings": {"dtype": "bfloat16"} for side in ("reference", "candidate")}
     found = parity.compare(Typed(), Typed(Stale), given, checks="precision", **both)
     assert [d.place for d in differences(found)] == ["table"], found.reason
+
+
+@pytest.mark.parametrize(("dtype", "said"), [(torch.bfloat16, True), (torch.float32, False)])
+def test_a_candidate_in_a_coarser_dtype_is_said_to_be_judged_in_that_alone(dtype: torch.dtype, said: bool) -> None:
+    reference, candidate = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+    candidate.load_state_dict(reference.state_dict())
+    found = parity.compare(reference, candidate.to(dtype), X)
+    assert found.passed, found.reason
+    assert any("judged by the precision check alone" in note.text for note in found.notes) == said
