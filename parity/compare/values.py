@@ -251,7 +251,7 @@ def _correlation(x: np.ndarray, period: int) -> tuple[float, int]:
         inside = [i for i in range(lines.shape[-1] - 1) if period == 1 or (i + 1) % period]
         pairs.append([lines[..., [i + beside for i in inside]].ravel() for beside in (0, 1)])
     p, q = np.concatenate(pairs, axis=1)
-    return _cosine(p, q), (p.size if p.any() else 0)  # NaN where the noise is not finite, which is said elsewhere
+    return _cosine(p, q), (p.size if p.any() else 0)  # NaN where the noise is not finite
 
 
 def _continued(seen: Seen, before: Both, now: Both) -> Iterator[Cause]:
