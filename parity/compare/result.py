@@ -19,6 +19,7 @@ from parity.records import Key
 from parity.settings import Difference as SettingDifference
 
 Verdict = Literal["pass", "fail", "inconclusive"]
+CheckName = Literal["logic", "precision"]
 Failed = Literal["preflight", "logic", "precision"]
 SiteVerdict = Literal["pass", "fail", "harmless", "ignored", "not compared", "inconclusive"]
 
@@ -292,7 +293,7 @@ class Checked(Reasoned):
             reference in float32 in the precision check. origin: where the paths part.
     """
 
-    name: Literal["logic", "precision"]
+    name: CheckName
     verdict: Verdict
     why: Reason
     steps: tuple[StepDiff, ...] = ()

@@ -27,7 +27,7 @@ from types import MappingProxyType
 from parity.compare.independent import in_order
 from parity.compare.preflight import WEIGHTS, causes_of, failed, of_weights
 from parity.compare.reason import Note, Output, Reason
-from parity.compare.result import Check, Checked, Result
+from parity.compare.result import Check, Checked, CheckName, Result
 from parity.errors import InconclusiveError, Say
 from parity.paths.plan import Ends, Openers, Pair, Start
 from parity.records import LOOP
@@ -75,8 +75,8 @@ def compare(request: Request, openers: Openers, say: Say, sink: Sink, own: Encod
                 given = replace(given, checks=tuple(map(_of_rounded_weights, given.checks)))
             if request.checks == "precision":
                 result = replace(result, failed="precision" if result.failed else None)
-            names = ("logic", "precision") if request.checks == "both" else (request.checks,)
-            return _decided(given, dict.fromkeys(names, result))
+            both: tuple[CheckName, ...] = ("logic", "precision")
+            return _decided(given, {name: result for name in both if request.checks in ("both", name)})
         if request.checks == "precision":
             return _decided(given, {"precision": precision(given, truth_alone(given), sink)})
     # The pair as given makes room for the exact one, and is loaded again: weights can be large.
@@ -97,7 +97,7 @@ def compare(request: Request, openers: Openers, say: Say, sink: Sink, own: Encod
     return _decided(given, {"logic": first, "precision": second})
 
 
-def _decided(given: Ready, found: Mapping[str, Result]) -> Result:
+def _decided(given: Ready, found: Mapping[CheckName, Result]) -> Result:
     """The result of the last check, with what each came to, the preflight of the sides as given, and the causes in
     order. A port's weights fail only where a site does, as it may permute or transpose what it names as the reference
     does.
@@ -107,7 +107,7 @@ def _decided(given: Ready, found: Mapping[str, Result]) -> Result:
     """
     first, last = next(iter(found.values())), [*found.values()][-1]
     preflight = (*given.checks, *(c for c in last.preflight if c.check == REACHED))
-    judged = tuple(Checked(name, r.verdict, r.why, r.steps, r.origin) for name, r in found.items())  # type: ignore[arg-type]
+    judged = tuple(Checked(name, r.verdict, r.why, r.steps, r.origin) for name, r in found.items())
     result = replace(last, differing_settings=given.differing, preflight=preflight, checks=judged)
     if first is not last:  # two checks ran, and not one that is both
         notes = tuple(dict.fromkeys((*first.notes, *last.notes)))

@@ -843,7 +843,6 @@ def test_what_only_following_shows_in_16_bits_is_placed_at_the_input_that_is_off
 
 @pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16])
 def test_a_port_works_in_the_dtype_of_the_weights_that_it_is_called_with(weights: torch.dtype) -> None:
-    jnp = pytest.importorskip("jax.numpy")
     model = torch.nn.Linear(8, 8).to(weights)
     held = {n: jnp.asarray(x.detach().float().numpy()).astype(str(weights)[6:]) for n, x in model.named_parameters()}
     port = Port(call=lambda w, given: given["input"] @ w["weight"].T + w["bias"], weights=held)
