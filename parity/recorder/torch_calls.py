@@ -223,23 +223,25 @@ class TorchCompiledCalls(Calls):
         own, one_at_a_time = getattr(entry, name), threading.RLock()
 
         def observed(*args: Any, **kwargs: Any) -> Any:
-            alone = one_at_a_time.acquire(blocking=False)
+            if not one_at_a_time.acquire(blocking=False):
+                self._overlapped()
+                return own(*args, **kwargs)
             try:
-                if not alone:
-                    self._overlapped()
-                if not alone or self.busy or not self.recording.wanted():
-                    return own(*args, **kwargs)
-                again: Again | None = None
-                with self.recording.guard():
-                    before, again = memory([self.model]), Again.of(self.model, args, kwargs)
-                out = own(*args, **kwargs)
-                if again is not None:
-                    with self.recording.guard():
-                        self._beside(again, before, out)
-                return out
+                return called(*args, **kwargs)
             finally:
-                if alone:
-                    one_at_a_time.release()
+                one_at_a_time.release()
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if self.busy or not self.recording.wanted():
+                return own(*args, **kwargs)
+            again: Again | None = None
+            with self.recording.guard():
+                before, again = memory([self.model]), Again.of(self.model, args, kwargs)
+            out = own(*args, **kwargs)
+            if again is not None:
+                with self.recording.guard():
+                    self._beside(again, before, out)
+            return out
 
         setattr(observed, ORIGINAL, getattr(own, ORIGINAL, own))  # so that `eagerly` finds the function beneath
         with self.branches.listening(self.model), replaced(entry, name, observed):
