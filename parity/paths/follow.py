@@ -389,14 +389,15 @@ class _Run:
 
     def explains(self, own: _Run, site: str) -> bool:
         """Whether next to nothing is left of what differs behind a site in this run, whose reference goes on from its
-        own value there, and not from the candidate's; or where that was stored alone, nothing new."""
+        own value there, and not from the candidate's; or where that was stored alone, nothing new anywhere."""
         behind = [(places, after) for place, places, after in own._with_next() if place == site]
         after = {at for _, places in behind for at in places}
         if not after or not after <= self.sites.keys():
             return False
         if all(own._is_stored(places) for places, _ in behind):
-            most = {at: 2 * own.sites[at].apart + AS_STORED * own.sites[at].norm for at in after}
-            return all(self.sites[at].apart <= most[at] for at in after)
+            itself = {at for places, _ in behind for at in places}
+            most = {at: 2 * one.apart + AS_STORED * one.norm for at, one in own.sites.items() if at not in itself}
+            return all(one.apart <= most.get(at, math.inf) for at, one in self.sites.items())
         before = sum(own.sites[at].apart for at in after)
         return before > 0.0 and sum(self.sites[at].apart for at in after) <= LEFT * before
 
