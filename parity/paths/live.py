@@ -18,12 +18,12 @@ from typing import Any, Self
 import torch
 
 from parity.errors import ParityError, UsageError, summary
-from parity.hooks.torchtools import nearest, to_torch
+from parity.hooks.torchtools import in_dtype, nearest, to_torch
 from parity.models.family import Family
 from parity.models.folder import Case, GenerationSpec
 from parity.models.generic import Generic
 from parity.models.generic_inputs import LATENT, TIMESTEP, Made, Signature, read_inputs
-from parity.models.patches import device_named
+from parity.models.patches import DTYPES, device_named
 from parity.models.registry import opened, tiny_names
 from parity.paths.facts import facts_of, leave_files, stage_facts
 from parity.paths.floors import Variant, make_variants, with_floors
@@ -341,6 +341,13 @@ class PortInputs(Generic):
 
     def lacks(self, config: Mapping[str, Any]) -> Mapping[Capability, str]:
         return {}
+
+    def conditions(
+        self, case: Case, settings: Settings, stage1: Path | None, device: torch.device
+    ) -> dict[str, dict[str, torch.Tensor]]:
+        cast = super().conditions(case, settings, stage1, device)["cond"]
+        own = in_dtype(self.made.tensors, DTYPES[settings.text("dtype")])
+        return {"cond": {name: own[name] for name in cast}}
 
     def model_arguments(
         self, case: Case, settings: Settings, latents: torch.Tensor, timestep: torch.Tensor, dtype: torch.dtype

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from parity.hooks.sites import SitePlan
-from parity.hooks.torchtools import to_torch
+from parity.hooks.torchtools import in_dtype, to_torch
 from parity.models.family import Sampler
 from parity.models.feature_cache import Features
 from parity.models.patches import setting_dtype
@@ -196,13 +196,9 @@ def _state_records(loop: Loop, step: int, when: str) -> list[Record]:
 
 
 def _conditions(side: Loaded) -> dict[str, dict[str, torch.Tensor]]:
-    dtype = side.backend.dtype
-
-    def placed(x: torch.Tensor) -> torch.Tensor:
-        # A copy: a model may write to what it is given, and the next call is given it too.
-        return side.backend.tensor(x.to(dtype if x.is_floating_point() else x.dtype, copy=True))
-
-    return {branch: {k: placed(x) for k, x in given.items()} for branch, given in side.inputs.conditions.items()}
+    # Copies: a model may write to what it is given, and the next call is given it too.
+    copied = {branch: in_dtype(given, side.backend.dtype) for branch, given in side.inputs.conditions.items()}
+    return {branch: {name: side.backend.tensor(x) for name, x in given.items()} for branch, given in copied.items()}
 
 
 def _value(step: int, branch: str, name: str, value: Any, x: torch.Tensor | None = None) -> Record:

@@ -1173,6 +1173,24 @@ def test_a_table_that_stays_in_float32_hides_no_fault_of_a_model_in_16_bits() ->
     assert not found.differing_settings
 
 
+@pytest.mark.parametrize("cast", [False, True])
+def test_a_timestep_given_in_float32_beside_16_bits_stays_in_float32(cast: bool) -> None:
+    class Timed(torch.nn.Module):
+        """The net, with the sines of a timestep beside its input; it may round the timestep first, 999 to 1000."""
+
+        def __init__(self, cast: bool = False) -> None:
+            super().__init__()
+            self.net, self.cast = HALF, cast
+
+        def forward(self, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+            t = t.to(x.dtype).float() if self.cast else t
+            out: torch.Tensor = self.net(x + torch.sin(t * torch.exp(-torch.arange(8.0))).to(x.dtype))
+            return out
+
+    found = parity.compare(Timed(), Timed(cast), inputs={"x": X.bfloat16(), "t": torch.tensor([999.0])})
+    assert (found.verdict, found.failed) == (("fail", "precision") if cast else ("pass", None)), found.reason
+
+
 @pytest.mark.parametrize(("factor", "verdict"), [(1.0, "pass"), (1.1, "fail")])
 def test_a_function_of_weights_in_16_bits_that_it_holds_is_widened(factor: float, verdict: str) -> None:
     result = parity.compare(
