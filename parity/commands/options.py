@@ -230,7 +230,7 @@ class Observed:
         str | None,
         typer.Option(
             metavar="blocks|all|GLOB",
-            help="Sites; a glob is over module or module:port. Default: blocks, or those of the golden given.",
+            help="Sites; a glob is over module or module:port. Default: blocks; of record and diff, a golden's.",
         ),
     ] = None
     values: Annotated[

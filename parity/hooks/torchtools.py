@@ -100,8 +100,8 @@ def cast(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
 
 
 def in_dtype(given: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Copies of a call's arguments, the floating ones in a dtype. One that is wider than others stays as wide, as a timestep in
-    float32 beside latents in 16 bits: bfloat16 has no 999."""
+    """Copies of a call's arguments, the floating ones in a dtype. One that is wider than others stays as wide, as a
+    timestep in float32 beside latents in 16 bits: bfloat16 has no 999."""
     widths = [x.dtype.itemsize for x in given.values() if x.is_floating_point()]
 
     def one(x: torch.Tensor) -> torch.Tensor:
