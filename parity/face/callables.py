@@ -336,6 +336,8 @@ def _copied(module: torch.nn.Module, *, plain: bool) -> torch.nn.Module:
             memo[id(x)] = torch.nn.Parameter(x.detach(), requires_grad=False)
         else:
             memo[id(x)] = x.detach().clone()
+    held = (x for own in module.modules() for x in vars(own).values() if isinstance(x, torch.Tensor))
+    memo |= {id(x): x.detach() for x in held if not x.is_leaf}  # as `weight_norm` computes a weight: none has a copy
     try:
         made: torch.nn.Module = copy.deepcopy(module, memo)
     except Exception as error:
