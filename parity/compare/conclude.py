@@ -21,7 +21,7 @@ from parity.compare.births import KNOWN, LATENTS, call_of, is_argument, is_predi
 from parity.compare.findings import findings
 from parity.compare.judge import Common
 from parity.compare.left_out import OTHER_UNIT
-from parity.compare.reason import NAN, UNKNOWN, Distance, Note, Output, Reason, worst_of
+from parity.compare.reason import NAN, UNKNOWN, Distance, Note, Output, Reason
 from parity.compare.result import Check, Failed, Origin, Result, SiteDiff, StageDiff, StepDiff, Verdict
 from parity.compare.sites import AllSites, beyond, how_many, picked
 from parity.compare.values import GIVEN
@@ -180,7 +180,7 @@ def conclude(
             return replace(nothing, why=why)
         why = Reason(kind="agrees", sites=how_many(sites, "pass", "harmless"), steps=len(steps), output=_worst(steps))
         last = [Note(LAST_STEP)] if collected.unpredicted else [Note(NO_STEP)] if collected.unguided else []
-        beside = (*_harmless(why, differing), *_grown(sites), *_blurred(steps), *notes, *last)
+        beside = (*_harmless(differing), *_grown(sites), *_blurred(steps), *notes, *last)
         return replace(nothing, verdict="pass", why=why, notes=beside)
     sites = _behind_arguments(sites) if outputs else sites
     at = _first(sites, outputs)
@@ -317,11 +317,11 @@ def _worst(steps: Sequence[StepDiff]) -> Output | None:
     return None if worst is None else Output("noise_pred", worst.noise_pred)
 
 
-def _harmless(why: Reason, differing: Sequence[Difference]) -> Iterator[Note]:
+def _harmless(differing: Sequence[Difference]) -> Iterator[Note]:
     for d in differing:
         differs = f"{d.setting} differs ({d.reference} against {d.candidate})"
         known = BY_NAME.get(d.setting)  # none of a script's config
-        text = f"harmless: {differs} and noise_pred and latents stay below the floor{worst_of(why)}"
+        text = f"harmless: {differs} and what counts agrees within its floor"
         if d.setting.startswith("vae.") and (known is None or not known.is_of(["transformer"])):
             text = f"{differs}: noise_pred and latents do not depend on it, what is decoded does"
         yield Note(text, d.setting)

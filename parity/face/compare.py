@@ -115,8 +115,8 @@ OWN_DTYPE = (
     "its logic is judged in float32 too"
 )
 OTHER_DTYPE = (
-    "judged by the precision check alone, as the candidate's dtype is coarser than the reference's: checks='both' "
-    "judges its logic in float32 too, where its weights are the reference's"
+    "judged by the precision check alone, as the candidate's dtype is coarser than the reference's; given a reference "
+    "in that dtype too, its logic is judged in float32 as well"
 )
 CAST_HERE, BUILT_HERE = "with weights given as `Port(call, weights=...)`", "built in float32"
 """A function, and a module of Flax's that was built to compute in 16 bits."""
