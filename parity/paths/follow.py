@@ -11,10 +11,11 @@ it: the module's own for an output, its caller's for an input. The runs that mea
 the floors are of that code alone. Nothing of the candidate is called or replaced: a port in JAX is seen as far as it
 names its values.
 
-A value that cannot give way is left alone: one of another shape, and while nothing failed one that is far from the
-reference's own (`parity.paths.layout`), which is then another quantity or layout. What the same code makes after
-that is not known to be made of the candidate's values, and is not judged; a call whose arguments all gave way is. Rows
-that no valid token reads never count. Cost: five runs of the reference's step, and a copy of what is held.
+A value of another shape is left alone: the reference makes its own of the candidate's values, and goes on from that.
+So is one that cannot give way: what is not finite, a mask of another form that differs, and while nothing failed what
+is far from the reference's own (`parity.paths.layout`), which is then another quantity or layout. What the same code
+makes after that is not known to be made of the candidate's values, and is not judged; a call whose arguments all gave
+way is. Rows that no valid token reads never count. Cost: five runs of the reference's step, and a copy of what is held.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import functools
 import itertools
 import math
 import operator
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -103,8 +105,8 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
             named.add(kind)
             records.append(Record(record.key, "scalar", dtype="str", value=words))
     turned = dict.fromkeys(k.site for k in own.turned if k not in own.held and k.module not in own.miscounted)
-    left = (f"{module}:out@{LEFT_ALONE}" for module in own.unknown)
-    marked = (*(f"{site}@{TURNED}" for site in turned), *(f"{site}@{UNREAD}" for site in own.unread), *left)
+    sites = ((turned, TURNED), (own.unread, UNREAD), (own.unknown, LEFT_ALONE))
+    marked = [f"{site}@{mark}" for found, mark in sites for site in found]
     records += [Record(Key(stage, step, "", site), "scalar", dtype="str", value="") for site in marked]
     return StepRecords(step, tuple(records), floors)
 
@@ -207,13 +209,17 @@ def _traced(run: _Run) -> contextlib.AbstractContextManager[object]:
         made = [x for _, x in leaves(out, "") if isinstance(x, torch.Tensor) and id(x) not in same]
         made = [args[0]] if name == "__setitem__" else made
         if made and name != "__set__":
-            given = [x for x in given if isinstance(x, torch.Tensor)]
+            given = [] if _FRESH.match(name) else [x for x in given if isinstance(x, torch.Tensor)]
             steps = functools.reduce(operator.or_, map(_made_of, given), 0)
             for x, bit in zip(made, [*run.operation(len(made))], strict=True):
                 setattr(x, _STEPS_OF, steps if _is_same(x, given, name) else steps | bit)
         return out
 
     return Intercept(handle) if run.plan.far else contextlib.nullcontext()
+
+
+_FRESH = re.compile(r".*_like|new_.*")
+"""Functions that take of a tensor its shape, dtype and device alone."""
 
 
 def _is_same(x: torch.Tensor, given: Sequence[torch.Tensor], name: str) -> bool:
@@ -308,7 +314,7 @@ class _Run:
         unread: sites of values that are left out, as the candidate goes on without them.
         turned: values that are the reference's in another order. attends: modules that make a call of
             attention, whose queries and keys may lie otherwise together. straight: those of them where that is a fault.
-        unknown: modules of which something held is not judged, as it is not known to be made of the candidate's values.
+        unknown: sites that are held and not judged, as they are not known to be made of the candidate's values.
         own_ways: attention calls, and which they are, whose inputs are the candidate's own business.
         _branches: of the call of the model. _layouts: where rows lie, by branch. _open: calls, innermost last.
     """
@@ -603,8 +609,10 @@ class _Run:
         if judged:
             self.sites |= {at: replace(one, made_of=_made_of(x)) for at, one in found.items()}
         elif found and self.plan.far and key.module:
-            self.unknown[key.module] = None
-        return "followed" if placed is not None and all(one.finite for one in found.values()) else "left"
+            self.unknown[key.site] = None
+        if placed is not None and all(one.finite for one in found.values()):
+            return "followed"
+        return "left" if found else "absent"  # nothing of it is judged: it is part of what its code makes of it
 
 
 def _may_be_left_out(module: torch.nn.Module, args: Any, out: torch.Tensor) -> bool:

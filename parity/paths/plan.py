@@ -52,7 +52,7 @@ def split_branches(named: Mapping[str, T]) -> dict[str, dict[str, T]]:
 DOUBT = "doubt"
 """Behind a followed site that differs, and may do so by what differs before it."""
 LEFT_ALONE = "left"
-"""Behind a module that a followed step does not judge, as what it is given does not line up on both sides."""
+"""Behind a site that a followed step does not judge, as what it is made of cannot be the candidate's values."""
 TURNED = "turned"
 """Behind a site that a followed step does not judge, as it has the reference's values in another order."""
 UNREAD = "unread"

@@ -212,11 +212,10 @@ def _unjudged(sites: Iterable[SiteDiff], found: Sequence[StepRecords], known: Co
     Args:
         sites: of the step. known: what is judged.
     """
-    left = {r.key.module for r in _marked(found, LEFT_ALONE)}
-    judged = {key.module for key in known}
-    names = dict.fromkeys(d.key.module for d in sites if d.verdict == "fail" and d.key.module in left - judged)
+    left = {r.key.site for r in _marked(found, LEFT_ALONE)} - {key.site for key in known}
+    names = dict.fromkeys(d.key.module for d in sites if d.verdict == "fail" and d.key.site in left)
     if names:
-        yield f"not judged by itself, as what it is given does not line up on both sides: {listed([*names])}"
+        yield f"not judged by itself, as what it is given does not line up, or is not finite: {listed([*names])}"
 
 
 LOST = (ParityError, RemoteError)

@@ -748,6 +748,71 @@ def test_what_a_block_s_own_code_does_behind_an_attention_is_a_difference_of_its
     assert [d.place for d in differences(parity.compare(reference, candidate, X))] == listed
 
 
+class Folded(torch.nn.Module):
+    """Two modules, of which the second may be given all tokens in one row; the first may be given 1.1 times its input,
+    and what the second gives may be negated."""
+
+    def __init__(self, gain: float = 1.0, sign: float = 1.0, *, flat: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.gain, self.sign, self.flat = gain, sign, flat
+        self.first, self.second, self.out = (torch.nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(x + self.first(self.gain * x))
+        y = self.second(x.reshape(1, -1, 8) if self.flat else x).reshape(x.shape)
+        out: torch.Tensor = self.out(x + self.sign * y)
+        return out
+
+
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize(
+    ("gain", "sign", "listed"),
+    [
+        (1.0, 1.0, []),
+        (1.0, -1.0, ["out's input"]),
+        (1.1, 1.0, ["first's input"]),
+        (1.1, -1, ["first's input", "out's input"]),
+    ],
+)
+def test_a_value_of_another_shape_hides_no_fault_behind_it(
+    flat: bool, gain: float, sign: float, listed: list[str]
+) -> None:
+    found = parity.compare(Folded(), Folded(gain, sign, flat=flat), X)
+    assert [d.place for d in differences(found)] == listed, found.reason
+
+
+def test_a_tensor_made_in_the_shape_of_another_is_made_of_nothing() -> None:
+    """Two modules read one value that nobody hands out: what agrees, and begins with zeros like it, clears no doubt."""
+
+    class Mixed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = torch.zeros_like(x) + self.one(x) * self.two(x)
+            return out
+
+    torch.manual_seed(5)
+    model = torch.nn.Sequential(OrderedDict(norm=torch.nn.LayerNorm(8), act=torch.nn.Tanh(), mix=Mixed()))
+    model = torch.nn.Sequential(OrderedDict(block=model, out=torch.nn.Linear(8, 8)))
+    w = {name: jnp.asarray(x.detach().numpy()) for name, x in model.named_parameters()}
+
+    def linear(name: str, x: jax.Array) -> jax.Array:
+        return parity.tap(name, x @ w[f"{name}.weight"].T + w[f"{name}.bias"])
+
+    def port(x: jax.Array) -> jax.Array:
+        centred = x - x.mean(-1, keepdims=True)
+        x = parity.tap("block.norm", centred / jnp.sqrt((centred * centred).mean(-1, keepdims=True) + 1e-5))
+        x = jnp.tanh(1.5 * x)
+        one, two = linear("block.mix.one", x), linear("block.mix.two", x)
+        return linear("out", parity.tap("block.mix", one * two))
+
+    found = parity.compare(model, port, X)
+    assert [d.place for d in differences(found)] == ["block.mix.one"], found.reason
+
+
 GIVEN = ("'s input query", "'s input value")
 
 
@@ -1171,6 +1236,15 @@ def test_a_table_that_stays_in_float32_hides_no_fault_of_a_model_in_16_bits() ->
     found = parity.compare(right, wrong, inputs={"x": X.bfloat16()})
     assert (found.verdict, found.failed) == ("fail", "logic"), found.reason
     assert not found.differing_settings
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm")
+def test_a_weight_that_a_module_has_computed_is_copied_with_it() -> None:
+    linear = torch.nn.utils.weight_norm(torch.nn.Linear(8, 8))
+    weight, bias = linear.weight.detach().clone(), linear.bias.detach()
+    found = parity.compare(linear, lambda x: torch.nn.functional.linear(x, weight, bias), X)
+    assert found.passed, found.reason
+    assert linear.weight.grad_fn is not None
 
 
 @pytest.mark.parametrize("cast", [False, True])
