@@ -21,7 +21,7 @@ import sys
 import torch
 from diffusers import CogVideoXPipeline
 
-from beside import size
+from sizes import size
 
 pipe = CogVideoXPipeline.from_pretrained(sys.argv[1])
 pipe.set_progress_bar_config(disable=True)
@@ -38,7 +38,7 @@ def model() -> str:
 
 
 def script(folder: Path, end: str = "") -> Path:
-    (folder / "beside.py").write_text("size = {'height': 32, 'width': 32, 'num_frames': 9}\n")
+    (folder / "sizes.py").write_text("size = {'height': 32, 'width': 32, 'num_frames': 9}\n")
     (folder / "script.py").write_text(SCRIPT.replace("END", end))
     return folder / "script.py"
 
