@@ -29,8 +29,6 @@ _LOOP_INPUTS = {"noise_pred": ("noise_pred",), "latents.after": _STEPPED, "pred_
 LATENTS = (f"{LOOP}:latents.before", f"{LOOP}:latents.after")
 Argument = tuple[str, str]
 """Branch and site of what the model is given."""
-LATENTS_AS = ("hidden_states", "sample", "x", "latents")
-"""What models call the argument that holds the latents."""
 _ARGUMENT, _LATENTS, _OTHER = range(3)
 """Kinds of sites: arguments of the model, of which none is in another; the loop's latents, which are in some; the rest,
 which may be in any."""

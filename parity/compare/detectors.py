@@ -14,11 +14,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from parity.compare import guidance, relations, values
-from parity.compare.births import LATENTS_AS
 from parity.compare.frames import truncated
 from parity.compare.independent import code_of
 from parity.compare.result import Cause, SettingDifference, measured
-from parity.compare.values import LATENTS, PREDICTED, START, TIMESTEP, Both, Kept, Seen, held
+from parity.compare.values import LATENTS, LATENTS_AS, PREDICTED, START, TIMESTEP, Both, Kept, Seen, held
 from parity.floors import is_timestep
 from parity.golden.disk.part import chosen, recorded_modules
 from parity.records import LOOP, LOOP_STAGE, SCHEDULE, Key, Record, StepRecords

@@ -18,7 +18,7 @@ import numpy as np
 from parity.compare.result import Cause, measured
 from parity.compare.values import MATCH, PREDICTED, SAME, Kept, Seen, Values, apart
 from parity.settings import BITS
-from parity.transforms import EXACT, bfloat16, norm, stored_as
+from parity.transforms import EXACT, bfloat16, last_frames, norm, stored_as, unpacked
 
 Made = tuple[np.ndarray, float]
 """A value, and how far rounding may move what comes of the same."""
@@ -202,18 +202,12 @@ def rounding(*values: np.ndarray) -> float:
 
 
 def _like(x: np.ndarray, guided: np.ndarray) -> np.ndarray:
-    """What of a prediction is guided: its first channels, where a learned variance follows them, and its last frames,
-    where those of an image come before them."""
+    """What of a prediction is guided, as that lies: its first channels, where a learned variance follows them, and its
+    last frames, where those of an image come before them."""
     if guided.ndim < 2:
         return x
     more = x.ndim == guided.ndim and x.shape[2:] == guided.shape[2:]
-    return x[:, : guided.shape[1]] if more else last_frames(x, guided)
-
-
-def last_frames(x: np.ndarray, like: np.ndarray) -> np.ndarray:
-    """A view of a video [B, C, T, H, W] with as many frames as another: a step may leave out the first, an image's."""
-    less = x.ndim == like.ndim == 5 and x.shape[:2] == like.shape[:2] and x.shape[3:] == like.shape[3:]
-    return x[:, :, -like.shape[2] :] if less and like.shape[2] < x.shape[2] else x
+    return x[:, : guided.shape[1]] if more else last_frames(next(unpacked(x, guided.shape), x), guided)
 
 
 FIRM = 0.25

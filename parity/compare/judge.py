@@ -14,12 +14,13 @@ from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from parity.compare import left_out
-from parity.compare.births import LATENTS_AS, UNITS, Argument, Arguments, Births, call_of, is_input, is_prediction
+from parity.compare.births import UNITS, Argument, Arguments, Births, call_of, is_input, is_prediction
 from parity.compare.branches import Branches
 from parity.compare.pairs import Meeting, meet
 from parity.compare.preflight import Factors
 from parity.compare.result import Distance, SiteDiff
 from parity.compare.sites import Measured, Sites, beyond, picked
+from parity.compare.values import LATENTS_AS
 from parity.floors import L2_LIMIT
 from parity.golden.disk.part import tabled
 from parity.records import LOOP, LOOP_STAGE, Key, StepRecords

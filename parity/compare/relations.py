@@ -22,14 +22,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parity.compare.guidance import LEAST, Made, by_rounding, fitted, last_frames, own_guided, several_roundings
+from parity.compare.guidance import LEAST, Made, by_rounding, fitted, own_guided, several_roundings
 from parity.compare.result import Cause, measured
 from parity.compare.values import GIVEN, LATENTS, MATCH, PREDICTED, SAME, START, TIMESTEP, Seen, Values, apart, number
 from parity.floors import L2_LIMIT
 from parity.golden.disk.part import chosen
 from parity.records import LOOP, Floor, Key, Record, StepRecords
 from parity.sketch import value_record
-from parity.transforms import EXACT, FEW, WITHIN, bfloat16, by_channel, done, norm, stored_as
+from parity.transforms import (
+    EXACT,
+    FEW,
+    WITHIN,
+    bfloat16,
+    by_channel,
+    done,
+    last_frames,
+    norm,
+    stored_as,
+    unpacked,
+)
 
 # --- the step: latents.after = latents.before + dt noise_pred, if the scheduler is Euler's
 
@@ -278,25 +289,11 @@ def _scales(given: np.ndarray, latents: np.ndarray, most: float) -> Iterator[_Sc
 def _laid(given: np.ndarray, latents: np.ndarray) -> Iterator[np.ndarray]:
     """Latents as they may lie in what is decoded: as they are, frames first, channels last, or as tokens of patches."""
     laid = [latents, latents.swapaxes(1, 2), np.moveaxis(latents, -1, 1)]
-    laid = laid if latents.ndim >= 4 else [*_unpacked(latents, given.shape)] if latents.ndim == 3 else []
+    laid = laid if latents.ndim >= 4 else [*unpacked(latents, given.shape)] if latents.ndim == 3 else []
     if latents.ndim == given.ndim + 1:  # frames that are decoded as pictures
         laid = [x.reshape(-1, *x.shape[2:])[: len(given)] for x in laid]
     laid = [last_frames(x, given) for x in laid]  # without those of an image that the model was shown
     yield from (x for x in laid if x.shape == last_frames(given, x).shape and x[:, 0].size >= FEW)
-
-
-def _unpacked(tokens: np.ndarray, shape: tuple[int, ...]) -> Iterator[np.ndarray]:
-    """Tokens [B, N, channels * patch * patch] as latents [B, channels, ..., H, W], of which a token is a square patch,
-    its channels first or last."""
-    for patch in (1, 2):
-        grid = [*shape[2:-2], *(size // patch for size in shape[-2:])]
-        if len(shape) < 4 or tokens.shape[1:] != (math.prod(grid), shape[1] * patch**2):
-            continue
-        n = len(grid)
-        last = tokens.reshape(-1, *grid, patch, patch, shape[1])
-        first = np.moveaxis(tokens.reshape(-1, *grid, shape[1], patch, patch), n + 1, -1)
-        for x in (first, last):  # [B, ..., H, W, patch, patch, channels]
-            yield np.moveaxis(x.swapaxes(n, n + 1), -1, 1).reshape(-1, *shape[1:-2], *(m * patch for m in grid[-2:]))
 
 
 # --- judged on the candidate's own values

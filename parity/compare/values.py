@@ -30,6 +30,8 @@ GIVEN = "decode:in.z"
 LATENTS = f"{LOOP}:latents.after"
 PREDICTED = f"{LOOP}:noise_pred"
 TIMESTEP = f"{LOOP}:timestep"
+LATENTS_AS = ("hidden_states", "sample", "x", "latents")
+"""What models call the argument that holds the latents."""
 
 Values = Mapping[tuple[str, str], np.ndarray]
 """(branch, site) -> a value that is held whole, in float64."""
