@@ -161,7 +161,8 @@ def _timed_otherwise(step: Measured, sites: Sites) -> Set[Key]:
         return set()
     inputs = (i for i in sites.where(beyond=True, which=is_input) if sites[i].key.module == "")
     given = ((sites[i].key, both) for i in inputs if (both := step.numbers(i)) is not None)
-    return {key for key, (x, y) in given if any(_is(x, u * own[0]) and not _is(y, u * own[1]) for u in UNITS)}
+    units = ((key, y, [u for u in UNITS if _is(x, u * own[0])]) for key, (x, y) in given)  # of 0 they are both
+    return {key for key, y, fit in units if fit and not any(_is(y, u * own[1]) for u in fit)}
 
 
 def _is(x: float, other: float) -> bool:

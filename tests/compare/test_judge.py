@@ -365,18 +365,23 @@ def test_a_timestep_of_a_step_that_did_not_end_is_of_the_schedule_that_differed_
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "birth"),
+    ("own", "ours", "theirs", "birth"),
     [
-        (857.6, 833.6, "propagated"),
-        (857.6, 833.0, "input"),  # rounded
-        (0.8576, 0.8336, "propagated"),
-        (857.6, 0.8336, "input"),
-        (142.4, 166.4, "propagated"),  # 1000 - t: nobody knows what of
+        ((857.6, 833.6), 857.6, 833.6, "propagated"),
+        ((857.6, 833.6), 857.6, 833.0, "input"),  # rounded
+        ((857.6, 833.6), 0.8576, 0.8336, "propagated"),
+        ((857.6, 833.6), 857.6, 0.8336, "input"),
+        ((857.6, 833.6), 142.4, 166.4, "propagated"),  # 1000 - t: nobody knows what of
+        ((0.0, 142.9), 0.0, 142.9, "propagated"),  # 0 is a thousandth of itself
+        ((0.0, 142.9), 0.0, 0.1429, "propagated"),
+        ((0.0, 142.9), 0.0, 143.0, "input"),
     ],
 )
-def test_another_schedule_explains_no_timestep_that_is_not_its_own(ours: float, theirs: float, birth: str) -> None:
+def test_another_schedule_explains_no_timestep_that_is_not_its_own(
+    own: tuple[float, float], ours: float, theirs: float, birth: str
+) -> None:
     walk = walk_of({"schedule:sigmas": FAR})
-    for site, branch, pair in (("loop:timestep", "", (857.6, 833.6)), (":in.timestep", "cond", (ours, theirs))):
+    for site, branch, pair in (("loop:timestep", "", own), (":in.timestep", "cond", (ours, theirs))):
         walk.pair(*(tensor(site, np.array([x]), branch=branch, held=True) for x in pair))
     assert births(walk.judge())[":in.timestep"] == birth
 
