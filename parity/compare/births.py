@@ -96,7 +96,7 @@ class Arguments:
     Attributes:
         moving: arguments that are others than when the model was first called, or that are named as latents are: steps
             may be in them.
-        constant: those that are as they were then.
+        constant: those that have been as they were then at each step.
         handed: inputs inside the model that are arguments of it, as they are, which agree. alone: calls that are given
             nothing else, nor what is not made of these alone.
         whole: sites that hold all branches at once.
@@ -301,11 +301,11 @@ def is_given(d: SiteDiff, constant: bool = False) -> bool:
     """Whether it is an argument of the model that no number of the schedule is in, as embeddings and masks are.
 
     Args:
-        constant: whether it is the same at every step, as an embedded guidance scale is.
+        constant: whether it is the same at every step, as an embedded guidance scale is, whatever its name.
     """
     of_the_loop = d.key.port == "in.t" or any(word in d.key.port for word in ("time", "sigma"))
-    number = d.dtypes[0] != "" and len(d.shapes[0]) <= 1 and not constant
-    return d.key.is_input and d.key.module == "" and not (of_the_loop or number)
+    number = d.dtypes[0] != "" and len(d.shapes[0]) <= 1
+    return d.key.is_input and d.key.module == "" and (constant or not (of_the_loop or number))
 
 
 def is_mask_given(d: SiteDiff) -> bool:

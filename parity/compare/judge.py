@@ -77,6 +77,7 @@ class Judge:
     seen: Common = field(default_factory=Common)
     _meeting: Meeting | None = None
     _given: dict[Argument, bytes] = field(default_factory=dict)
+    _moved: set[Argument] = field(default_factory=set)
 
     def step(self, reference: StepRecords, candidate: StepRecords) -> Sites:
         """The sites of one step, in execution order, with births."""
@@ -111,9 +112,10 @@ class Judge:
         given = _given(step)
         before, self._given = self._given, given | self._given
         moving = {at for at, value in given.items() if self._given[at] != value or _is_latents(at)}
+        self._moved |= moving
         whole = {sites[i].key for at in left_out.folded(step, sites) for i in at}
         handed = _handed_on(step, sites, given) | _timed_otherwise(step, sites)
-        return Arguments(moving, before.keys() - moving, handed, _made_alone(step, sites, given), whole)
+        return Arguments(moving, before.keys() - self._moved, handed, _made_alone(step, sites, given), whole)
 
 
 def _holds(d: SiteDiff) -> bool:

@@ -344,7 +344,8 @@ def test_frames_are_made_of_all_that_is_decoded() -> None:
     [
         (":in.guidance", 6.0, ["propagated", "input"]),  # the same at each step: no schedule is in it
         (":in.number", 3.0, ["propagated", "propagated"]),
-        (":in.timestep", 6.0, ["propagated", "propagated"]),
+        (":in.timestep", 3.0, ["propagated", "propagated"]),
+        (":in.added_time_ids", 6.0, ["propagated", "input"]),  # whatever its name
     ],
 )
 def test_a_number_that_stays_as_it_was_is_none_of_the_schedule(site: str, second: float, births_of: list[str]) -> None:
@@ -355,6 +356,14 @@ def test_a_number_that_stays_as_it_was_is_none_of_the_schedule(site: str, second
         walk.pair(*(tensor(site, y, step=at) for y in (x, 1.1 * x)))
         found.append(births(walk.judge(judge))[site])
     assert found == births_of
+
+
+def test_a_timestep_that_a_second_generation_begins_with_again_is_of_the_schedule() -> None:
+    judge = Judge()
+    for at, value in enumerate((6.0, 3.0, 6.0)):
+        walk, x = walk_of({"schedule:sigmas": FAR}, at), np.array([value], np.float32)
+        walk.pair(*(tensor(":in.timestep", y, step=at) for y in (x, 1.1 * x)))
+        assert births(walk.judge(judge))[":in.timestep"] == "propagated"
 
 
 def test_a_timestep_of_a_step_that_did_not_end_is_of_the_schedule_that_differed_before() -> None:
