@@ -71,12 +71,12 @@ class Seen:
         return None if a is None or b is None or a.shape != b.shape else (a, b)
 
     def numbers(self, name: str) -> tuple[float, float] | None:
-        """Both sides' number of the loop, where both hold one and they are not the same."""
+        """Both sides' number of the loop, where both hold one and they are not the same in float32."""
         pair = self.pair(f"{LOOP}:{name}")
         if pair is None or any(x.size != 1 or not np.isfinite(x).all() for x in pair):
             return None
         a, b = (float(x.item()) for x in pair)
-        return (a, b) if a != b else None
+        return None if math.isclose(a, b, rel_tol=WITHIN, abs_tol=WITHIN) else (a, b)
 
     def ways(self, way: Callable[[Values], str]) -> tuple[str, str] | None:
         """In which way each side computes something, where that is known of both and not the same."""

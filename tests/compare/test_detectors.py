@@ -93,15 +93,17 @@ def unpatchified(x: np.ndarray) -> np.ndarray:
     return read.transpose(0, 4, 1, 2, 5, 3, 6).reshape(x.shape)
 
 
-def looped(scale: float, by: float = 0.0) -> StepRecords:
-    """A whole step whose update is an offset too far."""
+def looped(scale: float, by: float = 0.0, kept: float = 1.0, **numbers: float) -> StepRecords:
+    """A whole step whose update is an offset too far; of the latents it may keep a share, as DDIM does."""
     guided = UNCOND + scale * (COND - UNCOND)
-    return step(cond=COND, uncond=UNCOND, guided=guided, before=Y, after=Y - 0.1 * guided + by, dt=-0.1)
+    after = kept * Y - 0.1 * guided + by
+    return step(cond=COND, uncond=UNCOND, guided=guided, before=Y, after=after, **{"dt": -0.1, **numbers})
 
 
 OUT = np.random.default_rng(5).normal(size=(1, 3, 2, 8, 12))
 OTHER = np.random.default_rng(6).normal(size=OUT.shape)
 
+SUMMED = looped(6, 0.0, 0.9, timestep=900.0)
 CONFIG = ({"scheduler.shift": "12.0"}, {"scheduler.shift": "3.0"})
 ORDERS = ({"scheduler.solver_order": "2"}, {"scheduler.solver_order": "1"})
 
@@ -138,6 +140,10 @@ ORDERS = ({"scheduler.solver_order": "2"}, {"scheduler.solver_order": "1"})
         (looped(6), looped(5, 0.01), (), ["guidance", "scheduler.step"]),
         (looped(6), looped(6, 0.01), (), []),  # where the judge says so
         (looped(6), looped(5, 0.01), ({}, {"latents_dtype": "bfloat16"}), ["guidance"]),
+        (SUMMED, looped(5, 0.01, 0.9, timestep=900.0), (), ["guidance", "scheduler.step"]),
+        (SUMMED, looped(5, 0.01, 0.9, timestep=900.0, dt=-0.1 - 3e-8), (), ["guidance", "scheduler.step"]),  # rounded
+        (SUMMED, looped(5, 0.01, 0.9, timestep=900.0, dt=-0.11), (), ["guidance"]),  # of another schedule
+        (SUMMED, looped(5, 0.0, 0.9, timestep=900.0, dt=-0.1 - 3e-8), (), ["guidance"]),
         # A prediction in another order, its inputs the same or not.
         (step(cond=OUT), step(cond=unpatchified(OUT)), (), ["order"]),
         (step(cond=OUT), step(cond=unpatchified(OUT + 0.7 * OTHER)), (), ["order"]),
