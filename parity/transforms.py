@@ -48,8 +48,9 @@ CASTS = {"bfloat16": bfloat16, "float16": float16}
 
 def stored_as(x: np.ndarray) -> str:
     """The coarsest dtype that holds these values exactly, whatever they are stored as: what they were computed in, or
-    rounded to at the end."""
-    return next((dtype for dtype, cast in CASTS.items() if np.array_equal(x, cast(x))), "float32")
+    rounded to at the end. What is not finite, any dtype holds."""
+    held = CASTS if np.isfinite(x).all() else {}
+    return next((dtype for dtype, cast in held.items() if np.array_equal(x, cast(x))), "float32")
 
 
 def norm(x: np.ndarray) -> float:

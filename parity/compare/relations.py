@@ -111,8 +111,9 @@ def _rounded_step(seen: Seen) -> Iterator[Cause]:
     if pair is None or stored_as(pair[0]) == "bfloat16" or dtypes[0] != dtypes[1]:
         return
     step, text = _step(seen.theirs), ""
-    if stored_as(pair[1]) == "bfloat16":
-        text = "the latents that a step makes are rounded to bfloat16"
+    if stored_as(pair[1]) == "bfloat16":  # as zeros are
+        near = apart((_own_step(seen) or pair)[0], pair[1]) <= several_roundings(pair[1])
+        text = "the latents that a step makes are rounded to bfloat16" * near
     elif step is not None:
         far, rounded = (apart(x, step.after - step.dt * step.flow) for x in (step.before, bfloat16(step.before)))
         text = "a step starts from latents that it rounds to bfloat16" * (rounded < LEAST < far)
@@ -131,7 +132,7 @@ def _own_step(seen: Seen) -> Made | None:
     weights, left = np.array([1.0, theirs.dt]), norm(ours.after - by_dt)
     if not left <= most or math.isnan(theirs.dt):  # nor where the reference's dt is not known: all of it is NaN then
         alike = seen.pair(TIMESTEP) and not any(seen.numbers(name) for name in ("timestep", "sigma", "dt"))
-        if not (alike and _is_finite(ours) and _is_finite(theirs)):
+        if not (alike and all(np.isfinite(x).all() for x in (*ours[:3], *theirs[:2]))):
             return None
         weights, left = fitted(ours.after, ours.before, ours.flow)
     made, rounded = _summed(theirs, weights)

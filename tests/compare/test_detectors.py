@@ -143,6 +143,7 @@ ORDERS = ({"scheduler.solver_order": "2"}, {"scheduler.solver_order": "1"})
         (SUMMED, looped(5, 0.01, 0.9, timestep=900.0), (), ["guidance", "scheduler.step"]),
         (SUMMED, looped(5, 0.01, 0.9, timestep=900.0, dt=-0.1 - 3e-8), (), ["guidance", "scheduler.step"]),  # rounded
         (SUMMED, looped(5, 0.01, 0.9, timestep=900.0, dt=-0.11), (), ["guidance"]),  # of another schedule
+        (SUMMED, looped(5, np.inf, 0.9, timestep=900.0), (), ["guidance", "scheduler.step"]),
         (SUMMED, looped(5, 0.0, 0.9, timestep=900.0, dt=-0.1 - 3e-8), (), ["guidance"]),
         # A prediction in another order, its inputs the same or not.
         (step(cond=OUT), step(cond=unpatchified(OUT)), (), ["order"]),
@@ -169,6 +170,9 @@ def test_a_mistake_around_the_model_is_named(
         (bfloat16(Y - 0.1 * X), "the latents that a step makes are rounded to bfloat16"),
         (bfloat16(Y) - 0.1 * X, "a step starts from latents that it rounds to bfloat16"),
         (Y - 0.1 * bfloat16(X), ""),
+        (np.full(64, np.inf), ""),
+        (np.zeros(64), ""),
+        (bfloat16(1.02 * Y), ""),  # not of what this step makes
     ],
 )
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
