@@ -131,7 +131,7 @@ class Detectors:
                 named = replace(cause, cause=f"{cause.cause} (of {model})") if model else cause
                 self._found.setdefault((cause.setting, model), named)
                 self._shown.setdefault((cause.setting, model), []).append(seen.step)
-            known = {*begun, *(cause.at for cause in self._found.values())}
+            known = {*begun, *(cause.at for cause in self._found.values()), *([PREDICTED] if other else [])}
             self._found |= {cause.at: cause for cause in relations.by_themselves(seen, known)}
 
     def _is_another(self, ours: str, theirs: str) -> bool:

@@ -263,7 +263,8 @@ def test_another_model_of_two_that_a_step_calls_is_named(
     def calling(name: str, timestep: float, scale: float) -> StepRecords:
         sites = (f"{name}:in.x", f"{name}.proj:out".lstrip("."))
         seen = (value_record(Key("transformer", 1, "cond", s), X, "float32") for s in sites)
-        values = GUIDED | {"guided": UNCOND + scale * (COND - UNCOND)}
+        cond = COND if name == "transformer_2" else COND + 0.3 * Z  # another model predicts otherwise
+        values = {"cond": cond, "uncond": UNCOND, "guided": UNCOND + scale * (cond - UNCOND)}
         return StepRecords(1, (*step(1, timestep=timestep, **values).records, *seen))
 
     sides = calling("transformer_2", 900.0, 6), calling(model, timestep, 5)
