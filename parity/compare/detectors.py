@@ -8,7 +8,7 @@ difference is not measured: they are said where the divergence starts inside tha
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -41,7 +41,7 @@ class Detectors:
         scale_read: whether the reference's guidance scale could be read off some step; None without guidance.
         _found: causes, the first first, by their setting and model, or by the site that differs by itself. _shown: of
             those by a setting, the steps at which they show. _many: steps of the loop so far.
-        _guided: how the reference combined its branches when it first did.
+        _guided: how the reference combined its branches when it first did. _stepped: see `Seen`.
         _spans: the timesteps so far at which a side called the first model, and another.
     """
 
@@ -50,7 +50,7 @@ class Detectors:
     notes: list[str] = field(default_factory=list)
     scale_read: bool | None = None
     _before: Both | None = None
-    _affine: bool = True
+    _stepped: Set[values.Way] = values.WAYS
     _guided: guidance.Combined | None = None
     _spans: dict[bool, list[float]] = field(default_factory=dict)
     _found: dict[object, Cause] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Detectors:
         ours, theirs = held(reference), held(candidate)
         guided = guidance.combined(ours)
         self._guided = self._guided or guided
-        self._affine = self._affine and relations.is_affine(ours)
+        self._stepped = self._stepped & relations.ways_of(ours)
         kept: Kept = guidance.kept(self._guided, guided) if self._guided and guided else ""
         if ("uncond", PREDICTED) in ours:
             read = kept != "" or (guided is not None and guided.is_read)
@@ -87,7 +87,7 @@ class Detectors:
             step=reference.step,
             before=self._before,
             kept=kept,
-            affine=self._affine,
+            stepped=self._stepped,
         )
 
     def add(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Set
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -24,7 +24,21 @@ import numpy as np
 
 from parity.compare.guidance import LEAST, Made, by_rounding, fitted, own_guided, several_roundings
 from parity.compare.result import Cause, measured
-from parity.compare.values import GIVEN, LATENTS, MATCH, PREDICTED, SAME, START, TIMESTEP, Seen, Values, apart, number
+from parity.compare.values import (
+    GIVEN,
+    LATENTS,
+    MATCH,
+    PREDICTED,
+    SAME,
+    START,
+    TIMESTEP,
+    WAYS,
+    Seen,
+    Values,
+    Way,
+    apart,
+    number,
+)
 from parity.floors import L2_LIMIT
 from parity.golden.disk.part import chosen
 from parity.records import LOOP, Floor, Key, Record, StepRecords
@@ -81,12 +95,13 @@ def _summed(step: _Step, weights: Iterable[float]) -> Made:
     return before + flow, by_rounding(before, step.before, step.after) + by_rounding(flow, step.flow)
 
 
-def is_affine(values: Values) -> bool:
-    """Whether a side's step is a sum of its latents and prediction, as far as anything says."""
+def ways_of(values: Values) -> Set[Way]:
+    """In which ways a side's step may be made of its latents and prediction, as far as anything says."""
     if (step := _step(values)) is None or not _is_finite(step):
-        return True
-    weights, left = fitted(step.after, step.before, step.flow)
-    return left <= _summed(step, weights)[1]
+        return WAYS
+    weights = {"dt": np.array([1.0, step.dt]), "sum": fitted(step.after, step.before, step.flow)[0]}
+    made = {way: _summed(step, weights[way]) for way in WAYS}
+    return {way for way, (after, most) in made.items() if norm(step.after - after) <= most}
 
 
 def stepped(seen: Seen) -> Iterator[Cause]:
@@ -126,11 +141,10 @@ def _own_step(seen: Seen) -> Made | None:
     candidate's own dt, where the reference steps by its dt and by nothing else; or where it is a sum of these with some
     weights, as DDIM's is and the first of a multistep scheduler, and both stand at one place in one schedule."""
     ours, theirs = _step(seen.ours), _step(seen.theirs)
-    if ours is None or theirs is None or not seen.affine:
+    if ours is None or theirs is None or "sum" not in seen.stepped:
         return None
-    by_dt, most = _summed(ours, (1.0, ours.dt))
-    weights, left = np.array([1.0, theirs.dt]), norm(ours.after - by_dt)
-    if not left <= most or math.isnan(theirs.dt):  # nor where the reference's dt is not known: all of it is NaN then
+    weights, left = np.array([1.0, theirs.dt]), norm(ours.after - _summed(ours, (1.0, ours.dt))[0])
+    if "dt" not in seen.stepped or math.isnan(left) or math.isnan(theirs.dt):
         alike = seen.pair(TIMESTEP) and not any(seen.numbers(name) for name in ("timestep", "sigma", "dt"))
         if not (alike and all(np.isfinite(x).all() for x in (*ours[:3], *theirs[:2]))):
             return None

@@ -13,7 +13,7 @@ Cost. A few passes over values of the size of the latents, at the first step tha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -40,6 +40,10 @@ Kept = Literal["", "both", "cond", "uncond"]
 """Guidance that fits a factor to the values keeps its scale in what it does not resize: in the ratio of both branches
 (guidance_rescale), in the weight of cond (CFG-Zero*), or in that of uncond (APG)."""
 
+Way = Literal["dt", "sum"]
+"""Of a step: its latents plus dt times its prediction, or any sum of the two."""
+WAYS: Set[Way] = frozenset({"dt", "sum"})
+
 Both = tuple[np.ndarray, np.ndarray]
 """The reference's and the candidate's."""
 
@@ -52,8 +56,8 @@ class Seen:
         ours, theirs: values of the reference and the candidate. settings: of both sides, configs among them.
         step: of the values. before: what each side's latents had come to in the step before; None where nobody knows.
         kept: in what the reference's guidance keeps its scale; known where an earlier step has other weights.
-        given: whether the model is given the same latents. affine: whether each of the reference's steps so far was
-            a sum of its latents and prediction: one of a scheduler with a memory may be so by chance.
+        given: whether the model is given the same latents. stepped: in which ways all of the reference's steps so far
+            may be made: one of a scheduler with a memory may be a sum by chance, one that hardly moves by any dt.
     """
 
     ours: Values
@@ -63,7 +67,7 @@ class Seen:
     before: Both | None = None
     kept: Kept = ""
     given: bool = False
-    affine: bool = True
+    stepped: Set[Way] = WAYS
 
     def pair(self, site: str, branch: str = "") -> Both | None:
         """Both sides' value, where both hold it in one shape."""

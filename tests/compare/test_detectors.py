@@ -164,6 +164,13 @@ def test_a_mistake_around_the_model_is_named(
     assert named(ours, theirs, *settings) == causes
 
 
+@pytest.mark.parametrize(("kept", "causes"), [(1.0, ["guidance", "scheduler.step"]), (0.9, ["guidance"])])
+def test_a_scheduler_that_steps_by_its_dt_does_so_at_every_step(kept: float, causes: list[str]) -> None:
+    """One that keeps a share of the latents may come to the same at the last step, which hardly moves them."""
+    before, last = looped(6, kept=kept), (looped(6), looped(5, 0.01))
+    assert [cause.setting for cause in found((before, before), last)] == causes
+
+
 @pytest.mark.parametrize(
     ("after", "said"),
     [
