@@ -66,6 +66,10 @@ def named(ours: StepRecords, theirs: StepRecords, *settings: dict[str, str]) -> 
 COND, UNCOND, X, Y, Z = np.random.default_rng(0).normal(size=(5, 64))
 GUIDED = {"cond": COND, "uncond": UNCOND, "guided": UNCOND + 6 * (COND - UNCOND)}
 RESIZED = GUIDED | {"guided": 0.7 * GUIDED["guided"]}
+HALVES = [
+    {"cond": bfloat16(c), "uncond": bfloat16(u), "guided": bfloat16(size * bfloat16(u + 6 * (c - u)))}
+    for c, u, size in ((COND, UNCOND, 0.7), (X, Y, 1.0))
+]
 ZEROED = GUIDED | {"guided": np.zeros(64)}
 LATENTS = np.random.default_rng(2).normal(size=(1, 4, 2, 4, 4))
 MEAN, STD = np.random.default_rng(3).normal(size=(2, 1, 4, 1, 1, 1))
@@ -133,6 +137,13 @@ ORDERS = ({"scheduler.solver_order": "2"}, {"scheduler.solver_order": "1"})
         # A factor is fitted to the values: of others it is another.
         (step(**RESIZED), step(cond=X, uncond=Y, guided=0.6 * (Y + 6 * (X - Y))), (), []),
         (step(**RESIZED), step(**GUIDED), (), ["guidance_rescale"]),
+        # A factor that is none at all, or that is no factor of both branches, is another guidance whatever they are.
+        (step(**RESIZED), step(cond=X, uncond=Y, guided=Y + 6 * (X - Y)), (), ["guidance_rescale"]),
+        (step(**RESIZED), step(cond=X, uncond=Y, guided=0.6 * (Y + 6 * (X - Y)) + 0.1 * Z), (), ["guidance"]),
+        (step(cond=X, uncond=Y, guided=0.1 * Z), step(**GUIDED), (), ["guidance"]),
+        (step(cond=X, uncond=Y, guided=0.1 * Z), step(cond=X, uncond=Z, guided=0.1 * Y), (), []),
+        (step(**RESIZED), step(cond=X, uncond=Y, guided=0.0 * Y), (), []),
+        (step(**HALVES[0]), step(**HALVES[1]), (), []),  # in 16 bits a factor may be hidden
         (step(**GUIDED), step(cond=X, uncond=X + 1e-6 * Y, guided=X + 1e-3 * Z), (), []),  # they hardly part
         (step(**GUIDED), step(**GUIDED | {"guided": bfloat16(np.float32(GUIDED["guided"]))}), (), ["guidance_dtype"]),
         # Behind another guidance the step is judged by what it makes of that.
