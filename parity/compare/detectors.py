@@ -21,6 +21,7 @@ from parity.compare.values import LATENTS, LATENTS_AS, PREDICTED, START, TIMESTE
 from parity.floors import is_timestep
 from parity.golden.disk.part import chosen, recorded_modules
 from parity.records import LOOP, LOOP_STAGE, SCHEDULE, Key, Record, StepRecords
+from parity.transforms import CASTS
 
 _DETECTORS = (
     values.schedule, values.counters, values.start, values.order, values.rounded, guidance.guidance, relations.stepped,
@@ -42,6 +43,7 @@ class Detectors:
         _found: causes, the first first, by their setting and model, or by the site that differs by itself. _shown: of
             those by a setting, the steps at which they show. _many: steps of the loop so far.
         _guided: how the reference combined its branches when it first did. _stepped: see `Seen`.
+        _carried: the dtype in which the candidate went on from its latents, see `values.carried`.
         _spans: the timesteps so far at which a side called the first model, and another.
     """
 
@@ -51,6 +53,7 @@ class Detectors:
     scale_read: bool | None = None
     _before: Both | None = None
     _stepped: Set[values.Way] = values.WAYS
+    _carried: str = ""
     _guided: guidance.Combined | None = None
     _spans: dict[bool, list[float]] = field(default_factory=dict)
     _found: dict[object, Cause] = field(default_factory=dict)
@@ -88,6 +91,7 @@ class Detectors:
             before=self._before,
             kept=kept,
             stepped=self._stepped,
+            cast=CASTS.get(self._carried, np.asarray),
         )
 
     def add(
@@ -118,6 +122,9 @@ class Detectors:
                 self._spans.setdefault(model == FIRST_MODEL, []).extend(_timesteps(step, model))
         if not differs:
             return
+        now = seen.theirs.get(("", START))
+        if seen.before is not None and now is not None and now.shape == seen.before[1].shape:
+            self._carried = values.carried(seen.before[1], now)
         seen = replace(seen, given=_given_alike(reference, candidate))
         other = self._is_another(*called)
         another = tuple(self._another_called(reference.step, *called)) if other else ()

@@ -212,18 +212,22 @@ def decoded(seen: Seen) -> Iterator[Cause]:
 
 
 def _own_decoded(seen: Seen) -> Made | None:
-    """What the reference's scaling makes of the candidate's latents, where it decodes its own by some."""
+    """What the reference's scaling makes of the candidate's latents, where it decodes its own by some: as the last step
+    left them, or cast as between the steps."""
     pair, (ours, theirs) = seen.pair(GIVEN), _scaled(seen)
     if seen.before is None or pair is None or ours is None:
         return None
-    most = several_roundings(*pair)
-    laid = [*_laid(pair[1], seen.before[1])]
-    layout = ours[2] if theirs is None else theirs[2]
-    if layout >= len(laid):
-        return None
-    own, scaled = pair[1].copy(), ours[0] * laid[layout] + ours[1]
-    scaled = scaled[:, :, ours[3] :]
-    last_frames(own, scaled)[:] = scaled
+    most, layout = several_roundings(*pair), ours[2] if theirs is None else theirs[2]
+    found = []
+    for latents in (seen.before[1], seen.cast(seen.before[1])):
+        laid = [*_laid(pair[1], latents)]
+        if layout >= len(laid):
+            return None
+        own, scaled = pair[1].copy(), ours[0] * laid[layout] + ours[1]
+        scaled = scaled[:, :, ours[3] :]
+        last_frames(own, scaled)[:] = scaled
+        found.append(own)
+    own = min(found, key=lambda own: norm(own - pair[1]))
     return own, most * norm(own)
 
 

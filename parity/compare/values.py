@@ -58,6 +58,7 @@ class Seen:
         kept: in what the reference's guidance keeps its scale; known where an earlier step has other weights.
         given: whether the model is given the same latents. stepped: in which ways all of the reference's steps so far
             may be made: one of a scheduler with a memory may be a sum by chance, one that hardly moves by any dt.
+        cast: what the candidate does to latents between two steps, in which it may round them.
     """
 
     ours: Values
@@ -68,6 +69,7 @@ class Seen:
     kept: Kept = ""
     given: bool = False
     stepped: Set[Way] = WAYS
+    cast: Callable[[np.ndarray], np.ndarray] = np.asarray
 
     def pair(self, site: str, branch: str = "") -> Both | None:
         """Both sides' value, where both hold it in one shape."""
@@ -262,7 +264,7 @@ def _correlation(x: np.ndarray, period: int) -> tuple[float, int]:
 
 def _continued(seen: Seen, before: Both, now: Both) -> Iterator[Cause]:
     """Latents that are carried over on one side, and begun anew, changed or rounded between two steps on the other."""
-    first, second = (_carried(x, y) for x, y in zip(before, now, strict=True))
+    first, second = (carried(x, y) for x, y in zip(before, now, strict=True))
     dtypes = [settings.get("dtype") for settings in seen.settings]
     if first == "float32" != second and second and dtypes[0] == dtypes[1] is not None:
         text = f"the latents are rounded to {second} between two steps"
@@ -280,7 +282,7 @@ def _continued(seen: Seen, before: Both, now: Both) -> Iterator[Cause]:
     yield measured(text, "loop.latents", *sides, value, at=START)
 
 
-def _carried(before: np.ndarray, now: np.ndarray) -> str:
+def carried(before: np.ndarray, now: np.ndarray) -> str:
     """The dtype to which latents of the step before are cast, as a side may that works in it; empty for others."""
     casts = {"float32": before} | {dtype: cast(before) for dtype, cast in CASTS.items()}
     near = (d for d, x in casts.items() if np.array_equal(x, now, equal_nan=True) or apart(x, now) <= SAME)

@@ -106,6 +106,7 @@ def looped(scale: float, by: float = 0.0, kept: float = 1.0, **numbers: float) -
 
 OUT = np.random.default_rng(5).normal(size=(1, 3, 2, 8, 12))
 OTHER = np.random.default_rng(6).normal(size=OUT.shape)
+MOVED = OUT + 0.1 * OTHER
 
 SUMMED = looped(6, 0.0, 0.9, timestep=900.0)
 CONFIG = ({"scheduler.shift": "12.0"}, {"scheduler.shift": "3.0"})
@@ -371,6 +372,22 @@ def test_a_first_frame_that_is_put_back_is_not_made_of_latents(frame: float | No
     causes = found(loop, (step(-1, z=ours), step(-1, z=theirs)), settings=(config, config))
     assert [any(cause.cause.endswith(x) for cause in causes) for x in said] == [True] * len(said)
     assert len(causes) == len(said)
+
+
+@pytest.mark.parametrize(
+    ("decoded", "causes"),
+    [
+        (bfloat16(MOVED), ["loop.latents"]),
+        (MOVED, ["loop.latents"]),  # each step rounds what it is given
+        (1.02 * bfloat16(MOVED), ["loop.latents", "vae.scaling_factor"]),
+    ],
+)
+def test_latents_that_are_rounded_between_steps_are_decoded_so(decoded: np.ndarray, causes: list[str]) -> None:
+    detectors = Detectors(({"dtype": "float32"},) * 2)
+    detectors.add(step(0, after=OTHER), step(0, after=OTHER))
+    detectors.add(step(1, before=OTHER, after=OUT), step(1, before=bfloat16(OTHER), after=MOVED))
+    detectors.add(step(-1, z=OUT / 0.4), step(-1, z=decoded / 0.4))
+    assert [cause.setting for cause in detectors.told] == causes
 
 
 def packed(latents: np.ndarray, channels_first: bool) -> np.ndarray:
