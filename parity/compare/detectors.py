@@ -44,6 +44,7 @@ class Detectors:
             those by a setting, the steps at which they show. _many: steps of the loop so far.
         _guided: how the reference combined its branches when it first did. _stepped: see `Seen`.
         _carried: the dtype in which the candidate went on from its latents, see `values.carried`.
+        _calling: the sides, 0 and 1, of which predictions of a branch were seen.
         _spans: the timesteps so far at which a side called the first model, and another.
     """
 
@@ -54,6 +55,7 @@ class Detectors:
     _before: Both | None = None
     _stepped: Set[values.Way] = values.WAYS
     _carried: str = ""
+    _calling: set[int] = field(default_factory=set)
     _guided: guidance.Combined | None = None
     _spans: dict[bool, list[float]] = field(default_factory=dict)
     _found: dict[object, Cause] = field(default_factory=dict)
@@ -120,6 +122,8 @@ class Detectors:
         for model, step in zip(called, (reference, candidate), strict=True):
             if model:
                 self._spans.setdefault(model == FIRST_MODEL, []).extend(_timesteps(step, model))
+        calls = [any(name for name, site in side if site == PREDICTED) for side in (seen.ours, seen.theirs)]
+        self._calling |= {i for i, is_called in enumerate(calls) if is_called}
         if not differs:
             return
         now = seen.theirs.get(("", START))
@@ -127,7 +131,7 @@ class Detectors:
             self._carried = values.carried(seen.before[1], now)
         seen = replace(seen, given=_given_alike(reference, candidate))
         other = self._is_another(*called)
-        another = tuple(self._another_called(reference.step, *called)) if other else ()
+        another = (*self._uncalled(*calls), *(self._another_called(reference.step, *called) if other else ()))
         of_one = (guidance.guidance, values.order)  # each model has its own scale, and its own predictions
         detectors = [d for d in _DETECTORS if not (other and d in of_one)]
         told = (cause for detector in detectors for cause in detector(seen))
@@ -140,6 +144,13 @@ class Detectors:
                 self._shown.setdefault((cause.setting, model), []).append(seen.step)
             known = {*begun, *(cause.at for cause in self._found.values()), *([PREDICTED] if other else [])}
             self._found |= {cause.at: cause for cause in relations.by_themselves(seen, known)}
+
+    def _uncalled(self, ours: bool, theirs: bool) -> Iterator[Cause]:
+        """A step at which one side alone calls its model, of two that both do at others."""
+        if ours != theirs and len(self._calling) == 2:
+            side = "candidate" if ours else "reference"
+            text = f"the {side} reuses a prediction: it does not call its model, as with a cache of whole steps"
+            yield measured(text, "loop.calls", float(ours), float(theirs), at=PREDICTED)
 
     def _is_another(self, ours: str, theirs: str) -> bool:
         """Whether each side calls another model of two that both have; one alone may hold the weights of either."""

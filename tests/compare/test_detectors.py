@@ -747,6 +747,23 @@ def test_a_cause_says_at_which_steps_it_shows(wrong: Sequence[int], said: str) -
     assert [piece.detail for piece in cause.evidence] == [said]
 
 
+@pytest.mark.parametrize(
+    ("first", "other", "causes"),
+    [
+        (GUIDED, {"guided": X}, ["loop.calls"]),
+        (GUIDED, GUIDED, []),
+        ({"guided": X}, {"guided": X}, []),  # which was never seen to call one
+    ],
+)
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_step_without_a_call_of_the_model_is_named(
+    first: dict[str, Any], other: dict[str, Any], causes: list[str], turned: bool
+) -> None:
+    ours, theirs = [step(0, **GUIDED), step(1, **GUIDED)], [step(0, **first), step(1, **other)]
+    pairs = zip(theirs, ours, strict=True) if turned else zip(ours, theirs, strict=True)
+    assert [cause.setting for cause in found(*pairs)] == causes
+
+
 @pytest.mark.parametrize(("scale", "named"), [(1.0, False), (1.5, True)])
 def test_guidance_that_moves_nothing_is_not_lost(scale: float, named: bool) -> None:
     ours = step(cond=X, uncond=Y, guided=Y + scale * (X - Y))
