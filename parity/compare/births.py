@@ -260,7 +260,7 @@ def _masked(key: Key, masked: Set[tuple[str, str]]) -> bool:
 
 
 def _kind(key: Key) -> int:
-    if key.is_input and key.module == "":
+    if key.is_argument:
         return _ARGUMENT
     return _LATENTS if key.site in LATENTS else _OTHER
 
@@ -272,7 +272,7 @@ def is_number(key: Key) -> bool:
 
 def is_argument(d: SiteDiff) -> bool:
     """Whether it is a tensor that the model is given, no mask and no timestep."""
-    return d.key.is_input and d.key.module == "" and "mask" not in d.key.port and min(map(len, d.shapes)) > 1
+    return d.key.is_argument and "mask" not in d.key.port and min(map(len, d.shapes)) > 1
 
 
 CUT = "without the padding that the mask leaves out"
@@ -305,7 +305,7 @@ def is_given(d: SiteDiff, constant: bool = False) -> bool:
     """
     of_the_loop = d.key.port == "in.t" or any(word in d.key.port for word in ("time", "sigma"))
     number = d.dtypes[0] != "" and len(d.shapes[0]) <= 1
-    return d.key.is_input and d.key.module == "" and (constant or not (of_the_loop or number))
+    return d.key.is_argument and (constant or not (of_the_loop or number))
 
 
 def is_mask_given(d: SiteDiff) -> bool:

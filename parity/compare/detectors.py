@@ -182,7 +182,7 @@ def _given_alike(reference: StepRecords, candidate: StepRecords) -> bool:
 
 
 def _is_given(r: Record) -> bool:
-    return r.key.module == "" and r.key.is_input and r.key.port.removeprefix("in.") in LATENTS_AS
+    return r.key.is_argument and r.key.port.removeprefix("in.") in LATENTS_AS
 
 
 def _called(step: StepRecords) -> str:

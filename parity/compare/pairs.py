@@ -344,7 +344,7 @@ def _is_of_a_loop(r: Record) -> bool:
 
 
 def _is_given(r: Record) -> bool:
-    return r.key.is_input and r.key.port.removeprefix("in.") in LATENTS_AS
+    return r.key.is_argument and r.key.port.removeprefix("in.") in LATENTS_AS
 
 
 def _given_as_much(reference: StepRecords, candidate: StepRecords) -> bool:
@@ -448,7 +448,7 @@ def _far(reference: StepRecords, candidate: StepRecords) -> tuple[float, float]:
 
 
 def _begins(r: Record) -> bool:
-    return r.key.site == START or (r.key.is_input and r.key.module == "" and not r.key.is_apart)
+    return r.key.site == START or (r.key.is_argument and not r.key.is_apart)
 
 
 def _is_schedule(r: Record) -> bool:

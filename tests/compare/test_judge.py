@@ -177,6 +177,12 @@ BIRTHS: dict[str, tuple[dict[str, float], dict[str, str]]] = {
         {"schedule:sigmas": "module", "loop:timestep": "propagated", ":in.timestep": "propagated", ":in.text": "input",
          ":in.picture": "input", "a:in.x": "propagated", "a:out": "propagated"},
     ),
+    "so are a second model's, but for its timestep": (
+        {"schedule:sigmas": FAR, "loop:timestep": FAR, "transformer_2:in.timestep": FAR, "transformer_2:in.text": FAR,
+         "transformer_2.a:in.x": FAR},
+        {"schedule:sigmas": "module", "loop:timestep": "propagated", "transformer_2:in.timestep": "propagated",
+         "transformer_2:in.text": "input", "transformer_2.a:in.x": "propagated"},
+    ),
     "an argument that another model made is handed on": (
         {"control:in.x": 0.0, "control:out": FAR, ":in.control": FAR, ":out": FAR},
         {"control:out": "module", ":in.control": "propagated", ":out": "propagated"},
