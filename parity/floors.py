@@ -54,7 +54,7 @@ def least(record: Record) -> Floor:
     relative = HALF_ULP * (4.0 + math.sqrt(g.rows * g.channels / 2**18))
     stored = 0.0 if record.key.is_set else STORED.get(record.dtype, 0.0)  # sums over rows are float32
     one = stored * (largest if math.isfinite(largest) else 0.0)
-    if record.key.is_input and record.key.module == "" and is_timestep(record.key.port.removeprefix("in.")):
+    if record.key.is_argument and is_timestep(record.key.port.removeprefix("in.")):
         one = max(one, timed)
     if record.key.module == SCHEDULE:
         one = max(one, SCHEDULE_ROUNDING * largest)

@@ -23,6 +23,9 @@ PORT = "port"
 LOOP = "loop"
 """Module part of the sites of the denoising loop's own values, such as `loop:noise_pred`."""
 
+MODELS = ("", "transformer_2")
+"""Modules that are the whole model of a step: one whose modules have no name before theirs, or a pipeline's second."""
+
 SCHEDULE = "schedule"
 """Module of the records of a whole schedule, in the first step of a generation."""
 
@@ -112,6 +115,11 @@ class Key:
     @property
     def is_input(self) -> bool:
         return self.port.split(".", 1)[0] == "in"
+
+    @property
+    def is_argument(self) -> bool:
+        """Whether it is what a whole model is given."""
+        return self.is_input and self.module in MODELS
 
     @property
     def is_padding(self) -> bool:

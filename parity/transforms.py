@@ -8,6 +8,7 @@ it takes. numpy only.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -47,8 +48,9 @@ CASTS = {"bfloat16": bfloat16, "float16": float16}
 
 def stored_as(x: np.ndarray) -> str:
     """The coarsest dtype that holds these values exactly, whatever they are stored as: what they were computed in, or
-    rounded to at the end."""
-    return next((dtype for dtype, cast in CASTS.items() if np.array_equal(x, cast(x))), "float32")
+    rounded to at the end. What is not finite, any dtype holds."""
+    held = CASTS if np.isfinite(x).all() else {}
+    return next((dtype for dtype, cast in held.items() if np.array_equal(x, cast(x))), "float32")
 
 
 def norm(x: np.ndarray) -> float:
@@ -227,6 +229,30 @@ def _unpatchified(x: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
         channel, row, column = (4 + read.index(name) for name in axes)
         put = again.transpose(0, channel, 1, 2, row, 3, column).reshape(x.shape)
         yield f"{PATCHES}{' x '.join(laid)} taken for {' x '.join(read)}", put
+
+
+def unpacked(tokens: np.ndarray, shape: tuple[int, ...]) -> Iterator[np.ndarray]:
+    """Tokens [B, N, channels * patch * patch] as latents [B, channels, ..., H, W] of this shape, with more frames
+    perhaps: a token is a square patch, its channels first or last."""
+    if tokens.ndim != 3 or len(shape) < 4:
+        return
+    for patch in (1, 2):
+        height, width = (size // patch for size in shape[-2:])
+        frames = [tokens.shape[1] // max(1, height * width)] if len(shape) == 5 else [*shape[2:-2]]
+        grid = [*frames, height, width]
+        if tokens.shape[1:] != (math.prod(grid), shape[1] * patch**2):
+            continue
+        n = len(grid)
+        last = tokens.reshape(-1, *grid, patch, patch, shape[1])
+        first = np.moveaxis(tokens.reshape(-1, *grid, shape[1], patch, patch), n + 1, -1)
+        for x in (first, last):  # [B, ..., H, W, patch, patch, channels]
+            yield np.moveaxis(x.swapaxes(n, n + 1), -1, 1).reshape(-1, shape[1], *frames, height * patch, width * patch)
+
+
+def last_frames(x: np.ndarray, like: np.ndarray) -> np.ndarray:
+    """A view of a video [B, C, T, H, W] with as many frames as another: a step may leave out the first, an image's."""
+    less = x.ndim == like.ndim == 5 and x.shape[:2] == like.shape[:2] and x.shape[3:] == like.shape[3:]
+    return x[:, :, -like.shape[2] :] if less and like.shape[2] < x.shape[2] else x
 
 
 def _zero_rows(x: np.ndarray, y: np.ndarray) -> str:

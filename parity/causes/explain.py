@@ -104,7 +104,7 @@ def _in_loop(found: Result, request: ExplainRequest, origin: Origin, openers: Op
     @functools.lru_cache(maxsize=2)
     def read(step: int) -> Both:
         ours, theirs = reference.read_step(step), candidate.read_step(step)
-        theirs = laid_alike(ours, branches.step(ours, theirs))
+        ours, theirs = laid_alike(ours, branches.step(ours, theirs))
         ours, theirs = _with_closer(request, "reference", ours), _with_closer(request, "candidate", theirs)
         return ours, met(ours, theirs) if candidate.provenance.backend == PORT else theirs
 

@@ -80,7 +80,7 @@ def numbers_given(step: StepRecords) -> Numbers:
 
 
 def _is_argument(r: Record) -> bool:
-    return r.kind == "tensor" and r.key.is_input and r.key.module == ""
+    return r.kind == "tensor" and r.key.is_argument
 
 
 def shown_by(key: Key, reference: Sequence[Record], candidate: Sequence[Record]) -> Iterator[Cause]:
@@ -205,7 +205,7 @@ def arguments_alone(evidence: Evidence) -> Iterator[Note]:
         if name == "candidate" and evidence.declared.backend == PORT:
             continue
         known = {r.key for r in others}
-        given = (r for r in records if r.kind == "scalar" and r.key.is_input and r.key.module == "")
+        given = (r for r in records if r.kind == "scalar" and r.key.is_argument)
         alone = (r for r in given if r.key not in known and r.key.port != "in.return_dict")
         if shown := dict.fromkeys(f"{r.key.port.removeprefix('in.')}={r.value!r}" for r in alone):
             yield Note(f"only the {name}'s call of the model is given {', '.join(shown)}")

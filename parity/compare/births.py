@@ -29,8 +29,6 @@ _LOOP_INPUTS = {"noise_pred": ("noise_pred",), "latents.after": _STEPPED, "pred_
 LATENTS = (f"{LOOP}:latents.before", f"{LOOP}:latents.after")
 Argument = tuple[str, str]
 """Branch and site of what the model is given."""
-LATENTS_AS = ("hidden_states", "sample", "x", "latents")
-"""What models call the argument that holds the latents."""
 _ARGUMENT, _LATENTS, _OTHER = range(3)
 """Kinds of sites: arguments of the model, of which none is in another; the loop's latents, which are in some; the rest,
 which may be in any."""
@@ -98,7 +96,7 @@ class Arguments:
     Attributes:
         moving: arguments that are others than when the model was first called, or that are named as latents are: steps
             may be in them.
-        constant: those that are as they were then.
+        constant: those that have been as they were then at each step.
         handed: inputs inside the model that are arguments of it, as they are, which agree. alone: calls that are given
             nothing else, nor what is not made of these alone.
         whole: sites that hold all branches at once.
@@ -262,7 +260,7 @@ def _masked(key: Key, masked: Set[tuple[str, str]]) -> bool:
 
 
 def _kind(key: Key) -> int:
-    if key.is_input and key.module == "":
+    if key.is_argument:
         return _ARGUMENT
     return _LATENTS if key.site in LATENTS else _OTHER
 
@@ -274,7 +272,7 @@ def is_number(key: Key) -> bool:
 
 def is_argument(d: SiteDiff) -> bool:
     """Whether it is a tensor that the model is given, no mask and no timestep."""
-    return d.key.is_input and d.key.module == "" and "mask" not in d.key.port and min(map(len, d.shapes)) > 1
+    return d.key.is_argument and "mask" not in d.key.port and min(map(len, d.shapes)) > 1
 
 
 CUT = "without the padding that the mask leaves out"
@@ -303,11 +301,11 @@ def is_given(d: SiteDiff, constant: bool = False) -> bool:
     """Whether it is an argument of the model that no number of the schedule is in, as embeddings and masks are.
 
     Args:
-        constant: whether it is the same at every step, as an embedded guidance scale is.
+        constant: whether it is the same at every step, as an embedded guidance scale is, whatever its name.
     """
     of_the_loop = d.key.port == "in.t" or any(word in d.key.port for word in ("time", "sigma"))
-    number = d.dtypes[0] != "" and len(d.shapes[0]) <= 1 and not constant
-    return d.key.is_input and d.key.module == "" and not (of_the_loop or number)
+    number = d.dtypes[0] != "" and len(d.shapes[0]) <= 1
+    return d.key.is_argument and (constant or not (of_the_loop or number))
 
 
 def is_mask_given(d: SiteDiff) -> bool:

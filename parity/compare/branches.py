@@ -96,7 +96,7 @@ def _told(step: StepRecords) -> tuple[_Inputs, dict[str, Record]]:
 
 def _tells(r: Record) -> bool:
     """Whether it is what the model is given in a branch, or a prediction."""
-    given = r.key.is_input and not r.key.module and not r.key.is_apart
+    given = r.key.is_argument and not r.key.is_apart
     return r.key.site == f"{LOOP}:noise_pred" or (given and r.key.branch != "")
 
 

@@ -8,20 +8,20 @@ difference is not measured: they are said where the divergence starts inside tha
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from parity.compare import guidance, relations, values
-from parity.compare.births import LATENTS_AS
 from parity.compare.frames import truncated
 from parity.compare.independent import code_of
 from parity.compare.result import Cause, SettingDifference, measured
-from parity.compare.values import LATENTS, PREDICTED, START, TIMESTEP, Both, Kept, Seen, held
+from parity.compare.values import LATENTS, LATENTS_AS, PREDICTED, START, TIMESTEP, Both, Kept, Seen, held
 from parity.floors import is_timestep
 from parity.golden.disk.part import chosen, recorded_modules
 from parity.records import LOOP, LOOP_STAGE, SCHEDULE, Key, Record, StepRecords
+from parity.transforms import CASTS
 
 _DETECTORS = (
     values.schedule, values.counters, values.start, values.order, values.rounded, guidance.guidance, relations.stepped,
@@ -42,7 +42,9 @@ class Detectors:
         scale_read: whether the reference's guidance scale could be read off some step; None without guidance.
         _found: causes, the first first, by their setting and model, or by the site that differs by itself. _shown: of
             those by a setting, the steps at which they show. _many: steps of the loop so far.
-        _guided: how the reference combined its branches when it first did.
+        _guided: how the reference combined its branches when it first did. _stepped: see `Seen`.
+        _carried: the dtype in which the candidate went on from its latents, see `values.carried`.
+        _calling: the sides, 0 and 1, of which predictions of a branch were seen.
         _spans: the timesteps so far at which a side called the first model, and another.
     """
 
@@ -51,7 +53,9 @@ class Detectors:
     notes: list[str] = field(default_factory=list)
     scale_read: bool | None = None
     _before: Both | None = None
-    _affine: bool = True
+    _stepped: Set[values.Way] = values.WAYS
+    _carried: str = ""
+    _calling: set[int] = field(default_factory=set)
     _guided: guidance.Combined | None = None
     _spans: dict[bool, list[float]] = field(default_factory=dict)
     _found: dict[object, Cause] = field(default_factory=dict)
@@ -76,7 +80,7 @@ class Detectors:
         ours, theirs = held(reference), held(candidate)
         guided = guidance.combined(ours)
         self._guided = self._guided or guided
-        self._affine = self._affine and relations.is_affine(ours)
+        self._stepped = self._stepped & relations.ways_of(ours)
         kept: Kept = guidance.kept(self._guided, guided) if self._guided and guided else ""
         if ("uncond", PREDICTED) in ours:
             read = kept != "" or (guided is not None and guided.is_read)
@@ -88,7 +92,8 @@ class Detectors:
             step=reference.step,
             before=self._before,
             kept=kept,
-            affine=self._affine,
+            stepped=self._stepped,
+            cast=CASTS.get(self._carried, np.asarray),
         )
 
     def add(
@@ -117,11 +122,16 @@ class Detectors:
         for model, step in zip(called, (reference, candidate), strict=True):
             if model:
                 self._spans.setdefault(model == FIRST_MODEL, []).extend(_timesteps(step, model))
+        calls = [any(name for name, site in side if site == PREDICTED) for side in (seen.ours, seen.theirs)]
+        self._calling |= {i for i, is_called in enumerate(calls) if is_called}
         if not differs:
             return
+        now = seen.theirs.get(("", START))
+        if seen.before is not None and now is not None and now.shape == seen.before[1].shape:
+            self._carried = values.carried(seen.before[1], now)
         seen = replace(seen, given=_given_alike(reference, candidate))
         other = self._is_another(*called)
-        another = tuple(self._another_called(reference.step, *called)) if other else ()
+        another = (*self._uncalled(*calls), *(self._another_called(reference.step, *called) if other else ()))
         of_one = (guidance.guidance, values.order)  # each model has its own scale, and its own predictions
         detectors = [d for d in _DETECTORS if not (other and d in of_one)]
         told = (cause for detector in detectors for cause in detector(seen))
@@ -132,8 +142,15 @@ class Detectors:
                 named = replace(cause, cause=f"{cause.cause} (of {model})") if model else cause
                 self._found.setdefault((cause.setting, model), named)
                 self._shown.setdefault((cause.setting, model), []).append(seen.step)
-            known = {*begun, *(cause.at for cause in self._found.values())}
+            known = {*begun, *(cause.at for cause in self._found.values()), *([PREDICTED] if other else [])}
             self._found |= {cause.at: cause for cause in relations.by_themselves(seen, known)}
+
+    def _uncalled(self, ours: bool, theirs: bool) -> Iterator[Cause]:
+        """A step at which one side alone calls its model, of two that both do at others."""
+        if ours != theirs and len(self._calling) == 2:
+            side = "candidate" if ours else "reference"
+            text = f"the {side} reuses a prediction: it does not call its model, as with a cache of whole steps"
+            yield measured(text, "loop.calls", float(ours), float(theirs), at=PREDICTED)
 
     def _is_another(self, ours: str, theirs: str) -> bool:
         """Whether each side calls another model of two that both have; one alone may hold the weights of either."""
@@ -165,7 +182,7 @@ def _given_alike(reference: StepRecords, candidate: StepRecords) -> bool:
 
 
 def _is_given(r: Record) -> bool:
-    return r.key.module == "" and r.key.is_input and r.key.port.removeprefix("in.") in LATENTS_AS
+    return r.key.is_argument and r.key.port.removeprefix("in.") in LATENTS_AS
 
 
 def _called(step: StepRecords) -> str:

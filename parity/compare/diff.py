@@ -337,14 +337,14 @@ def _steps(
     done = itertools.count()  # `enumerate` would hold a step until the next is there
     for reference, candidate in sides.read_all():
         say("comparing", next(done), len(sides.steps))
-        candidate = laid_alike(reference, branches.step(reference, renamer.step(candidate)))
+        reference, candidate = laid_alike(reference, branches.step(reference, renamer.step(candidate)))
         reference = _widened(reference, sides.wider) if sides.wider > 1.0 else reference
         if strict and sides.in_part(reference.step):
             both = {r.key for r in reference.records} & {r.key for r in candidate.records}
             reference, candidate = reference.where(both.__contains__), candidate.where(both.__contains__)
         if reference.step < 0:
             after = reference.where(_after)
-            last = [(after, laid_alike(after, decodes(after, candidate.where(_after))))]
+            last = [laid_alike(after, decodes(after, candidate.where(_after)))]
             reference, candidate = (side.where(lambda key: not _after(key)) for side in (reference, candidate))
         yield updates.step(reference, candidate) if reference.step >= 0 else (reference, candidate)
         del reference, candidate

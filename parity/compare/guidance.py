@@ -18,7 +18,7 @@ import numpy as np
 from parity.compare.result import Cause, measured
 from parity.compare.values import MATCH, PREDICTED, SAME, Kept, Seen, Values, apart
 from parity.settings import BITS
-from parity.transforms import EXACT, bfloat16, norm, stored_as
+from parity.transforms import EXACT, bfloat16, last_frames, norm, stored_as, unpacked
 
 Made = tuple[np.ndarray, float]
 """A value, and how far rounding may move what comes of the same."""
@@ -54,8 +54,8 @@ class Combined:
     Attributes:
         scales: of each branch but uncond. size: a common factor; some pipelines hand on the negated prediction. left:
             the norm of what rounding left over. unsure, size_unsure: how far it may have moved them; a scale is read
-            off where its branch parts from the others. normed: the branch whose
-            norm each row is given then; empty for none.
+            off where its branch parts from the others. firm: whether rounding alone is left over, and hides no factor.
+            normed: the branch whose norm each row is given then; empty for none.
     """
 
     scales: Mapping[str, float]
@@ -63,6 +63,7 @@ class Combined:
     left: float
     unsure: Mapping[str, float]
     size_unsure: float
+    firm: bool
     normed: str = ""
 
     @property
@@ -83,6 +84,11 @@ class Combined:
     def is_read(self) -> bool:
         """Whether it guides by a scale and nothing else."""
         return not self.is_fitted and any(abs(scale - 1) > EXACT for scale in self.scales.values())
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it has no factor, for certain."""
+        return self.firm and not self.is_fitted
 
     def told(self, scale: float) -> float:
         """A scale of cond as people know it: nobody guides by less than 0, but a batch may have its cond first, which
@@ -167,7 +173,8 @@ def _combined(held: Mapping[str, np.ndarray]) -> Combined | None:
     if abs(size) != 1.0:
         unsure = (unsure + abs(weights / size) * size_unsure) / abs(size)
     scales = dict(zip(apart, (float(weight / size) for weight in weights), strict=True))
-    return Combined(scales, size, left, dict(zip(apart, unsure.tolist(), strict=True)), size_unsure)
+    firm = left <= ROUNDINGS * rounded and size_unsure <= LEAST
+    return Combined(scales, size, left, dict(zip(apart, unsure.tolist(), strict=True)), size_unsure, firm)
 
 
 LEAST_CHANNELS = 8
@@ -202,18 +209,12 @@ def rounding(*values: np.ndarray) -> float:
 
 
 def _like(x: np.ndarray, guided: np.ndarray) -> np.ndarray:
-    """What of a prediction is guided: its first channels, where a learned variance follows them, and its last frames,
-    where those of an image come before them."""
+    """What of a prediction is guided, as that lies: its first channels, where a learned variance follows them, and its
+    last frames, where those of an image come before them."""
     if guided.ndim < 2:
         return x
     more = x.ndim == guided.ndim and x.shape[2:] == guided.shape[2:]
-    return x[:, : guided.shape[1]] if more else last_frames(x, guided)
-
-
-def last_frames(x: np.ndarray, like: np.ndarray) -> np.ndarray:
-    """A view of a video [B, C, T, H, W] with as many frames as another: a step may leave out the first, an image's."""
-    less = x.ndim == like.ndim == 5 and x.shape[:2] == like.shape[:2] and x.shape[3:] == like.shape[3:]
-    return x[:, :, -like.shape[2] :] if less and like.shape[2] < x.shape[2] else x
+    return x[:, : guided.shape[1]] if more else last_frames(next(unpacked(x, guided.shape), x), guided)
 
 
 FIRM = 0.25
@@ -303,13 +304,26 @@ def guidance(seen: Seen) -> Iterator[Cause]:
     elif first is None and second is not None and second.is_read and _is_alone(seen.ours):
         text = f"the candidate guides by {second.scale:.4g} where the reference runs one branch alone, cond"
         yield measured(text, "guidance", 1.0, second.scale, second.scale, at=PREDICTED)
-    elif first is not None and second is not None and not (first.is_fitted and other):
-        yield from _combined_otherwise(first, second)  # a factor is fitted to the values, which differ
-    elif first is not None and second is not None and seen.kept:
+    elif first and second and (second.is_plain or not (first.is_fitted and other)):
+        yield from _combined_otherwise(first, second)  # a factor is fitted to the values, which differ, or is none
+    elif first is None or second is None:
+        yield from _combined_alone(first, second, seen)
+    elif seen.kept:
         scale, own = first.scale_in(seen.kept), second.scale_in(seen.kept)
         if abs(own - scale) > first.near(second):
             text = f"the guidance scale is {own:.4g}, not {scale:.4g}"
             yield measured(text, "guidance", scale, own, own, at=PREDICTED)
+
+
+def _combined_alone(first: Combined | None, second: Combined | None, seen: Seen) -> Iterator[Cause]:
+    """Branches that one side alone combines to a sum of them; a plain one of the reference's is judged by itself."""
+    known, side, other = first, "reference", "candidate"
+    if first is None:
+        known, side, other = second, other, side
+    both = all(parts and np.any(parts[""]) for parts in map(branches_of, (seen.ours, seen.theirs)))
+    if both and known and known.firm and not (known is first and first.is_plain):
+        text = f"noise_pred is {known} on the {side}, and no such sum of its branches on the {other}"
+        yield measured(text, "guidance", at=PREDICTED)
 
 
 def _combined_otherwise(first: Combined, second: Combined) -> Iterator[Cause]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from parity.compare.births import LATENTS, call_of, is_unlike
 from parity.compare.result import Check, Result, SiteDiff
 from parity.compare.sites import introduced, picked
-from parity.records import BLOCK, FRAMES, LOOP, SCHEDULE, Key, any_block, caller_of, is_attention
+from parity.records import BLOCK, FRAMES, LOOP, MODELS, SCHEDULE, Key, any_block, caller_of, is_attention
 from parity.transforms import ANOTHER
 
 _RELATIONS = (f"{LOOP}:noise_pred", f"{LOOP}:latents.after", "decode:in.z", FRAMES)
@@ -161,7 +161,7 @@ def _by_weights(result: Result, checks: Sequence[Check]) -> Callable[[Key], bool
         return lambda key: False
     rounded = all(c.near in _HALVES for c in checks)
     unseen = modules - {d.key.module for d in result.sites}  # at which nothing was observed
-    arguments = {d.key.port for d in result.sites if d.key.module == "" and d.key.is_input}
+    arguments = {d.key.port for d in result.sites if d.key.is_argument}
     given = {call_of(d.key) for d in result.sites if d.key.is_input and d.verdict != "not compared"}
     beyond = {d.key for d in result.sites if rounded and d.local.rel_l2 > ANOTHER}  # what rounded weights make of it
     behind = _behind(result, modules)
@@ -306,8 +306,11 @@ def within(module: str, block: str) -> bool:
 
 def code_of(site: str) -> str:
     """Whose code makes a value, in whichever block: of an output its module's, of an input what its caller does before
-    that module. The model's own code does many things, of which each input that it makes is one."""
+    that module. The model's own code does many things, of which each input that it makes is one. An argument is of the
+    loop's code, whichever model it is given to."""
     module, _, port = site.partition(":")
+    if module in MODELS and port.startswith("in."):
+        module, site = "", f":{port}"
     if module in _AROUND:
         return place_of(site)
     own = module

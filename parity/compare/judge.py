@@ -14,15 +14,16 @@ from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from parity.compare import left_out
-from parity.compare.births import LATENTS_AS, UNITS, Argument, Arguments, Births, call_of, is_input, is_prediction
+from parity.compare.births import UNITS, Argument, Arguments, Births, call_of, is_input, is_prediction
 from parity.compare.branches import Branches
 from parity.compare.pairs import Meeting, meet
 from parity.compare.preflight import Factors
 from parity.compare.result import Distance, SiteDiff
 from parity.compare.sites import Measured, Sites, beyond, picked
+from parity.compare.values import LATENTS_AS
 from parity.floors import L2_LIMIT
 from parity.golden.disk.part import tabled
-from parity.records import LOOP, LOOP_STAGE, Key, StepRecords
+from parity.records import LOOP, LOOP_STAGE, MODELS, Key, StepRecords
 from parity.transforms import WITHIN
 
 
@@ -76,6 +77,7 @@ class Judge:
     seen: Common = field(default_factory=Common)
     _meeting: Meeting | None = None
     _given: dict[Argument, bytes] = field(default_factory=dict)
+    _moved: set[Argument] = field(default_factory=set)
 
     def step(self, reference: StepRecords, candidate: StepRecords) -> Sites:
         """The sites of one step, in execution order, with births."""
@@ -110,9 +112,10 @@ class Judge:
         given = _given(step)
         before, self._given = self._given, given | self._given
         moving = {at for at, value in given.items() if self._given[at] != value or _is_latents(at)}
+        self._moved |= moving
         whole = {sites[i].key for at in left_out.folded(step, sites) for i in at}
         handed = _handed_on(step, sites, given) | _timed_otherwise(step, sites)
-        return Arguments(moving, before.keys() - moving, handed, _made_alone(step, sites, given), whole)
+        return Arguments(moving, before.keys() - self._moved, handed, _made_alone(step, sites, given), whole)
 
 
 def _holds(d: SiteDiff) -> bool:
@@ -136,12 +139,12 @@ def _name_same(step: Measured, sites: Sites) -> None:
 def _given(step: Measured) -> dict[Argument, bytes]:
     """What the reference's model is given, by branch and site."""
     inputs = ((i, step.meeting.places[i].key) for i in step.meeting.inputs)
-    return {(key.branch, key.site): step.held_bytes(i)[0] for i, key in inputs if key.module == ""}
+    return {(key.branch, key.site): step.held_bytes(i)[0] for i, key in inputs if key.is_argument}
 
 
 def _is_latents(at: Argument) -> bool:
     """Whether an argument's name says that it is the latents, which a step may leave as they are."""
-    return at[1].removeprefix(":in.") in LATENTS_AS
+    return at[1].partition(":in.")[2] in LATENTS_AS
 
 
 def _handed_on(step: Measured, sites: Sites, given: Mapping[Argument, bytes]) -> Set[Key]:
@@ -158,9 +161,10 @@ def _timed_otherwise(step: Measured, sites: Sites) -> Set[Key]:
     at = next((i for i, place in enumerate(step.meeting.places) if place.key.site == f"{LOOP}:timestep"), None)
     if at is None or (own := step.numbers(at)) is None or own[0] == own[1]:
         return set()
-    inputs = (i for i in sites.where(beyond=True, which=is_input) if sites[i].key.module == "")
+    inputs = (i for i in sites.where(beyond=True, which=is_input) if sites[i].key.is_argument)
     given = ((sites[i].key, both) for i in inputs if (both := step.numbers(i)) is not None)
-    return {key for key, (x, y) in given if any(_is(x, u * own[0]) and not _is(y, u * own[1]) for u in UNITS)}
+    units = ((key, y, [u for u in UNITS if _is(x, u * own[0])]) for key, (x, y) in given)  # of 0 they are both
+    return {key for key, y, fit in units if fit and not any(_is(y, u * own[1]) for u in fit)}
 
 
 def _is(x: float, other: float) -> bool:
@@ -179,7 +183,7 @@ def _made_alone(step: Measured, sites: Sites, given: Mapping[Argument, bytes]) -
     differ = {(sites[i].key.branch, step.held_bytes(i)[0]) for i in far}
     alone: dict[object, bool] = {}
     for r in step.ours:
-        if r.sketch is None or r.key.is_apart or r.key.module in ("", LOOP):
+        if r.sketch is None or r.key.is_apart or r.key.module in (*MODELS, LOOP):
             continue
         call, value = call_of(r.key), (r.key.branch, r.sketch.tobytes())
         if r.key.is_input:

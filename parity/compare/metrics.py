@@ -23,7 +23,7 @@ from dataclasses import replace
 import numpy as np
 
 from parity.compare.result import NAN, UNKNOWN, Distance, SiteDiff
-from parity.records import AFTER, FRAMES, LOOP, Floor, Key, Record
+from parity.records import AFTER, FRAMES, LOOP, MODELS, Floor, Key, Record
 from parity.settings import BITS
 from parity.sketch import TOTAL, Geometry, bin_norms
 
@@ -165,7 +165,7 @@ def compared(a: Record | None, b: Record | None, floor: Floor | None, drawn: Sit
     equal = a.kind == b.kind and (a.value == b.value or (a.value != a.value and b.value != b.value))  # NaN is NaN
     if equal or (nothing(a) and nothing(b)) or _same_number(a, b) or _no_mask(a, b):
         return replace(drawn, distance=_EQUAL)
-    inside = own and (_is_zero_for_none(a, b) if a.key.module == "" else not (is_mask(a) or is_mask(b)))
+    inside = own and (_is_zero_for_none(a, b) if a.key.module in MODELS else not (is_mask(a) or is_mask(b)))
     return _unlike(replace(drawn, note=f"{what(a)} against {what(b)}"), inside)
 
 
@@ -220,7 +220,7 @@ def _tensors(a: Record, b: Record, floor: Floor, drawn: SiteDiff, *, own: bool) 
         return _unlike(replace(drawn, note="no sketch is held"), inside=True)
     if (far := _of_one_number(a, b, floor)) is not None:
         return replace(drawn, distance=far)
-    if (note := _other_keys(a, b)) and a.key.module == "":
+    if (note := _other_keys(a, b)) and a.key.module in MODELS:
         return _unlike(replace(drawn, note=note), inside=False)
     note = unlike(a, b)
     inside = (own and not is_contract(a.key)) or _of_other_calls(a, b)

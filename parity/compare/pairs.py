@@ -32,11 +32,12 @@ import numpy as np
 from parity.compare.metrics import axes_between, comparable_shapes, compare_values, far_apart
 from parity.compare.preflight import Factors, factors_at
 from parity.compare.result import UNKNOWN, SiteDiff
-from parity.compare.values import GIVEN, START
+from parity.compare.values import GIVEN, LATENTS_AS, START
 from parity.golden import Golden
 from parity.golden.disk.part import Layout, chosen
-from parity.records import ATTENTION, FRAMES, LOOP, READ, SCHEDULE, SET, Key, Record, StepRecords
+from parity.records import ATTENTION, FRAMES, LOOP, READ, SCHEDULE, SET, Floor, Key, Record, StepRecords
 from parity.sketch import Geometry, value_record
+from parity.transforms import last_frames, unpacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,33 +315,63 @@ def _counts(r: Record | None) -> bool:
 # --- a loop that keeps its latents in a layout of its own
 
 
-def laid_alike(reference: StepRecords, candidate: StepRecords) -> StepRecords:
-    """The candidate's step, the loop's own values with their axes in the reference's order: a loop may keep its latents
-    with the channels last, or behind the frames. Where they are in another shape yet, as tokens are, all are left out:
-    they are compared as the model is given them."""
+def laid_alike(reference: StepRecords, candidate: StepRecords) -> tuple[StepRecords, StepRecords]:
+    """Both sides' step, the loop's own values laid out alike: a loop may keep its latents with the channels last, or
+    behind the frames, and may leave out an image's frames, if its model is given as many on both sides. Where they are
+    in another shape yet, as tokens are, all are left out: they are compared as the model is given them."""
     ours = {r.key: r for r in chosen(reference.records, _is_of_a_loop)}
     theirs = [r for r in chosen(candidate.records, _is_of_a_loop) if r.key in ours]
     other = [r for r in theirs if r.kind == "tensor" and not comparable_shapes(ours[r.key], r)]
-    if not other or any(math.prod(r.shape) != math.prod(ours[r.key].shape) for r in other):
-        return candidate
-    moved = {r.key: _moved(ours[r.key], r) for r in other}
-    if None in moved.values():
-        return candidate.where(lambda key: key.module != LOOP or key not in ours or not ours[key].shape)
-    return replace(candidate, records=tuple(moved.get(r.key) or r for r in candidate.records))
+    resized = any(math.prod(r.shape) != math.prod(ours[r.key].shape) for r in other)
+    if not other or (resized and not _given_as_much(reference, candidate)):
+        return reference, candidate
+    laid = {r.key: pair for r in other if (pair := _as_one(ours[r.key], r))}
+    if len(laid) < len(other):
+        left = candidate.where(lambda key: key.module != LOOP or key not in ours or not ours[key].shape)
+        return reference, candidate if resized else left
+    moved = {key: pair[0] for key, pair in laid.items() if pair[0].shape != ours[key].shape}
+    shares = {key: math.prod(r.shape) / math.prod(ours[key].shape) for key, r in moved.items()}
+    known = ((key, floor) for key, floor in reference.floors.items() if key in shares)
+    floors = {key: Floor(floor.l2 * math.sqrt(shares[key]), linf=floor.linf) for key, floor in known}
+    if moved:
+        records = [moved.get(r.key, r) for r in reference.records]
+        reference = replace(reference, records=records, floors={**reference.floors, **floors})
+    return reference, replace(candidate, records=[laid.get(r.key, (r, r))[1] for r in candidate.records])
 
 
 def _is_of_a_loop(r: Record) -> bool:
     return r.key.module == LOOP or r.key.site == GIVEN
 
 
-def _moved(ours: Record, theirs: Record) -> Record | None:
-    """A value as the reference has it laid out: of several ways the one that comes nearest; None for no way."""
+def _is_given(r: Record) -> bool:
+    return r.key.is_argument and r.key.port.removeprefix("in.") in LATENTS_AS
+
+
+def _given_as_much(reference: StepRecords, candidate: StepRecords) -> bool:
+    """Whether the model, which is called first, is given latents of one shape."""
+    ours, theirs = (next(chosen(side.records, _is_given), None) for side in (reference, candidate))
+    return ours is not None and theirs is not None and ours.shape == theirs.shape
+
+
+def _as_one(ours: Record, theirs: Record) -> tuple[Record, Record] | None:
+    """Both sides' value in one shape, the reference's if it can be: of several ways the nearest one; None for
+    no way."""
     x, y = ours.value, theirs.value
     if not isinstance(x, np.ndarray) or not isinstance(y, np.ndarray):
         return None
-    ways = [y.transpose(axes) for axes in axes_between(y.shape, x.shape)]
-    near = min(ways, key=lambda way: compare_values(x, way)[0], default=None)
-    return None if near is None else value_record(theirs.key, np.ascontiguousarray(near), theirs.dtype)
+    ways = [(x, way) for way in _ways(y, x)] or [(way, y) for way in _ways(x, y)]
+    near = min(ways, key=lambda pair: compare_values(*pair)[0], default=None)
+    if near is None:
+        return None
+    first, second = map(np.ascontiguousarray, near)
+    return value_record(ours.key, first, ours.dtype), value_record(theirs.key, second, theirs.dtype)
+
+
+def _ways(x: np.ndarray, like: np.ndarray) -> list[np.ndarray]:
+    """A value as it may lie in another's shape; with as many frames, where it has more."""
+    ways = [x.transpose(axes) for axes in axes_between(x.shape, like.shape)]
+    ways += [] if x.size == like.size else [last_frames(way, like) for way in (x, *unpacked(x, like.shape))]
+    return [way for way in ways if way.shape == like.shape]
 
 
 # --- calls of the decoder that only one side makes
@@ -417,7 +448,7 @@ def _far(reference: StepRecords, candidate: StepRecords) -> tuple[float, float]:
 
 
 def _begins(r: Record) -> bool:
-    return r.key.site == START or (r.key.is_input and r.key.module == "" and not r.key.is_apart)
+    return r.key.site == START or (r.key.is_argument and not r.key.is_apart)
 
 
 def _is_schedule(r: Record) -> bool:

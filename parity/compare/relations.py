@@ -16,20 +16,45 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Set
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from parity.compare.guidance import LEAST, Made, by_rounding, fitted, last_frames, own_guided, several_roundings
+from parity.compare.guidance import LEAST, Made, by_rounding, fitted, own_guided, several_roundings
 from parity.compare.result import Cause, measured
-from parity.compare.values import GIVEN, LATENTS, MATCH, PREDICTED, SAME, START, TIMESTEP, Seen, Values, apart, number
+from parity.compare.values import (
+    GIVEN,
+    LATENTS,
+    MATCH,
+    PREDICTED,
+    SAME,
+    START,
+    TIMESTEP,
+    WAYS,
+    Seen,
+    Values,
+    Way,
+    apart,
+    number,
+)
 from parity.floors import L2_LIMIT
 from parity.golden.disk.part import chosen
 from parity.records import LOOP, Floor, Key, Record, StepRecords
 from parity.sketch import value_record
-from parity.transforms import EXACT, FEW, WITHIN, bfloat16, by_channel, done, norm, stored_as
+from parity.transforms import (
+    EXACT,
+    FEW,
+    WITHIN,
+    bfloat16,
+    by_channel,
+    done,
+    last_frames,
+    norm,
+    stored_as,
+    unpacked,
+)
 
 # --- the step: latents.after = latents.before + dt noise_pred, if the scheduler is Euler's
 
@@ -70,12 +95,13 @@ def _summed(step: _Step, weights: Iterable[float]) -> Made:
     return before + flow, by_rounding(before, step.before, step.after) + by_rounding(flow, step.flow)
 
 
-def is_affine(values: Values) -> bool:
-    """Whether a side's step is a sum of its latents and prediction, as far as anything says."""
+def ways_of(values: Values) -> Set[Way]:
+    """In which ways a side's step may be made of its latents and prediction, as far as anything says."""
     if (step := _step(values)) is None or not _is_finite(step):
-        return True
-    weights, left = fitted(step.after, step.before, step.flow)
-    return left <= _summed(step, weights)[1]
+        return WAYS
+    weights = {"dt": np.array([1.0, step.dt]), "sum": fitted(step.after, step.before, step.flow)[0]}
+    made = {way: _summed(step, weights[way]) for way in WAYS}
+    return {way for way, (after, most) in made.items() if norm(step.after - after) <= most}
 
 
 def stepped(seen: Seen) -> Iterator[Cause]:
@@ -100,8 +126,9 @@ def _rounded_step(seen: Seen) -> Iterator[Cause]:
     if pair is None or stored_as(pair[0]) == "bfloat16" or dtypes[0] != dtypes[1]:
         return
     step, text = _step(seen.theirs), ""
-    if stored_as(pair[1]) == "bfloat16":
-        text = "the latents that a step makes are rounded to bfloat16"
+    if stored_as(pair[1]) == "bfloat16":  # as zeros are
+        near = apart((_own_step(seen) or pair)[0], pair[1]) <= several_roundings(pair[1])
+        text = "the latents that a step makes are rounded to bfloat16" * near
     elif step is not None:
         far, rounded = (apart(x, step.after - step.dt * step.flow) for x in (step.before, bfloat16(step.before)))
         text = "a step starts from latents that it rounds to bfloat16" * (rounded < LEAST < far)
@@ -114,13 +141,12 @@ def _own_step(seen: Seen) -> Made | None:
     candidate's own dt, where the reference steps by its dt and by nothing else; or where it is a sum of these with some
     weights, as DDIM's is and the first of a multistep scheduler, and both stand at one place in one schedule."""
     ours, theirs = _step(seen.ours), _step(seen.theirs)
-    if ours is None or theirs is None or not seen.affine:
+    if ours is None or theirs is None or "sum" not in seen.stepped:
         return None
-    by_dt, most = _summed(ours, (1.0, ours.dt))
-    weights, left = np.array([1.0, theirs.dt]), norm(ours.after - by_dt)
-    if not left <= most or math.isnan(theirs.dt):  # nor where the reference's dt is not known: all of it is NaN then
+    weights, left = np.array([1.0, theirs.dt]), norm(ours.after - _summed(ours, (1.0, ours.dt))[0])
+    if "dt" not in seen.stepped or math.isnan(left) or math.isnan(theirs.dt):
         alike = seen.pair(TIMESTEP) and not any(seen.numbers(name) for name in ("timestep", "sigma", "dt"))
-        if not (alike and _is_finite(ours) and _is_finite(theirs)):
+        if not (alike and all(np.isfinite(x).all() for x in (*ours[:3], *theirs[:2]))):
             return None
         weights, left = fitted(ours.after, ours.before, ours.flow)
     made, rounded = _summed(theirs, weights)
@@ -186,18 +212,22 @@ def decoded(seen: Seen) -> Iterator[Cause]:
 
 
 def _own_decoded(seen: Seen) -> Made | None:
-    """What the reference's scaling makes of the candidate's latents, where it decodes its own by some."""
+    """What the reference's scaling makes of the candidate's latents, where it decodes its own by some: as the last step
+    left them, or cast as between the steps."""
     pair, (ours, theirs) = seen.pair(GIVEN), _scaled(seen)
     if seen.before is None or pair is None or ours is None:
         return None
-    most = several_roundings(*pair)
-    laid = [*_laid(pair[1], seen.before[1])]
-    layout = ours[2] if theirs is None else theirs[2]
-    if layout >= len(laid):
-        return None
-    own, scaled = pair[1].copy(), ours[0] * laid[layout] + ours[1]
-    scaled = scaled[:, :, ours[3] :]
-    last_frames(own, scaled)[:] = scaled
+    most, layout = several_roundings(*pair), ours[2] if theirs is None else theirs[2]
+    found = []
+    for latents in (seen.before[1], seen.cast(seen.before[1])):
+        laid = [*_laid(pair[1], latents)]
+        if layout >= len(laid):
+            return None
+        own, scaled = pair[1].copy(), ours[0] * laid[layout] + ours[1]
+        scaled = scaled[:, :, ours[3] :]
+        last_frames(own, scaled)[:] = scaled
+        found.append(own)
+    own = min(found, key=lambda own: norm(own - pair[1]))
     return own, most * norm(own)
 
 
@@ -278,25 +308,11 @@ def _scales(given: np.ndarray, latents: np.ndarray, most: float) -> Iterator[_Sc
 def _laid(given: np.ndarray, latents: np.ndarray) -> Iterator[np.ndarray]:
     """Latents as they may lie in what is decoded: as they are, frames first, channels last, or as tokens of patches."""
     laid = [latents, latents.swapaxes(1, 2), np.moveaxis(latents, -1, 1)]
-    laid = laid if latents.ndim >= 4 else [*_unpacked(latents, given.shape)] if latents.ndim == 3 else []
+    laid = laid if latents.ndim >= 4 else [*unpacked(latents, given.shape)] if latents.ndim == 3 else []
     if latents.ndim == given.ndim + 1:  # frames that are decoded as pictures
         laid = [x.reshape(-1, *x.shape[2:])[: len(given)] for x in laid]
     laid = [last_frames(x, given) for x in laid]  # without those of an image that the model was shown
     yield from (x for x in laid if x.shape == last_frames(given, x).shape and x[:, 0].size >= FEW)
-
-
-def _unpacked(tokens: np.ndarray, shape: tuple[int, ...]) -> Iterator[np.ndarray]:
-    """Tokens [B, N, channels * patch * patch] as latents [B, channels, ..., H, W], of which a token is a square patch,
-    its channels first or last."""
-    for patch in (1, 2):
-        grid = [*shape[2:-2], *(size // patch for size in shape[-2:])]
-        if len(shape) < 4 or tokens.shape[1:] != (math.prod(grid), shape[1] * patch**2):
-            continue
-        n = len(grid)
-        last = tokens.reshape(-1, *grid, patch, patch, shape[1])
-        first = np.moveaxis(tokens.reshape(-1, *grid, shape[1], patch, patch), n + 1, -1)
-        for x in (first, last):  # [B, ..., H, W, patch, patch, channels]
-            yield np.moveaxis(x.swapaxes(n, n + 1), -1, 1).reshape(-1, *shape[1:-2], *(m * patch for m in grid[-2:]))
 
 
 # --- judged on the candidate's own values

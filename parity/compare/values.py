@@ -13,7 +13,7 @@ Cost. A few passes over values of the size of the latents, at the first step tha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -30,6 +30,8 @@ GIVEN = "decode:in.z"
 LATENTS = f"{LOOP}:latents.after"
 PREDICTED = f"{LOOP}:noise_pred"
 TIMESTEP = f"{LOOP}:timestep"
+LATENTS_AS = ("hidden_states", "sample", "x", "latents")
+"""What models call the argument that holds the latents."""
 
 Values = Mapping[tuple[str, str], np.ndarray]
 """(branch, site) -> a value that is held whole, in float64."""
@@ -37,6 +39,10 @@ Values = Mapping[tuple[str, str], np.ndarray]
 Kept = Literal["", "both", "cond", "uncond"]
 """Guidance that fits a factor to the values keeps its scale in what it does not resize: in the ratio of both branches
 (guidance_rescale), in the weight of cond (CFG-Zero*), or in that of uncond (APG)."""
+
+Way = Literal["dt", "sum"]
+"""Of a step: its latents plus dt times its prediction, or any sum of the two."""
+WAYS: Set[Way] = frozenset({"dt", "sum"})
 
 Both = tuple[np.ndarray, np.ndarray]
 """The reference's and the candidate's."""
@@ -50,8 +56,9 @@ class Seen:
         ours, theirs: values of the reference and the candidate. settings: of both sides, configs among them.
         step: of the values. before: what each side's latents had come to in the step before; None where nobody knows.
         kept: in what the reference's guidance keeps its scale; known where an earlier step has other weights.
-        given: whether the model is given the same latents. affine: whether each of the reference's steps so far was
-            a sum of its latents and prediction: one of a scheduler with a memory may be so by chance.
+        given: whether the model is given the same latents. stepped: in which ways all of the reference's steps so far
+            may be made: one of a scheduler with a memory may be a sum by chance, one that hardly moves by any dt.
+        cast: what the candidate does to latents between two steps, in which it may round them.
     """
 
     ours: Values
@@ -61,7 +68,8 @@ class Seen:
     before: Both | None = None
     kept: Kept = ""
     given: bool = False
-    affine: bool = True
+    stepped: Set[Way] = WAYS
+    cast: Callable[[np.ndarray], np.ndarray] = np.asarray
 
     def pair(self, site: str, branch: str = "") -> Both | None:
         """Both sides' value, where both hold it in one shape."""
@@ -69,12 +77,12 @@ class Seen:
         return None if a is None or b is None or a.shape != b.shape else (a, b)
 
     def numbers(self, name: str) -> tuple[float, float] | None:
-        """Both sides' number of the loop, where both hold one and they are not the same."""
+        """Both sides' number of the loop, where both hold one and they are not the same in float32."""
         pair = self.pair(f"{LOOP}:{name}")
         if pair is None or any(x.size != 1 or not np.isfinite(x).all() for x in pair):
             return None
         a, b = (float(x.item()) for x in pair)
-        return (a, b) if a != b else None
+        return None if math.isclose(a, b, rel_tol=WITHIN, abs_tol=WITHIN) else (a, b)
 
     def ways(self, way: Callable[[Values], str]) -> tuple[str, str] | None:
         """In which way each side computes something, where that is known of both and not the same."""
@@ -256,7 +264,7 @@ def _correlation(x: np.ndarray, period: int) -> tuple[float, int]:
 
 def _continued(seen: Seen, before: Both, now: Both) -> Iterator[Cause]:
     """Latents that are carried over on one side, and begun anew, changed or rounded between two steps on the other."""
-    first, second = (_carried(x, y) for x, y in zip(before, now, strict=True))
+    first, second = (carried(x, y) for x, y in zip(before, now, strict=True))
     dtypes = [settings.get("dtype") for settings in seen.settings]
     if first == "float32" != second and second and dtypes[0] == dtypes[1] is not None:
         text = f"the latents are rounded to {second} between two steps"
@@ -274,7 +282,7 @@ def _continued(seen: Seen, before: Both, now: Both) -> Iterator[Cause]:
     yield measured(text, "loop.latents", *sides, value, at=START)
 
 
-def _carried(before: np.ndarray, now: np.ndarray) -> str:
+def carried(before: np.ndarray, now: np.ndarray) -> str:
     """The dtype to which latents of the step before are cast, as a side may that works in it; empty for others."""
     casts = {"float32": before} | {dtype: cast(before) for dtype, cast in CASTS.items()}
     near = (d for d, x in casts.items() if np.array_equal(x, now, equal_nan=True) or apart(x, now) <= SAME)

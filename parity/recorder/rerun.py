@@ -282,7 +282,7 @@ def _different(own: Golden, other: Golden) -> str:
         most = DIFFERENT_IN_16_BITS if any(r.dtype in STORED for r in records) else most
         for record in records:
             key, read = record.key, replace(record.key, site=f"{record.key.site}@{READ}")
-            given = key.site in _HANDED_ON or (key.is_input and not key.module)
+            given = key.site in _HANDED_ON or key.is_argument
             if given and read not in again and key in again and _distance(record, again[key]) > most:
                 site = key.site.removesuffix(f"@{READ}")
                 return f"{site} (step {step})" if step != OUTSIDE else site

@@ -66,6 +66,10 @@ def named(ours: StepRecords, theirs: StepRecords, *settings: dict[str, str]) -> 
 COND, UNCOND, X, Y, Z = np.random.default_rng(0).normal(size=(5, 64))
 GUIDED = {"cond": COND, "uncond": UNCOND, "guided": UNCOND + 6 * (COND - UNCOND)}
 RESIZED = GUIDED | {"guided": 0.7 * GUIDED["guided"]}
+HALVES = [
+    {"cond": bfloat16(c), "uncond": bfloat16(u), "guided": bfloat16(size * bfloat16(u + 6 * (c - u)))}
+    for c, u, size in ((COND, UNCOND, 0.7), (X, Y, 1.0))
+]
 ZEROED = GUIDED | {"guided": np.zeros(64)}
 LATENTS = np.random.default_rng(2).normal(size=(1, 4, 2, 4, 4))
 MEAN, STD = np.random.default_rng(3).normal(size=(2, 1, 4, 1, 1, 1))
@@ -93,15 +97,18 @@ def unpatchified(x: np.ndarray) -> np.ndarray:
     return read.transpose(0, 4, 1, 2, 5, 3, 6).reshape(x.shape)
 
 
-def looped(scale: float, by: float = 0.0) -> StepRecords:
-    """A whole step whose update is an offset too far."""
+def looped(scale: float, by: float = 0.0, kept: float = 1.0, **numbers: float) -> StepRecords:
+    """A whole step whose update is an offset too far; of the latents it may keep a share, as DDIM does."""
     guided = UNCOND + scale * (COND - UNCOND)
-    return step(cond=COND, uncond=UNCOND, guided=guided, before=Y, after=Y - 0.1 * guided + by, dt=-0.1)
+    after = kept * Y - 0.1 * guided + by
+    return step(cond=COND, uncond=UNCOND, guided=guided, before=Y, after=after, **{"dt": -0.1, **numbers})
 
 
 OUT = np.random.default_rng(5).normal(size=(1, 3, 2, 8, 12))
 OTHER = np.random.default_rng(6).normal(size=OUT.shape)
+MOVED = OUT + 0.1 * OTHER
 
+SUMMED = looped(6, 0.0, 0.9, timestep=900.0)
 CONFIG = ({"scheduler.shift": "12.0"}, {"scheduler.shift": "3.0"})
 ORDERS = ({"scheduler.solver_order": "2"}, {"scheduler.solver_order": "1"})
 
@@ -131,6 +138,13 @@ ORDERS = ({"scheduler.solver_order": "2"}, {"scheduler.solver_order": "1"})
         # A factor is fitted to the values: of others it is another.
         (step(**RESIZED), step(cond=X, uncond=Y, guided=0.6 * (Y + 6 * (X - Y))), (), []),
         (step(**RESIZED), step(**GUIDED), (), ["guidance_rescale"]),
+        # A factor that is none at all, or that is no factor of both branches, is another guidance whatever they are.
+        (step(**RESIZED), step(cond=X, uncond=Y, guided=Y + 6 * (X - Y)), (), ["guidance_rescale"]),
+        (step(**RESIZED), step(cond=X, uncond=Y, guided=0.6 * (Y + 6 * (X - Y)) + 0.1 * Z), (), ["guidance"]),
+        (step(cond=X, uncond=Y, guided=0.1 * Z), step(**GUIDED), (), ["guidance"]),
+        (step(cond=X, uncond=Y, guided=0.1 * Z), step(cond=X, uncond=Z, guided=0.1 * Y), (), []),
+        (step(**RESIZED), step(cond=X, uncond=Y, guided=0.0 * Y), (), []),
+        (step(**HALVES[0]), step(**HALVES[1]), (), []),  # in 16 bits a factor may be hidden
         (step(**GUIDED), step(cond=X, uncond=X + 1e-6 * Y, guided=X + 1e-3 * Z), (), []),  # they hardly part
         (step(**GUIDED), step(**GUIDED | {"guided": bfloat16(np.float32(GUIDED["guided"]))}), (), ["guidance_dtype"]),
         # Behind another guidance the step is judged by what it makes of that.
@@ -138,6 +152,11 @@ ORDERS = ({"scheduler.solver_order": "2"}, {"scheduler.solver_order": "1"})
         (looped(6), looped(5, 0.01), (), ["guidance", "scheduler.step"]),
         (looped(6), looped(6, 0.01), (), []),  # where the judge says so
         (looped(6), looped(5, 0.01), ({}, {"latents_dtype": "bfloat16"}), ["guidance"]),
+        (SUMMED, looped(5, 0.01, 0.9, timestep=900.0), (), ["guidance", "scheduler.step"]),
+        (SUMMED, looped(5, 0.01, 0.9, timestep=900.0, dt=-0.1 - 3e-8), (), ["guidance", "scheduler.step"]),  # rounded
+        (SUMMED, looped(5, 0.01, 0.9, timestep=900.0, dt=-0.11), (), ["guidance"]),  # of another schedule
+        (SUMMED, looped(5, np.inf, 0.9, timestep=900.0), (), ["guidance", "scheduler.step"]),
+        (SUMMED, looped(5, 0.0, 0.9, timestep=900.0, dt=-0.1 - 3e-8), (), ["guidance"]),
         # A prediction in another order, its inputs the same or not.
         (step(cond=OUT), step(cond=unpatchified(OUT)), (), ["order"]),
         (step(cond=OUT), step(cond=unpatchified(OUT + 0.7 * OTHER)), (), ["order"]),
@@ -157,12 +176,22 @@ def test_a_mistake_around_the_model_is_named(
     assert named(ours, theirs, *settings) == causes
 
 
+@pytest.mark.parametrize(("kept", "causes"), [(1.0, ["guidance", "scheduler.step"]), (0.9, ["guidance"])])
+def test_a_scheduler_that_steps_by_its_dt_does_so_at_every_step(kept: float, causes: list[str]) -> None:
+    """One that keeps a share of the latents may come to the same at the last step, which hardly moves them."""
+    before, last = looped(6, kept=kept), (looped(6), looped(5, 0.01))
+    assert [cause.setting for cause in found((before, before), last)] == causes
+
+
 @pytest.mark.parametrize(
     ("after", "said"),
     [
         (bfloat16(Y - 0.1 * X), "the latents that a step makes are rounded to bfloat16"),
         (bfloat16(Y) - 0.1 * X, "a step starts from latents that it rounds to bfloat16"),
         (Y - 0.1 * bfloat16(X), ""),
+        (np.full(64, np.inf), ""),
+        (np.zeros(64), ""),
+        (bfloat16(1.02 * Y), ""),  # not of what this step makes
     ],
 )
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -253,7 +282,8 @@ def test_another_model_of_two_that_a_step_calls_is_named(
     def calling(name: str, timestep: float, scale: float) -> StepRecords:
         sites = (f"{name}:in.x", f"{name}.proj:out".lstrip("."))
         seen = (value_record(Key("transformer", 1, "cond", s), X, "float32") for s in sites)
-        values = GUIDED | {"guided": UNCOND + scale * (COND - UNCOND)}
+        cond = COND if name == "transformer_2" else COND + 0.3 * Z  # another model predicts otherwise
+        values = {"cond": cond, "uncond": UNCOND, "guided": UNCOND + scale * (cond - UNCOND)}
         return StepRecords(1, (*step(1, timestep=timestep, **values).records, *seen))
 
     sides = calling("transformer_2", 900.0, 6), calling(model, timestep, 5)
@@ -342,6 +372,22 @@ def test_a_first_frame_that_is_put_back_is_not_made_of_latents(frame: float | No
     causes = found(loop, (step(-1, z=ours), step(-1, z=theirs)), settings=(config, config))
     assert [any(cause.cause.endswith(x) for cause in causes) for x in said] == [True] * len(said)
     assert len(causes) == len(said)
+
+
+@pytest.mark.parametrize(
+    ("decoded", "causes"),
+    [
+        (bfloat16(MOVED), ["loop.latents"]),
+        (MOVED, ["loop.latents"]),  # each step rounds what it is given
+        (1.02 * bfloat16(MOVED), ["loop.latents", "vae.scaling_factor"]),
+    ],
+)
+def test_latents_that_are_rounded_between_steps_are_decoded_so(decoded: np.ndarray, causes: list[str]) -> None:
+    detectors = Detectors(({"dtype": "float32"},) * 2)
+    detectors.add(step(0, after=OTHER), step(0, after=OTHER))
+    detectors.add(step(1, before=OTHER, after=OUT), step(1, before=bfloat16(OTHER), after=MOVED))
+    detectors.add(step(-1, z=OUT / 0.4), step(-1, z=decoded / 0.4))
+    assert [cause.setting for cause in detectors.told] == causes
 
 
 def packed(latents: np.ndarray, channels_first: bool) -> np.ndarray:
@@ -699,6 +745,23 @@ def test_a_cause_says_at_which_steps_it_shows(wrong: Sequence[int], said: str) -
         detectors.add(step(at, **GUIDED), step(at, **other), differs=scale == 5)
     (cause,) = detectors.told
     assert [piece.detail for piece in cause.evidence] == [said]
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "causes"),
+    [
+        (GUIDED, {"guided": X}, ["loop.calls"]),
+        (GUIDED, GUIDED, []),
+        ({"guided": X}, {"guided": X}, []),  # which was never seen to call one
+    ],
+)
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_step_without_a_call_of_the_model_is_named(
+    first: dict[str, Any], other: dict[str, Any], causes: list[str], turned: bool
+) -> None:
+    ours, theirs = [step(0, **GUIDED), step(1, **GUIDED)], [step(0, **first), step(1, **other)]
+    pairs = zip(theirs, ours, strict=True) if turned else zip(ours, theirs, strict=True)
+    assert [cause.setting for cause in found(*pairs)] == causes
 
 
 @pytest.mark.parametrize(("scale", "named"), [(1.0, False), (1.5, True)])

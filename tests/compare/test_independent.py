@@ -229,6 +229,7 @@ def test_a_far_greater_difference_in_one_call_s_code_is_one_by_itself(
         (("blocks.0.attn.to_out.0:out", "blocks.3.attn.to_out.0:out"), "blocks.*.attn.to_out.0"),
         (("blocks.2.attn.to_out.0:out", "blocks.2.attn.to_out.1:out"), "blocks.2.attn.to_out.*"),
         (("blocks.2.attn.norm:out", "blocks.2.attn.norm:out"), "blocks.2.attn.norm"),
+        ((":in.text", "transformer_2:in.text"), "the argument text"),  # which a loop gives to both its models
     ],
 )
 def test_what_the_same_code_does_in_several_blocks_is_one_difference_in_all(sites: Sequence[str], listed: str) -> None:

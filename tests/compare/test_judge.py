@@ -177,6 +177,12 @@ BIRTHS: dict[str, tuple[dict[str, float], dict[str, str]]] = {
         {"schedule:sigmas": "module", "loop:timestep": "propagated", ":in.timestep": "propagated", ":in.text": "input",
          ":in.picture": "input", "a:in.x": "propagated", "a:out": "propagated"},
     ),
+    "so are a second model's, but for its timestep": (
+        {"schedule:sigmas": FAR, "loop:timestep": FAR, "transformer_2:in.timestep": FAR, "transformer_2:in.text": FAR,
+         "transformer_2.a:in.x": FAR},
+        {"schedule:sigmas": "module", "loop:timestep": "propagated", "transformer_2:in.timestep": "propagated",
+         "transformer_2:in.text": "input", "transformer_2.a:in.x": "propagated"},
+    ),
     "an argument that another model made is handed on": (
         {"control:in.x": 0.0, "control:out": FAR, ":in.control": FAR, ":out": FAR},
         {"control:out": "module", ":in.control": "propagated", ":out": "propagated"},
@@ -344,7 +350,8 @@ def test_frames_are_made_of_all_that_is_decoded() -> None:
     [
         (":in.guidance", 6.0, ["propagated", "input"]),  # the same at each step: no schedule is in it
         (":in.number", 3.0, ["propagated", "propagated"]),
-        (":in.timestep", 6.0, ["propagated", "propagated"]),
+        (":in.timestep", 3.0, ["propagated", "propagated"]),
+        (":in.added_time_ids", 6.0, ["propagated", "input"]),  # whatever its name
     ],
 )
 def test_a_number_that_stays_as_it_was_is_none_of_the_schedule(site: str, second: float, births_of: list[str]) -> None:
@@ -357,6 +364,14 @@ def test_a_number_that_stays_as_it_was_is_none_of_the_schedule(site: str, second
     assert found == births_of
 
 
+def test_a_timestep_that_a_second_generation_begins_with_again_is_of_the_schedule() -> None:
+    judge = Judge()
+    for at, value in enumerate((6.0, 3.0, 6.0)):
+        walk, x = walk_of({"schedule:sigmas": FAR}, at), np.array([value], np.float32)
+        walk.pair(*(tensor(":in.timestep", y, step=at) for y in (x, 1.1 * x)))
+        assert births(walk.judge(judge))[":in.timestep"] == "propagated"
+
+
 def test_a_timestep_of_a_step_that_did_not_end_is_of_the_schedule_that_differed_before() -> None:
     judge = Judge()
     assert births(walk_of({"schedule:sigmas": FAR, ":in.timestep": FAR}).judge(judge))[":in.timestep"] == "propagated"
@@ -365,18 +380,23 @@ def test_a_timestep_of_a_step_that_did_not_end_is_of_the_schedule_that_differed_
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "birth"),
+    ("own", "ours", "theirs", "birth"),
     [
-        (857.6, 833.6, "propagated"),
-        (857.6, 833.0, "input"),  # rounded
-        (0.8576, 0.8336, "propagated"),
-        (857.6, 0.8336, "input"),
-        (142.4, 166.4, "propagated"),  # 1000 - t: nobody knows what of
+        ((857.6, 833.6), 857.6, 833.6, "propagated"),
+        ((857.6, 833.6), 857.6, 833.0, "input"),  # rounded
+        ((857.6, 833.6), 0.8576, 0.8336, "propagated"),
+        ((857.6, 833.6), 857.6, 0.8336, "input"),
+        ((857.6, 833.6), 142.4, 166.4, "propagated"),  # 1000 - t: nobody knows what of
+        ((0.0, 142.9), 0.0, 142.9, "propagated"),  # 0 is a thousandth of itself
+        ((0.0, 142.9), 0.0, 0.1429, "propagated"),
+        ((0.0, 142.9), 0.0, 143.0, "input"),
     ],
 )
-def test_another_schedule_explains_no_timestep_that_is_not_its_own(ours: float, theirs: float, birth: str) -> None:
+def test_another_schedule_explains_no_timestep_that_is_not_its_own(
+    own: tuple[float, float], ours: float, theirs: float, birth: str
+) -> None:
     walk = walk_of({"schedule:sigmas": FAR})
-    for site, branch, pair in (("loop:timestep", "", (857.6, 833.6)), (":in.timestep", "cond", (ours, theirs))):
+    for site, branch, pair in (("loop:timestep", "", own), (":in.timestep", "cond", (ours, theirs))):
         walk.pair(*(tensor(site, np.array([x]), branch=branch, held=True) for x in pair))
     assert births(walk.judge())[":in.timestep"] == birth
 

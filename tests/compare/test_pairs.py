@@ -35,7 +35,55 @@ def test_the_loops_values_are_laid_out_as_the_references(
     site: str, shape: tuple[int, ...], found: tuple[int, ...] | None
 ) -> None:
     ours, theirs = (step([tensor(site, noise(5, size), branch="", held=True)]) for size in ((1, 16, 2, 3, 4), shape))
-    assert next((r.shape for r in laid_alike(ours, theirs).records), None) == found
+    assert next((r.shape for r in laid_alike(ours, theirs)[1].records), None) == found
+
+
+VIDEO = noise(5, (1, 16, 3, 2, 6))
+CUT = VIDEO[:, :, 1:]
+
+
+def tokens(x: np.ndarray, channels: int = 16) -> np.ndarray:
+    return x.reshape(1, channels, -1).swapaxes(1, 2)
+
+
+def packed(x: np.ndarray) -> np.ndarray:
+    """Tokens of patches of 2 x 2, the channels first in each."""
+    b, c, t, h, w = x.shape
+    laid = x.reshape(b, c, t, h // 2, 2, w // 2, 2).transpose(0, 2, 3, 5, 1, 4, 6)
+    return laid.reshape(b, -1, c * 4)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "given", "verdict"),
+    [
+        (CUT, VIDEO, VIDEO, "pass"),  # the reference steps the frames behind an image's
+        (VIDEO, CUT, VIDEO, "pass"),
+        (CUT, tokens(VIDEO), VIDEO, "pass"),
+        (tokens(VIDEO), CUT, VIDEO, "pass"),
+        (CUT, packed(VIDEO), VIDEO, "pass"),
+        (CUT, 1.01 * VIDEO, VIDEO, "fail"),
+        (VIDEO, 1.01 * CUT, VIDEO, "fail"),
+        (CUT, 1.01 * packed(VIDEO), VIDEO, "fail"),
+        (CUT, VIDEO[:, :, ::-1], VIDEO, "fail"),
+        (CUT, VIDEO, CUT, "fail"),  # another video size: the model is given more
+        (CUT, tokens(VIDEO)[:, ::-1], VIDEO, "fail"),  # in an order that is not known
+    ],
+)
+def test_of_an_image_to_video_loop_the_frames_that_both_sides_step_are_compared(
+    ours: np.ndarray, theirs: np.ndarray, given: np.ndarray, verdict: str
+) -> None:
+    sides = ((VIDEO, ours), (given, theirs))
+    both = (
+        step(
+            [
+                tensor(":in.hidden_states", x),
+                tensor("loop:latents.after", np.ascontiguousarray(y), branch="", held=True),
+            ]
+        )
+        for x, y in sides
+    )
+    judged = Judge(port=True).step(*laid_alike(*both))
+    assert [d.verdict for d in judged if d.key.module == "loop"] == [verdict]
 
 
 def records(*sites: str) -> list[Record]:
