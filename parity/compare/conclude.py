@@ -164,6 +164,7 @@ def conclude(
         steps=steps,
         sites=sites,
         notes=notes,
+        shown=() if seen is None else tuple(sorted(seen.shown)),
     )
     if not any(_compared(d) for d in sites):
         return nothing

@@ -30,10 +30,10 @@ from parity.compare.branches import Branches
 from parity.compare.comparable import common_steps, comparable, layouts, settings_differences
 from parity.compare.conclude import WIDEST_ROUNDED, Collected, conclude, recorded_stages, widest_of
 from parity.compare.detectors import Detectors, config_causes
-from parity.compare.independent import code_of, in_order
+from parity.compare.independent import code_of, in_order, of_weights, settled
 from parity.compare.judge import Judge
 from parity.compare.pairs import decodes, laid_alike, matching
-from parity.compare.preflight import failed, of_weights
+from parity.compare.preflight import failed
 from parity.compare.reason import Note, Problem, Reason
 from parity.compare.relations import judged_by_own
 from parity.compare.result import Cause, Check, Failed, Origin, Result, measured
@@ -229,6 +229,7 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
         widest=widest_of(a.chip, _round(a, b)),
         seen=judge.seen if rename or port else None,
     )
+    result = settled(result) if rename or port else result
     alike = b.modules.keys() & a.modules.keys() - {""}
     strict = port and a.sites != "none" and b.modules and not (alike and alike.isdisjoint(judge.seen.modules))
     if strict and not judge.seen.compared and result.verdict == "pass":

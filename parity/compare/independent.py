@@ -9,13 +9,16 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from parity.compare.births import LATENTS, call_of, is_unlike
-from parity.compare.result import Check, Result, SiteDiff
+from parity.compare.judge import is_sharp
+from parity.compare.metrics import ONE_SIDED
+from parity.compare.preflight import ROUNDING, ROUNDING_LIMIT, WEIGHTS, grouped, sentence_of
+from parity.compare.result import Cause, Check, Group, Result, SiteDiff, measured
 from parity.compare.sites import introduced, picked
-from parity.records import BLOCK, FRAMES, LOOP, MODELS, SCHEDULE, Key, any_block, caller_of, is_attention
+from parity.records import BLOCK, FRAMES, LOOP, MODELS, SCHEDULE, Key, above, any_block, caller_of, is_attention
 from parity.transforms import ANOTHER
 
 _RELATIONS = (f"{LOOP}:noise_pred", f"{LOOP}:latents.after", "decode:in.z", FRAMES)
@@ -71,7 +74,7 @@ def differences(result: Result) -> tuple[Difference, ...]:
         return any_block(site) if any_block(site) in alone else codes(site)
 
     places = {c.check: f"the {c.check}" for c in checks}
-    found = {places[c.check]: Difference(places[c.check], causes=[c.detail]) for c in checks}
+    found = {one.place: one for c in checks for one in _of_check(c)}
     resized = _resized(result)
     for d in picked(result.sites, "not compared"):
         if is_unlike(d) and not resized(d):
@@ -140,6 +143,18 @@ def _resized(result: Result) -> Callable[[SiteDiff], bool]:
     return resized
 
 
+def _of_check(check: Check) -> Iterator[Difference]:
+    """A check's difference; of parameters that differ in several ways, one for each."""
+    groups = [group for group in check.groups if not set(group.names).isdisjoint(check.at)]
+    kinds = dict.fromkeys(group.kind for group in groups)
+    if len(kinds) < 2:
+        yield Difference(f"the {check.check}", causes=[check.detail])
+        return
+    for kind in kinds:
+        said = [sentence_of(group, f" of {check.of} parameters") for group in groups if group.kind == kind]
+        yield Difference(f"the {check.check} ({kind})", causes=said)
+
+
 _HALVES = ("bfloat16", "float16")
 """Dtypes that weights may have been rounded to."""
 
@@ -148,6 +163,117 @@ def other_weights(result: Result) -> list[Check]:
     """The checks of preflight that fail by other weights, or say that they were rounded though nobody said so."""
     halved = not any(d.setting == "dtype" for d in result.differing_settings)
     return [c for c in result.preflight if c.computed or (halved and c.near in _HALVES)]
+
+
+def settled(result: Result) -> Result:
+    """A result whose check of a port's parameters leaves to the sites what they show: where the nearest module around a
+    parameter whose output was compared agrees, though its values are others, the port holds it in another form."""
+    check = next((c for c in result.preflight if c.check == WEIGHTS and any(group.firm for group in c.groups)), None)
+    if check is None:
+        return result
+    shows = _agreeing(result)
+    own = {name for group in check.groups if group.firm for name in group.names if shows(name)}
+    left = (_without(group, own) if group.firm else group for group in check.groups)
+    form = Group("another form", OWN_FORM, tuple(name for name in check.at if name in own))
+    groups = [group for group in (*left, form) if group.names]
+    groups.sort(key=lambda group: (not group.firm, not group.kind))
+    settled = grouped(replace(check, at=tuple(name for name in check.at if name not in own)), groups)
+    if settled.computed and result.verdict == "pass":
+        settled = replace(settled, detail=f"{settled.detail}; {UNSEEN}")
+    return replace(result, preflight=tuple(settled if c is check else c for c in result.preflight))
+
+
+OWN_FORM = "are held in a form of their own: the values around them agree"
+UNSEEN = "if the port holds them in another form, compare the modules around them in float32"
+
+
+def _without(group: Group, names: Set[str]) -> Group:
+    """A group without some of its parameters."""
+    left = [i for i, name in enumerate(group.names) if name not in names]
+    notes = tuple(group.notes[i] for i in left) if group.notes else ()
+    return replace(group, names=tuple(group.names[i] for i in left), notes=notes)
+
+
+def _agreeing(result: Result) -> Callable[[str], bool]:
+    """Of a parameter whether the nearest module around it agrees, of those whose outputs were compared."""
+    outputs = [d for d in (*result.sites, *result.closer) if not d.key.is_input and d.key.module not in _AROUND]
+    outputs = [d for d in outputs if d.verdict not in ("not compared", "ignored") and d.note != ONE_SIDED]
+    compared = {d.key.module for d in outputs}.union(result.shown)
+    off = {d.key.module for d in outputs if d.verdict == "fail" and d.introduced}
+
+    def agrees(name: str) -> bool:
+        nearest = next((module for module in above(name) if module in compared), "")
+        return nearest in result.shown if nearest not in off else _agrees_behind(result, name, nearest)
+
+    return agrees
+
+
+def _agrees_behind(result: Result, name: str, around: str) -> bool:
+    """Whether in a module that differs by itself another part of it agrees behind the part that a parameter is in."""
+    first = next((d.key for d in introduced(result) if d.key.module == around), None)
+    inside = [d for d in result.sites if first is not None and d.key.module.startswith(f"{around}.")]
+    inside = [d for d in inside if first and (d.key.step, d.key.branch) == (first.step, first.branch)]
+    part = _part_of(name, f"{around}.")
+    behind = itertools.dropwhile(lambda d: _part_of(d.key.module, f"{around}.") != part, inside)
+    after = next((d for d in behind if _part_of(d.key.module, f"{around}.") != part), None)
+    return after is not None and after.verdict == "pass" and is_sharp(after.distance.floor, after.dtypes)
+
+
+SOME = 8
+"""Parameters that may have been loaded wrongly, of a port whose others are the reference's; or all of one block."""
+
+
+def of_weights(result: Result) -> Iterator[Cause]:
+    """A cause at each site at which a difference begins in a module, or beside one, some of whose parameters are others
+    and that does not agree by itself; where many are, the port's are its own, unless all are rounded."""
+    check = next((c for c in result.preflight if c.check == WEIGHTS and c.at and c.near != ROUNDING), None)
+    if result.verdict != "fail" or result.origin is None or check is None or check.computed:
+        return
+    blocks = {found[0] if (found := re.match(f".*?{BLOCK}", name)) else name for name in check.at}
+    if not check.near and len(check.at) > SOME and len(blocks) > 1:
+        return
+    shows = _agreeing(result)
+    left = dict.fromkeys(name for name in check.at if not shows(name))
+    begins = {result.origin.key.site: (result.origin.key, result.why.distance)}
+    for d in introduced(result):
+        begins.setdefault(d.key.site, (d.key, d.distance))
+    fix = "load the reference's values, or undo the factor where they are used"
+    fix = "load and keep them in the reference's dtype" if check.near else fix
+    for key, far in begins.values():
+        if not key.module or (check.near and not far.rel_l2 <= ROUNDING_LIMIT):
+            continue
+        own = [name for name in left if not key.is_input and within(name.rpartition(".")[0], key.module)]
+        if made := own or [name for name in left if _is_made_of(result, key, name.rpartition(".")[0])]:
+            groups = [_without(group, set(group.names).difference(made)) for group in check.groups]
+            said = grouped(check, [group for group in groups if group.names]).detail
+            text = f"{place_of(key.site)}: weights that are not the reference's: {said}"
+            yield measured(text, WEIGHTS, fix=fix, at=key.site)
+            left = {name: None for name in left if name not in made}
+
+
+def _is_made_of(result: Result, key: Key, module: str) -> bool:
+    """Whether parameters of a module are in what begins to differ here: an input may be made anywhere in its block."""
+    beside, found = {key.module, key.module.rpartition(".")[0]} - {""}, re.match(f".*?{BLOCK}", key.module)
+    own = beside if key.is_input else {key.module}  # its caller's own may be in an input
+    if module in own or module.startswith(f"{key.module}.") or module.rpartition(".")[0] in beside:
+        return True
+    block = "" if found is None or not key.is_input else f"{found[0]}."
+    return bool(block) and module.startswith(block) and _unobserved_before(result, key, block, module)
+
+
+def _unobserved_before(result: Result, key: Key, block: str, module: str) -> bool:
+    """Whether a module of a block, whose path ends with a dot, is not observed and may have run before a site: the part
+    of the block in which it lies is seen before it, or never."""
+    keys = [d.key for d in result.sites if (d.key.step, d.key.branch) == (key.step, key.branch)]
+    at, observed = keys.index(key) if key in keys else len(keys), {k.module for k in keys}
+    seen, later = ({_part_of(k.module, block) for k in some} for some in (keys[:at], keys[at:]))
+    part = _part_of(module, block)
+    return module not in observed and (part in seen or part not in later)
+
+
+def _part_of(module: str, block: str) -> str:
+    """The child of a block that a module lies in, or is; empty outside of the block."""
+    return module.removeprefix(block).partition(".")[0] if module.startswith(block) else ""
 
 
 def _by_weights(result: Result, checks: Sequence[Check]) -> Callable[[Key], bool]:

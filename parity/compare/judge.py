@@ -10,7 +10,8 @@ How. A step is measured (`parity.compare.sites`). Of what is beyond its floor so
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Set
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from parity.compare import left_out
@@ -24,6 +25,7 @@ from parity.compare.values import LATENTS_AS
 from parity.floors import L2_LIMIT
 from parity.golden.disk.part import tabled
 from parity.records import LOOP, LOOP_STAGE, MODELS, Key, StepRecords
+from parity.settings import BITS
 from parity.transforms import WITHIN
 
 
@@ -34,7 +36,7 @@ class Common:
     Attributes:
         modules, compared: the reference's modules with a tensor, and those of them with one that was compared.
         alone: tensors that only the reference has, and only the candidate. missing: see `Meeting`. floors: those of
-            the reference.
+            the reference. shown: see `Result`.
     """
 
     modules: set[str] = field(default_factory=set)
@@ -42,6 +44,7 @@ class Common:
     alone: tuple[int, int] = (0, 0)
     missing: dict[object, tuple[str, ...]] = field(default_factory=dict)
     floors: int = 0
+    shown: set[str] = field(default_factory=set)
 
     def add(self, meeting: Meeting, sites: Sites, floors: int) -> None:
         """Count one judged step."""
@@ -105,6 +108,7 @@ class Judge:
         self.births.judge(sites, self._arguments(step, sites))
         _name_same(step, sites)
         self.seen.add(meeting, sites, len(floors))
+        self.seen.shown |= _showing(step, sites, self.seen.shown)
         return sites
 
     def _arguments(self, step: Measured, sites: Sites) -> Arguments:
@@ -191,6 +195,33 @@ def _made_alone(step: Measured, sites: Sites, given: Mapping[Argument, bytes]) -
         elif alone.get(call, False) and value not in differ:
             known.add(value)
     return {call for call, made in alone.items() if made}
+
+
+SHARP = 1e-3
+"""Relative float32 floor up to which a module's output shows other weights; nine in ten are below 4e-5, and those of a
+dtype of 16 bits hide a weight that is small beside others."""
+
+
+def is_sharp(floor: float, dtypes: Iterable[str]) -> bool:
+    """Whether other weights show above a floor of these dtypes; none of zero moves with what it is made of."""
+    return 0.0 < floor <= SHARP and all(BITS.get(dtype, 24) == BITS["float32"] for dtype in dtypes)
+
+
+def _showing(step: Measured, sites: Sites, known: Set[str]) -> set[str]:
+    """The modules, beside those known, that agree in a call that shows other weights: within a sharp floor, given other
+    values than zeros, and giving none of what it was given, as a block does whose gates are zero."""
+    places, within = step.meeting.places, sites.severities <= L2_LIMIT
+    agree = (i for i in sites.where("pass", which=_is_output) if within[i] and places[i].key.module not in known)
+    found = {places[i].key.module: places[i].key.branch for i in agree if is_sharp(sites.floors[i], places[i].dtypes)}
+    given, made = defaultdict[str, dict[bytes, float]](dict), defaultdict[str, set[bytes]](set)
+    for r in step.ours if found else ():
+        if r.key.branch == found.get(r.key.module) and r.moments is not None and r.sketch is not None:
+            if r.key.is_input:
+                given[r.key.module][r.sketch.tobytes()] = r.moments.l2
+            else:
+                made[r.key.module].add(r.sketch.tobytes())
+    moved = (m for m in found if m not in given or any(given[m].values()))
+    return {m for m in moved if given[m].keys().isdisjoint(made[m])}
 
 
 WIDEST = 0.1 / L2_LIMIT

@@ -11,18 +11,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
+from itertools import starmap
+from typing import Literal
 
 import numpy as np
 
 from parity.compare.metrics import compare_values
-from parity.compare.result import Cause, Check, Result, measured
+from parity.compare.result import Cause, Check, Group, measured
 from parity.errors import shown
 from parity.floors import LINF_LIMIT, SCHEDULE_ROUNDING
 from parity.golden.fingerprint import WeightPrint
-from parity.records import BLOCK, Facts, Key, Schedule, above, any_block
+from parity.records import BLOCK, Facts, Schedule, above, any_block
 from parity.settings import Difference, Input, changed_by, remedy, sentence
 from parity.transforms import CASTS, as_factor
 
@@ -130,19 +132,42 @@ def compare_weights(
     digits = [Counter((shape, WeightPrint.parse(text).digits) for shape, text in side.values()) for side in (a, b)]
     if not other and digits[0] == digits[1]:
         return Check(WEIGHTS, "explained", f"{len(a)} parameters equal, under other names")
-    alone = [f"{len(one_sided)} parameters on one side only: {few(one_sided)}"] if one_sided else []
-    alone += [f"{len(rounded)} of another dtype not compared"] if rounded else []
+    alone = [Group("", how, tuple(n)) for how, n in ((ONE_SIDED, one_sided), ("of another dtype", rounded)) if n]
     if other and (mapped or not one_sided):
-        judged = _judged_weights({n: prints[n] for n in other}, a, b, own=own, otherwise=own and bool(one_sided))
-        if judged is not None:
-            return replace(judged, detail="; ".join([judged.detail, *alone]))
+        groups = _grouped({n: prints[n] for n in other}, a, b, own=own)
+        if groups is not None:
+            # A port that has a layout of its own has it in each block.
+            laid_out = {n for group in groups if group.kind == LAYOUT for n in group.names}
+            far = (group.names for group in groups if group.kind not in NEAR)
+            usual = {any_block(n) for n in both.difference(*far)}
+            at = tuple(n for n in other if n not in laid_out or any_block(n) in usual)
+            check = Check(WEIGHTS, "fail", "", at=at, near=NEAR.get(groups[0].kind, ""), of=len(a))
+            return grouped(check, (*groups, *alone))
     values = f"{len(other)} of {len(a)} parameters differ in value: {few(other)}" if other else f"{len(both)} equal"
-    detail = "; ".join([values, *alone])
+    detail = "; ".join([values, *(sentence_of(group, "") for group in alone)])
     if one_sided and not mapped:
         return Check(WEIGHTS, "fail", detail)
     if not other:
         return Check(WEIGHTS, "explained", detail)
     return explained(WEIGHTS, detail, [changed_by("weights")], declared)
+
+
+ONE_SIDED = "parameters on one side only"
+
+
+def grouped(check: Check, groups: Sequence[Group]) -> Check:
+    """A check of parameters that are not equal, which says of each group how."""
+    of = ["" if not group.kind else " more" if i else f" of {check.of} parameters" for i, group in enumerate(groups)]
+    said = "; ".join(starmap(sentence_of, zip(groups, of, strict=True)))
+    firm = any(group.firm for group in groups)
+    verdict: Literal["fail", "explained"] = "fail" if firm else "explained"
+    return replace(check, verdict=verdict, detail=said, computed=firm, groups=tuple(groups))
+
+
+def sentence_of(group: Group, of: str) -> str:
+    """What a group of parameters is; `of`: what is to stand behind their number."""
+    note = f", {shown(group.names[0])} {group.notes[0]}" if group.notes else ""
+    return f"{len(group.names)}{of} {group.how}{note}: {few(group.names)}"
 
 
 def _as_torch(name: str, held: tuple[tuple[int, ...], str], a: Weights, b: Weights) -> str:
@@ -157,62 +182,58 @@ def _as_torch(name: str, held: tuple[tuple[int, ...], str], a: Weights, b: Weigh
     return weight if same or set(theirs.extrema) == {1.0} else name
 
 
-def _judged_weights(
-    other: Mapping[str, tuple[WeightPrint, WeightPrint]], a: Weights, b: Weights, *, own: bool, otherwise: bool
-) -> Check | None:
-    """What the numbers of parameters say that are not equal to the bit; None where they are not known of all.
+LAYOUT, VALUES = "another layout", "other values"
+
+
+def _grouped(
+    other: Mapping[str, tuple[WeightPrint, WeightPrint]], a: Weights, b: Weights, *, own: bool
+) -> list[Group] | None:
+    """Parameters that are not equal to the bit, by what their numbers say of them, the most wrong first; None where
+    these are not known of all.
 
     Args:
-        other: these parameters. a, b, own: see `compare_weights`. otherwise: whether a port has other parameters too.
+        other: these parameters. a, b, own: see `compare_weights`.
     """
     apart = {n: x.apart(y) for n, (x, y) in other.items()}
     if any(map(math.isnan, apart.values())):
         return None
-    # Equal numbers of another fingerprint are of another shape, which a golden does not name.
-    far = {n for n in other if a[n][0] != b[n][0] or apart[n] > ROUNDING_LIMIT or apart[n] == 0.0}
-    laid_out = {n for n in far if other[n][0].same_values(other[n][1])}
-    many = {n for n in other if apart[n] > FEW_LIMIT and math.prod(a[n][0]) >= MANY}
-    few_values = {n for n in many if other[n][0].in_few(other[n][1])}
-    wrong = [n for n in other if (apart[n] > ROUNDING_LIMIT or n in few_values) and not (own and n in laid_out)]
-    said = f"{len(other)} of {len(a)} parameters"
-    if not wrong and laid_out:
-        # A port that has a layout of its own has it in each block.
-        usual = {any_block(n) for n in a.keys() & b.keys() - laid_out}
-        odd = tuple(n for n in other if n in laid_out and any_block(n) in usual)
-        detail = f"{said} hold the reference's values in another layout: {few(laid_out)}"
-        return Check(WEIGHTS, "explained", detail, at=odd)
-    if not wrong:
-        near = _rounded_to(other.values())
-        detail = f"{said} are {_nearly(near)}, {max(apart.values()):.1e} relative apart at most"
-        detail += ": the sites decide" * (near == ROUNDING)
-        return Check(WEIGHTS, "explained", detail, at=tuple(other), near=near)
-    gains = {n: other[n][0].gain(other[n][1]) for n in wrong}
-    scaled = not any(map(math.isnan, gains.values()))
-    worst = max(wrong, key=lambda n: apart[n])
     named = {WeightPrint.parse(text).digits: n for n, (_, text) in a.items()}
-    taken = {n: named[other[n][1].digits] for n in wrong if other[n][1].digits in named}
-    mixed_up = 2 * len(taken) > len(wrong)
-    if mixed_up:
-        first = min(taken)
-        how = f"hold others of the reference's, '{first}' those of '{taken[first]}'"
-    elif set(wrong) <= laid_out:
-        how = "hold the reference's values in another order"
-    elif scaled and not any(gains.values()):
-        how = "are zeros"
-    elif scaled:
-        how = f"are the reference's times {', '.join(dict.fromkeys(as_factor(gain) for gain in gains.values()))}"
-    else:
-        how = f"have other values, '{worst}' by {apart[worst]:.1%}" + " in a few places" * (worst in few_values)
-    detail = f"{len(wrong)} of {len(a)} parameters {how}: {few(wrong)}"
-    if rounded := [n for n in other if n not in wrong and n not in laid_out]:
-        detail += f"; {len(rounded)} more are {_nearly(_rounded_to(other[n] for n in rounded))}"
-    # A port may have folded others into these: the sites decide. Zeros hold nothing that was folded.
-    if (own and scaled and all(gains.values())) or (otherwise and not mixed_up):
-        return Check(WEIGHTS, "explained", detail, at=tuple(wrong))
-    return Check(WEIGHTS, "fail", detail, computed=True, at=(*wrong, *rounded))
+    found = defaultdict[tuple[bool, str, str], dict[str, str]](dict)
+    near: list[str] = []
+    for n in sorted(other):
+        (x, y), many = other[n], apart[n] > FEW_LIMIT and math.prod(a[n][0]) >= MANY
+        few_places, taken, gain = many and x.in_few(y), named.get(y.digits), x.gain(y)
+        # Equal numbers of another fingerprint are of another shape, which a golden does not name.
+        if not (few_places or a[n][0] != b[n][0] or apart[n] > ROUNDING_LIMIT or apart[n] == 0.0):
+            near.append(n)
+        elif own and x.same_values(y):
+            found[False, LAYOUT, "hold the reference's values in another layout"][n] = ""
+        elif gain == 0.0:
+            found[True, "zeros", "are zeros"][n] = ""
+        elif taken and np.ptp(y.extrema):  # as norms are made with, many are
+            found[True, "of others", "hold others of the reference's"][n] = f"those of '{taken}'"
+        elif x.same_values(y):
+            found[True, "another order", "hold the reference's values in another order"][n] = ""
+        elif not math.isnan(gain):
+            found[not own, "a factor", f"are the reference's times {as_factor(gain)}"][n] = ""
+        else:
+            found[True, VALUES, "have other values"][n] = f"by {apart[n]:.1%}" + " in a few places" * few_places
+    groups = []
+    for (firm, kind, how), each in sorted(found.items(), key=lambda item: not item[0][0]):
+        names = sorted(each, key=lambda n: -apart[n] if kind == VALUES else 0.0)
+        groups.append(Group(kind, how, tuple(names), tuple(each[n] for n in names if each[n]), firm))
+    if near:
+        to, most = _rounded_to(other[n] for n in near), max(apart[n] for n in near)
+        kind = next(kind for kind, dtype in NEAR.items() if dtype == to)
+        what = kind if to == ROUNDING else f"the reference's {kind}"
+        how = f"are {what}, {most:.1e} relative apart at most"
+        groups.append(Group(kind, how, tuple(near)))
+    return groups
 
 
 ROUNDING = "rounding"
+NEAR = {"nearly equal": ROUNDING, **{f"rounded to {dtype}": dtype for dtype in CASTS}}
+"""Kind of a group of parameters that are nearly the reference's -> `Check.near`, where all are."""
 
 
 def _rounded_to(other: Iterable[tuple[WeightPrint, WeightPrint]]) -> str:
@@ -220,10 +241,6 @@ def _rounded_to(other: Iterable[tuple[WeightPrint, WeightPrint]]) -> str:
     ours, theirs = (np.array([x.extrema for x in side]) for side in zip(*other, strict=True))
     moved = not np.array_equal(ours, theirs)
     return next((dtype for dtype, cast in CASTS.items() if moved and np.array_equal(cast(ours), theirs)), ROUNDING)
-
-
-def _nearly(near: str) -> str:
-    return "nearly equal" if near == ROUNDING else f"the reference's rounded to {near}"
 
 
 Factors = Mapping[str, frozenset[float]]
@@ -425,59 +442,6 @@ def causes_of(check: Check, differing: Iterable[Difference]) -> Iterator[Cause]:
     for d in (d for d in differing if d.setting in check.by):
         text, fix = sentence(d.setting, d.candidate), remedy(d.setting)
         yield measured(text, d.setting, d.reference, d.candidate, detail=check.detail, fix=fix)
-
-
-SOME = 8
-"""Parameters that may have been loaded wrongly, of a port whose others are the reference's; or all of one block."""
-
-
-def of_weights(result: Result) -> Iterator[Cause]:
-    """A cause where a difference begins in a module, or beside one, some of whose parameters are others; where many
-    are, the port's are its own, unless all are rounded."""
-    check = next((c for c in result.preflight if c.check == WEIGHTS and c.at and c.near != ROUNDING), None)
-    if result.verdict != "fail" or result.origin is None or check is None:
-        return
-    blocks = {found[0] if (found := re.match(f".*?{BLOCK}", name)) else name for name in check.at}
-    if not check.near and len(check.at) > SOME and len(blocks) > 1:
-        return
-    modules = {name.rpartition(".")[0] for name in check.at}
-    begins = {result.origin.key.site: (result.origin.key, result.why.distance)}
-    for d in (d for d in result.sites if d.verdict == "fail" and d.introduced):
-        begins.setdefault(d.key.site, (d.key, d.distance))
-    for key, far in begins.values():
-        near = not check.near or far.rel_l2 <= ROUNDING_LIMIT
-        if near and key.module and _is_made_of(result, key, modules):
-            text = f"weights that are not the reference's: {check.detail}"
-            fix = "load the reference's values, or undo the factor where they are used"
-            fix = "load and keep them in the reference's dtype" if check.near else fix
-            yield measured(text, WEIGHTS, fix=fix, at=key.site)
-            return
-
-
-def _is_made_of(result: Result, key: Key, modules: Collection[str]) -> bool:
-    """Whether parameters of these modules are in what begins to differ here: an input may be made anywhere in its
-    block."""
-    beside, found = {key.module, key.module.rpartition(".")[0]} - {""}, re.match(f".*?{BLOCK}", key.module)
-    own = beside if key.is_input else {key.module}  # its caller's own may be in an input
-    if any(m in own or m.startswith(f"{key.module}.") or m.rpartition(".")[0] in beside for m in modules):
-        return True
-    block = "" if found is None or not key.is_input else f"{found[0]}."
-    return _unobserved_before(result, key, block, [m for m in modules if block and m.startswith(block)])
-
-
-def _unobserved_before(result: Result, key: Key, block: str, modules: Collection[str]) -> bool:
-    """Whether one of these modules of a block, whose path ends with a dot, is not observed and may have run before a
-    site: the part of the block in which it lies is seen before it, or never."""
-    keys = [d.key for d in result.sites if (d.key.step, d.key.branch) == (key.step, key.branch)]
-    at, observed = keys.index(key) if key in keys else len(keys), {k.module for k in keys}
-    seen, later = ({_part_of(k.module, block) for k in some} for some in (keys[:at], keys[at:]))
-    parts = {_part_of(module, block) for module in modules if module not in observed}
-    return any(part in seen or part not in later for part in parts)
-
-
-def _part_of(module: str, block: str) -> str:
-    """The child of a block that a module lies in, or is; empty outside of the block."""
-    return module.removeprefix(block).partition(".")[0] if module.startswith(block) else ""
 
 
 def _tables(a: Facts, b: Facts, declared: frozenset[str]) -> Check:

@@ -25,6 +25,23 @@ SiteVerdict = Literal["pass", "fail", "harmless", "ignored", "not compared", "in
 
 
 @dataclass(frozen=True, slots=True)
+class Group:
+    """Parameters that differ in the same way.
+
+    Attributes:
+        kind: which way, in two words; empty for what is no difference. how: the same in a sentence. names: of the
+            parameters. notes: what is to be added of each; empty for nothing. firm: whether it fails the check unless
+            the sites show that a port holds them so.
+    """
+
+    kind: str
+    how: str
+    names: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    firm: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Check:
     """One preflight check.
 
@@ -37,6 +54,7 @@ class Check:
         at: parameters that differ. near: `rounding` where they do by no more than that to 16 bits, or the dtype to
             which the candidate's are the reference's rounded; else empty. by: the candidate's settings that it may come
             from.
+        groups: of all parameters that are not equal, by how they differ. of: how many the reference has.
     """
 
     check: str
@@ -46,6 +64,8 @@ class Check:
     at: tuple[str, ...] = ()
     near: str = ""
     by: tuple[str, ...] = ()
+    groups: tuple[Group, ...] = ()
+    of: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +331,7 @@ class Result(Reasoned):
         checks: logic and precision, those that were run; `steps`, `sites` and `origin` are of the last of them.
         stages: those outside the loop that were run. frames: decoded by the VAE stage.
         closer: sites inside the block where the divergence is born, observed in a closer look; empty without one.
+        shown: modules of the reference that agree within floors in which no other weights hide.
     """
 
     verdict: Verdict
@@ -328,6 +349,7 @@ class Result(Reasoned):
     stages: tuple[StageDiff, ...] = ()
     frames: tuple[FrameDiff, ...] = ()
     notes: tuple[Note, ...] = ()
+    shown: tuple[str, ...] = ()
 
     def noted(self, *texts: str) -> Result:
         """With further sentences behind its notes.

@@ -24,8 +24,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from parity.compare.independent import in_order
-from parity.compare.preflight import WEIGHTS, causes_of, failed, of_weights
+from parity.compare.independent import in_order, of_weights, settled
+from parity.compare.preflight import WEIGHTS, causes_of, failed
 from parity.compare.reason import Note, Output, Reason
 from parity.compare.result import Check, Checked, CheckName, Result
 from parity.errors import InconclusiveError, Say
@@ -108,7 +108,9 @@ def _decided(given: Ready, found: Mapping[CheckName, Result]) -> Result:
     first, last = next(iter(found.values())), [*found.values()][-1]
     preflight = (*given.checks, *(c for c in last.preflight if c.check == REACHED))
     judged = tuple(Checked(name, r.verdict, r.why, r.steps, r.origin) for name, r in found.items())
-    result = replace(last, differing_settings=given.differing, preflight=preflight, checks=judged)
+    shown = tuple(sorted({*first.shown, *last.shown}))
+    result = replace(last, differing_settings=given.differing, preflight=preflight, checks=judged, shown=shown)
+    result = settled(result) if given.port else result
     if first is not last:  # two checks ran, and not one that is both
         notes = tuple(dict.fromkeys((*first.notes, *last.notes)))
         result = replace(result, why=replace(last.why, precision=True), notes=notes)

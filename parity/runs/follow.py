@@ -34,8 +34,8 @@ from parity.compare.births import Births, excuses
 from parity.compare.conclude import Collected, begun, conclude
 from parity.compare.findings import without_trace
 from parity.compare.followed import Local, doubtful, followed_errors, with_followed
-from parity.compare.independent import OF_WEIGHTS, code_of, other_weights, place_of, within
-from parity.compare.judge import Judge
+from parity.compare.independent import OF_WEIGHTS, code_of, other_weights, place_of, settled, within
+from parity.compare.judge import Judge, is_sharp
 from parity.compare.preflight import factors_at
 from parity.compare.result import Cause, Failed, Result, SiteDiff, measured
 from parity.compare.sites import introduced
@@ -138,7 +138,7 @@ def behind(result: Result, pair: Ready, side: Side, states: Mapping[int, State])
     pair.say("the reference on the candidate's own values, behind the first divergence")
     own_order = pair.port or any(d.setting in LAYOUT for d in pair.differing)
     found: list[StepRecords] = []
-    weighed = {name.rpartition(".")[0] for check in other_weights(result) for name in check.at}
+    weighed = {name.rpartition(".")[0] for check in other_weights(settled(result)) for name in check.at}
 
     def look(what: Held) -> Mapping[Key, Array]:
         held = _as_paired(at.held(pair, what), [*of_step, *result.closer])
@@ -154,6 +154,7 @@ def behind(result: Result, pair: Ready, side: Side, states: Mapping[int, State])
     except LOST as error:
         result = result.noted(_lost(error))
     known = {key: local for step in found for key, local in followed_errors(step).items()}
+    result = replace(result, shown=tuple(sorted({*result.shown, *_agreeing(found, known)})))
     rest = [module for modules in passes[PASSES:] for module in modules]
     if rest:
         result = result.noted(f"too large to be looked at by themselves: {listed(rest)}")
@@ -165,6 +166,15 @@ def behind(result: Result, pair: Ready, side: Side, states: Mapping[int, State])
     result = replace(result, sites=_settled(sites, at.step, known, pair), closer=tuple(closer))
     result = result.noted(*_in_doubt(found, [*known, *(d.key for d in introduced(result))], weighed))
     return _placed(replace(result, causes=(*result.causes, *causes_of_followed(result, known))), origin.key, known)
+
+
+def _agreeing(found: Iterable[StepRecords], known: Mapping[Key, Local]) -> set[str]:
+    """The modules that agree by themselves, with all inside them, within floors in which no other weights hide."""
+    outputs = [(key.module, local) for key, local in known.items() if not key.is_input]
+    off = {module for module, local in outputs if local.beyond}
+    beyond = (key for key, local in known.items() if local.beyond)
+    off |= {outer for key in (*beyond, *(r.key for r in _marked(found, DOUBT))) for outer in above(key.module)}
+    return {module for module, local in outputs if is_sharp(local.distance.floor, ())} - off
 
 
 def _by_weights(result: Result, found: Iterable[StepRecords], weighed: set[str]) -> Result:

@@ -17,9 +17,9 @@ pytest.importorskip("diffusers")
 import diffusers
 
 from parity.compare.diff import diff
-from parity.compare.independent import differences
+from parity.compare.independent import differences, settled
 from parity.compare.reason import UNKNOWN, Reason
-from parity.compare.result import Birth, Check, Distance, Origin, Result, SettingDifference, SiteDiff, measured
+from parity.compare.result import Birth, Check, Distance, Group, Origin, Result, SettingDifference, SiteDiff, measured
 from parity.records import Key
 from tests.support.cli import cli
 from tests.support.scripts import drawn, recorded, referenced, tame
@@ -340,6 +340,65 @@ def test_weights_that_nobody_said_are_rounded_are_one_difference(setting: str, l
     result = Result("fail", "logic", Reason(kind="first_divergence"), sites=(at,), preflight=(weights,))
     found = differences(replace(result, differing_settings=differing, origin=Origin(at.key, "module")))
     assert [d.place for d in found] == listed
+
+
+WEIGHT = "blocks.1.ff.fc.weight"
+
+
+@pytest.mark.parametrize(
+    ("sites", "shown", "fails"),
+    [
+        ({"blocks.1:out": "pass"}, ["blocks.1"], False),
+        ({"blocks.1:out": "pass"}, [], True),  # within a floor of 16 bits, or its gates are zero
+        ({"blocks.1:out": "pass", "blocks.1.ff:out": "pass"}, ["blocks.1"], True),  # that is given zeros
+        ({"blocks.1:out": "pass", "blocks.1.ff:out": "not compared"}, ["blocks.1"], False),  # folded into what is next
+        ({"blocks.1:out": "fail"}, ["blocks.1"], True),
+        ({"blocks.0:out": "pass", ":out": "pass"}, ["blocks.0"], True),  # the model's own output alone
+        # The part of the block that it lies in ran before another, which agrees.
+        (
+            {"blocks.1.ff.act:out": "pass", "blocks.1.attn.attention:in.key": "pass", "blocks.1:out": "fail"},
+            [],
+            False,
+        ),
+        ({"blocks.1.attn.attention:in.key": "pass", "blocks.1.ff.act:out": "pass", "blocks.1:out": "fail"}, [], True),
+    ],
+)
+def test_a_port_holds_a_parameter_in_another_form_where_what_is_made_of_it_agrees(
+    sites: dict[str, Any], shown: list[str], fails: bool
+) -> None:
+    far = {"pass": Distance(1e-7, 1e-6, 0.1), "fail": Distance(0.5, 1e-6, 5e5)}
+    at = [
+        SiteDiff(Key("transformer", 0, "", site), far.get(verdict, UNKNOWN), verdict=verdict, dtypes=("float32",) * 2)
+        for site, verdict in sites.items()
+    ]
+    at = [replace(d, birth="module") if d.verdict == "fail" else d for d in at]
+    others = Group("other values", "have other values", (WEIGHT, "top.weight"), ("by 90.0%", "by 80.0%"), firm=True)
+    weights = Check("weights", "fail", "", computed=True, at=others.names, groups=(others,), of=9)
+    result = Result("pass", None, Reason(kind="agrees"), sites=at, preflight=(weights,), shown=(*shown, "top"))
+    (found,) = settled(
+        replace(result, sites=[*at, SiteDiff(Key("transformer", 0, "", "top:out"), far["pass"])])
+    ).preflight
+    said = f"1 of 9 parameters have other values, '{WEIGHT}' by 90.0%: '{WEIGHT}'; 1 more are held in a form"
+    assert (found.verdict, found.at, found.detail.startswith(said)) == (
+        ("fail", (WEIGHT,), True) if fails else ("explained", (), False)
+    )
+
+
+def test_parameters_that_differ_in_several_ways_are_a_difference_each() -> None:
+    groups = (
+        Group("of others", "hold others of the reference's", ("a.weight",), ("those of 'b.weight'",), firm=True),
+        Group("zeros", "are zeros", ("c.bias", "d.bias"), firm=True),
+        Group("", "parameters on one side only", ("e",)),
+    )
+    at = ("a.weight", "c.bias", "d.bias")
+    weights = Check("weights", "fail", "", computed=True, at=at, groups=groups, of=9)
+    found = differences(Result("fail", "preflight", Reason(kind="preflight"), preflight=(weights,)))
+    assert {d.place: d.causes for d in found} == {
+        "the weights (of others)": [
+            "1 of 9 parameters hold others of the reference's, 'a.weight' those of 'b.weight': 'a.weight'"
+        ],
+        "the weights (zeros)": ["2 of 9 parameters are zeros: 'c.bias', 'd.bias'"],
+    }
 
 
 @pytest.mark.parametrize("looked", [True, False])

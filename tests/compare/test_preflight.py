@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from parity.compare.independent import of_weights
 from parity.compare.preflight import (
     SCHEDULE_LIMIT,
     Weights,
@@ -18,7 +19,6 @@ from parity.compare.preflight import (
     factors_at,
     failed,
     laid_out,
-    of_weights,
     preflight,
 )
 from parity.compare.result import Check, Origin
@@ -265,7 +265,19 @@ UNCHANGED = {"b.weight": held(A, B)["b.weight"]}
             held(0 * A, rounded(B)),
             True,
             "fail",
-            "are zeros: 'a.weight'; 1 more are the reference's rounded to bfloat16",
+            "are zeros: 'a.weight'; 1 more are the reference's rounded to bfloat16, 1.9e-03 relative apart at most: 'b",
+        ),
+        (
+            held(A.T, rounded(B)),
+            True,
+            "explained",
+            "1 of 2 parameters hold the reference's values in another layout: 'a.weight'; 1 more are the reference's",
+        ),
+        (
+            held(0 * A, A),
+            True,
+            "fail",
+            "1 of 2 parameters are zeros: 'a.weight'; 1 more hold others of the reference's, 'b.weight' those of 'a",
         ),
         (held(A[:20], B), False, "fail", "'a.weight' has shape (40, 40) against (20, 40)"),
         (held(A[:20], B), True, "explained", "1 parameters on one side only: 'a.weight'"),  # padded, for a kernel
@@ -277,16 +289,13 @@ def test_weights_that_are_not_equal_are_told_by_how(theirs: Weights, own: bool, 
     assert found.computed == (verdict == "fail" and "shape" not in words)
 
 
-@pytest.mark.parametrize(
-    ("theirs", "verdict"),
-    [
-        (held(A + B, B), "explained"),  # a norm's scale may be folded into them, which has no parameters then
-        (held(B, B), "fail"),
-    ],
-)
-def test_weights_of_a_port_with_others_too_are_its_own_unless_they_are_mixed_up(theirs: Weights, verdict: str) -> None:
-    ours = {**held(A, B), "norm.weight": ((40,), weight_print(A[0]))}
-    assert compare_weights(ours, theirs, (), own=True, mapped=True).verdict == verdict
+@pytest.mark.parametrize("theirs", [held(A + B, B), held(B, B), held(0 * A, B)])
+def test_weights_of_a_port_with_others_too_are_as_those_of_one_without(theirs: Weights) -> None:
+    without = compare_weights(held(A, B), theirs, (), own=True)
+    more = compare_weights({**held(A, B), "norm.weight": ((40,), weight_print(A[0]))}, theirs, (), own=True)
+    assert (more.verdict, more.computed, more.at) == (without.verdict, without.computed, without.at) == (
+        "fail", True, ("a.weight",)
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -333,18 +342,21 @@ def test_a_block_s_own_table_in_another_order_reaches_what_is_inside_it() -> Non
 
 
 @pytest.mark.parametrize(("blocks", "named"), [((1,), True), ((0, 1), False)])
-def test_a_block_of_another_checkpoint_is_a_cause(blocks: Sequence[int], named: bool) -> None:
+def test_a_scaled_block_is_a_cause_where_it_differs(blocks: Sequence[int], named: bool) -> None:
     rng = np.random.default_rng(0)
     names = [f"blocks.{i}.layer{j}.weight" for i in range(2) for j in range(9)]
     ours = {name: rng.standard_normal((40, 40)).astype(np.float32) for name in names}
-    theirs = {
-        n: rng.standard_normal((40, 40)).astype(np.float32) if int(n[7]) in blocks else x for n, x in ours.items()
-    }
+    theirs = {n: x * np.float32(2) if int(n[7]) in blocks else x for n, x in ours.items()}
     sides = [{n: (x.shape, weight_print(x)) for n, x in side.items()} for side in (ours, {**theirs, "fused": A})]
     at = site("blocks.1.layer0:out", 1e4, "fail", birth="module")
     check = compare_weights(*sides, (), own=True)
     result = replace(RESULT, sites=(at,), origin=Origin(at.key, "module"), preflight=(check,))
+    said = "blocks.1.layer0: weights that are not the reference's: 1 of 18 parameters are the reference's times 2: "
     assert [cause.at for cause in of_weights(result)] == ["blocks.1.layer0:out"] * named
+    assert all(cause.cause.startswith(f"{said}'blocks.1.layer0.weight'") for cause in of_weights(result))
+    agreeing = (replace(at, verdict="pass", birth=None), replace(at, key=replace(at.key, site="blocks.1.layer1:in.x")))
+    result = replace(result, sites=agreeing, shown=("blocks.1.layer0",), origin=Origin(agreeing[1].key, "input"))
+    assert not any("'blocks.1.layer0.weight'" in cause.cause for cause in of_weights(result))
 
 
 @pytest.mark.parametrize(("scale", "verdict"), [(1.1, "pass"), (1.0, "fail"), (0.1, "explained")])

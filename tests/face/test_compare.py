@@ -382,6 +382,62 @@ def test_hidden_units_in_another_order_are_no_fault_and_hide_none() -> None:
     assert not [cause for cause in result.causes if "order" in cause.cause]
 
 
+class OnePlus(torch.nn.Module):
+    """Its scale holds what is added to one; a gate of zero leaves it out."""
+
+    def __init__(self, gate: float) -> None:
+        super().__init__()
+        self.scale, self.fc, self.gate = torch.nn.Parameter(0.3 * torch.randn(8)), torch.nn.Linear(8, 8), gate
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = x + self.gate * self.fc(x * (1 + self.scale))
+        return made
+
+
+class OnePlusNet(torch.nn.Module):
+    def __init__(self, gates: Sequence[float]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks, self.unused = torch.nn.ModuleList(map(OnePlus, gates)), torch.nn.Linear(8, 8)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            input = block(input)
+        return input
+
+
+@pytest.mark.parametrize(
+    ("wrong", "gates", "named", "failing"),
+    [
+        ("", (1.0, 1.0), True, ""),
+        ("", (1.0, 1.0), False, "blocks.0.scale"),  # whatever the model's own output is made of
+        ("blocks.0.fc.weight", (1.0, 1.0), True, "blocks.0.fc.weight"),
+        ("blocks.0.fc.weight", (0.0, 1.0), True, "blocks.0.fc.weight"),
+        ("unused.weight", (1.0, 1.0), True, "unused.weight"),
+    ],
+)
+def test_a_weight_in_another_form_is_no_fault_where_its_module_agrees(
+    wrong: str, gates: Sequence[float], named: bool, failing: str
+) -> None:
+    model = OnePlusNet(gates)
+    weights = {name: p.detach().numpy() + name.endswith("scale") for name, p in model.named_parameters()}
+    if wrong:
+        weights[wrong] = weights[wrong][::-1] + 0.1
+
+    def call(w: Any, given: Any) -> Any:
+        x = given["input"]
+        for i, gate in enumerate(gates):
+            name = f"blocks.{i}"
+            x = x + gate * (x * w[f"{name}.scale"] @ w[f"{name}.fc.weight"].T + w[f"{name}.fc.bias"])
+            x = parity.tap(name, x) if named else x
+        return x
+
+    found = parity.compare(model, Port(call=call, weights=jax.tree.map(jnp.asarray, weights)), {"input": X})
+    (check,) = (check for check in found.preflight if check.check == "weights")
+    assert found.verdict == ("fail" if failing else "pass"), found.reason
+    assert failing in check.detail.split("held in a form")[0], check.detail
+
+
 def test_a_flax_module_is_observed_by_its_names() -> None:
     nnx = pytest.importorskip("flax.nnx")
 

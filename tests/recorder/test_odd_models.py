@@ -569,6 +569,48 @@ def test_a_weight_that_is_not_finite_is_other_weights(tmp_path: Path) -> None:
     assert (found.verdict, "hold NaN or infinities in the candidate alone" in found.reason) == ("fail", True)
 
 
+class Adapted(torch.nn.Linear):
+    """A layer with an adapter, whose product `merge` adds to the weight."""
+
+    def __init__(self) -> None:
+        super().__init__(16, 16)
+        self.down, self.up = (torch.nn.Parameter(0.3 * torch.randn(shape)) for shape in ((2, 16), (16, 2)))
+        self.merged = False
+
+    def merge(self, scale: float) -> None:
+        self.weight.data += scale * (self.up.double() @ self.down.double()).to(self.weight.dtype)
+        self.merged = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = super().forward(x)
+        return made if self.merged else made + x @ self.down.T @ self.up.T
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale", "verdict"),
+    [
+        (torch.float32, 1.0, "pass"),
+        (torch.float32, 1.01, "fail"),
+        (torch.bfloat16, 1.0, "fail"),  # in whose floors a small weight hides
+    ],
+)
+def test_a_merged_adapter_is_no_fault_where_float32_shows_it(
+    dtype: torch.dtype, scale: float, verdict: str, tmp_path: Path
+) -> None:
+    ours, theirs = Model(), Model()
+    for model in (ours, theirs):
+        torch.manual_seed(3)
+        model.blocks = torch.nn.ModuleList(Adapted() for _ in range(2))
+        model.to(dtype)
+    for block in theirs.blocks:
+        block.merge(scale)  # type: ignore[operator]
+    x = X.to(dtype)
+    golden(tmp_path / "gpu", lambda s: loop(ours, x, scheduler=s), ours, once=False)
+    found = diff(tmp_path / "gpu", golden(tmp_path / "tpu", lambda s: loop(theirs, x, scheduler=s), theirs))
+    assert found.verdict == verdict, found.reason
+    assert ("2 of 8 parameters have other values" in found.reason) == (verdict == "fail")
+
+
 def test_two_recordings_without_a_scheduler_say_what_was_not_compared(tmp_path: Path) -> None:
     model = Model()
     referenced(tmp_path / "gpu", lambda: loop(model), transformer=model)
