@@ -188,8 +188,13 @@ def test_modules_in_doubt_are_held_in_a_pass_of_their_own(tmp_path: Path) -> Non
         pytest.param(
             "{k: x.astype(jnp.bfloat16).astype(jnp.float32) for k, x in w.items()}",
             "preflight",
-            "rounded to 16 bits: lo",
+            "rounded to 16 bits: load them in float32, or compare with `-c dtype=bfloat16`",
             marks=pytest.mark.slow,
+        ),
+        (
+            "{k: x.astype(jnp.float16).astype(jnp.float32) for k, x in w.items()}",
+            "preflight",
+            "rounded to 16 bits: load them in float32, or compare with `-c dtype=float16`",
         ),
     ],
 )
