@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from parity.compare.births import LATENTS, call_of, is_unlike
 from parity.compare.judge import is_sharp
 from parity.compare.metrics import ONE_SIDED
-from parity.compare.preflight import ROUNDING, ROUNDING_LIMIT, WEIGHTS, grouped, sentence_of
+from parity.compare.preflight import NEAR, ROUNDING, ROUNDING_LIMIT, WEIGHTS, grouped, sentence_of
 from parity.compare.result import Cause, Check, Group, Result, SiteDiff, measured
 from parity.compare.sites import introduced, picked
 from parity.records import BLOCK, FRAMES, LOOP, MODELS, SCHEDULE, Key, above, any_block, caller_of, is_attention
@@ -226,14 +226,15 @@ SOME = 8
 def of_weights(result: Result) -> Iterator[Cause]:
     """A cause at each site at which a difference begins in a module, or beside one, some of whose parameters are others
     and that does not agree by itself; where many are, the port's are its own, unless all are rounded."""
-    check = next((c for c in result.preflight if c.check == WEIGHTS and c.at and c.near != ROUNDING), None)
+    check = next((c for c in result.preflight if c.check == WEIGHTS and c.at), None)
     if result.verdict != "fail" or result.origin is None or check is None or check.computed:
         return
     blocks = {found[0] if (found := re.match(f".*?{BLOCK}", name)) else name for name in check.at}
     if not check.near and len(check.at) > SOME and len(blocks) > 1:
         return
     shows = _agreeing(result)
-    left = dict.fromkeys(name for name in check.at if not shows(name))
+    near = {name for group in check.groups if NEAR.get(group.kind) == ROUNDING for name in group.names}
+    left = [name for name in check.at if name not in near and not shows(name)]
     begins = {result.origin.key.site: (result.origin.key, result.why.distance)}
     for d in introduced(result):
         begins.setdefault(d.key.site, (d.key, d.distance))
@@ -248,7 +249,7 @@ def of_weights(result: Result) -> Iterator[Cause]:
             said = grouped(check, [group for group in groups if group.names]).detail
             text = f"{place_of(key.site)}: weights that are not the reference's: {said}"
             yield measured(text, WEIGHTS, fix=fix, at=key.site)
-            left = {name: None for name in left if name not in made}
+            left = [name for name in left if name not in made]
 
 
 def _is_made_of(result: Result, key: Key, module: str) -> bool:

@@ -359,6 +359,13 @@ def test_a_scaled_block_is_a_cause_where_it_differs(blocks: Sequence[int], named
     assert not any("'blocks.1.layer0.weight'" in cause.cause for cause in of_weights(result))
 
 
+def test_a_parameter_that_is_nearly_equal_is_no_cause_beside_one_in_another_layout() -> None:
+    at = site("b:out", 1e4, "fail", birth="module")
+    check = compare_weights(held(A, B), held(A.T, B * np.float32(1 + 1e-6)), (), own=True)
+    result = replace(RESULT, sites=(at,), origin=Origin(at.key, "module"), preflight=(check,))
+    assert (check.at, list(of_weights(result))) == (("b.weight",), [])
+
+
 @pytest.mark.parametrize(("scale", "verdict"), [(1.1, "pass"), (1.0, "fail"), (0.1, "explained")])
 def test_a_norm_s_scale_is_the_weight_of_the_reference_or_what_it_was_made_with(scale: float, verdict: str) -> None:
     weight = np.linspace(1.0, 1.2, 64, dtype=np.float32)
