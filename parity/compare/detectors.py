@@ -131,7 +131,8 @@ class Detectors:
             self._carried = values.carried(seen.before[1], now)
         seen = replace(seen, given=_given_alike(reference, candidate))
         other = self._is_another(*called)
-        another = (*self._uncalled(*calls), *(self._another_called(reference.step, *called) if other else ()))
+        uncalled = self._uncalled(*calls) if seen.pair(PREDICTED) else ()
+        another = (*uncalled, *(self._another_called(reference.step, *called) if other else ()))
         of_one = (guidance.guidance, values.order)  # each model has its own scale, and its own predictions
         detectors = [d for d in _DETECTORS if not (other and d in of_one)]
         told = (cause for detector in detectors for cause in detector(seen))

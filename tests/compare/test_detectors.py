@@ -753,6 +753,7 @@ def test_a_cause_says_at_which_steps_it_shows(wrong: Sequence[int], said: str) -
         (GUIDED, {"guided": X}, ["loop.calls"]),
         (GUIDED, GUIDED, []),
         ({"guided": X}, {"guided": X}, []),  # which was never seen to call one
+        (GUIDED, {"before": X}, []),  # whose values do not line up
     ],
 )
 @pytest.mark.parametrize("turned", [False, True])
