@@ -136,6 +136,8 @@ def compare_weights(
     if other and (mapped or not one_sided):
         groups = _grouped({n: prints[n] for n in other}, a, b, own=own)
         if groups is not None:
+            if own and one_sided:  # a port may have folded those into these: the sites decide
+                groups = [group if group.kind == OTHERS else replace(group, firm=False) for group in groups]
             # A port that has a layout of its own has it in each block.
             laid_out = {n for group in groups if group.kind == LAYOUT for n in group.names}
             far = (group.names for group in groups if group.kind not in NEAR)
@@ -182,7 +184,7 @@ def _as_torch(name: str, held: tuple[tuple[int, ...], str], a: Weights, b: Weigh
     return weight if same or set(theirs.extrema) == {1.0} else name
 
 
-LAYOUT, VALUES = "another layout", "other values"
+LAYOUT, VALUES, OTHERS = "another layout", "other values", "of others"
 
 
 def _grouped(
@@ -211,7 +213,7 @@ def _grouped(
         elif gain == 0.0:
             found[True, "zeros", "are zeros"][n] = ""
         elif taken and np.ptp(y.extrema):  # as norms are made with, many are
-            found[True, "of others", "hold others of the reference's"][n] = f"those of '{taken}'"
+            found[True, OTHERS, "hold others of the reference's"][n] = f"those of '{taken}'"
         elif x.same_values(y):
             found[True, "another order", "hold the reference's values in another order"][n] = ""
         elif not math.isnan(gain):
