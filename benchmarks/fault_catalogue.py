@@ -121,8 +121,8 @@ def other_sampler(side: Loaded, change: Callable[[Any], None]) -> contextlib.Abs
     """Every loop of the side takes its schedule and steps from a sampler that is changed."""
     own, network = side.network.sampler, copy.copy(side.network)
 
-    def sampler(case: Any, seed: int) -> Any:
-        made = own(case, seed)
+    def sampler(seed: int) -> Any:
+        made = own(seed)
         change(made)
         return made
 
