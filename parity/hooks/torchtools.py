@@ -100,14 +100,15 @@ def cast(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
 
 
 def in_dtype(given: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Copies of a call's arguments, the floating ones in a dtype. One that is wider than others stays as wide, as a
-    timestep in float32 beside latents in 16 bits: bfloat16 has no 999."""
+    """Copies of a call's arguments, the floating ones in a dtype. A vector that is wider than others stays in float32,
+    as a timestep beside latents in 16 bits: bfloat16 has no 999."""
     widths = [x.dtype.itemsize for x in given.values() if x.is_floating_point()]
 
     def one(x: torch.Tensor) -> torch.Tensor:
         if not x.is_floating_point():
             return x.clone()
-        return x.to(torch.promote_types(x.dtype, dtype) if x.dtype.itemsize > min(widths) else dtype, copy=True)
+        wide = x.ndim < 2 and x.dtype.itemsize > min(widths)
+        return x.to(torch.promote_types(torch.float32, dtype) if wide else dtype, copy=True)
 
     return {name: one(x) for name, x in given.items()}
 

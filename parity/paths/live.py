@@ -355,7 +355,7 @@ class PortInputs(Generic):
         if TIMESTEP not in self.given:
             return {LATENT: latents.to(dtype)}
         if not settings.changed("timestep_dtype"):
-            timestep = timestep.to(dtype)  # with all other inputs; a plain module has nothing that would cast it
+            timestep = timestep.to(dtype)  # a plain module has nothing that would cast it
         return {LATENT: latents.to(dtype), TIMESTEP: timestep}
 
 
