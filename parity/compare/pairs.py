@@ -317,13 +317,15 @@ def _counts(r: Record | None) -> bool:
 
 def laid_alike(reference: StepRecords, candidate: StepRecords) -> tuple[StepRecords, StepRecords]:
     """Both sides' step, the loop's own values laid out alike: a loop may keep its latents with the channels last, or
-    behind the frames, and may leave out an image's frames, if its model is given as many on both sides. Where they are
-    in another shape yet, as tokens are, all are left out: they are compared as the model is given them."""
+    behind the frames, and may leave out an image's frames in all of a step, if its model is given as many on both
+    sides. Where they are in another shape yet, as tokens are, all are left out: they are compared as the model is given
+    them."""
     ours = {r.key: r for r in chosen(reference.records, _is_of_a_loop)}
     theirs = [r for r in chosen(candidate.records, _is_of_a_loop) if r.key in ours]
     other = [r for r in theirs if r.kind == "tensor" and not comparable_shapes(ours[r.key], r)]
     resized = any(math.prod(r.shape) != math.prod(ours[r.key].shape) for r in other)
-    if not other or (resized and not _given_as_much(reference, candidate)):
+    begins = any(r.key.site == START for r in other)  # else a step has lost frames
+    if not other or (resized and not (begins and _given_as_much(reference, candidate))):
         return reference, candidate
     laid = {r.key: pair for r in other if (pair := _as_one(ours[r.key], r))}
     if len(laid) < len(other):

@@ -72,18 +72,20 @@ def packed(x: np.ndarray) -> np.ndarray:
 def test_of_an_image_to_video_loop_the_frames_that_both_sides_step_are_compared(
     ours: np.ndarray, theirs: np.ndarray, given: np.ndarray, verdict: str
 ) -> None:
-    sides = ((VIDEO, ours), (given, theirs))
-    both = (
-        step(
-            [
-                tensor(":in.hidden_states", x),
-                tensor("loop:latents.after", np.ascontiguousarray(y), branch="", held=True),
-            ]
-        )
-        for x, y in sides
-    )
-    judged = Judge(port=True).step(*laid_alike(*both))
-    assert [d.verdict for d in judged if d.key.module == "loop"] == [verdict]
+    judged = Judge(port=True).step(*laid_alike(stepped(VIDEO, ours, ours), stepped(given, theirs, theirs)))
+    assert [d.verdict for d in judged if d.key.module == "loop"] == [verdict] * 2
+
+
+def test_frames_that_a_step_loses_are_no_image_s() -> None:
+    judged = Judge(port=True).step(*laid_alike(stepped(VIDEO, VIDEO, VIDEO), stepped(VIDEO, VIDEO, CUT)))
+    assert [d.verdict for d in judged if d.key.module == "loop"] == ["pass", "fail"]
+
+
+def stepped(given: np.ndarray, before: np.ndarray, after: np.ndarray) -> StepRecords:
+    """A step of a loop whose model is given this."""
+    loop = {"before": before, "after": after}
+    values = (tensor(f"loop:latents.{at}", np.ascontiguousarray(x), branch="", held=True) for at, x in loop.items())
+    return step([tensor(":in.hidden_states", given), *values])
 
 
 def records(*sites: str) -> list[Record]:
