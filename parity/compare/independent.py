@@ -13,9 +13,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, S
 from dataclasses import dataclass, field, replace
 
 from parity.compare.births import LATENTS, call_of, is_unlike
-from parity.compare.judge import is_sharp
 from parity.compare.metrics import ONE_SIDED
-from parity.compare.preflight import NEAR, ROUNDING, ROUNDING_LIMIT, WEIGHTS, grouped, sentence_of
+from parity.compare.preflight import FORMS, NEAR, ROUNDING, ROUNDING_LIMIT, WEIGHTS, grouped, sentence_of
 from parity.compare.result import Cause, Check, Group, Result, SiteDiff, measured
 from parity.compare.sites import introduced, picked
 from parity.records import BLOCK, FRAMES, LOOP, MODELS, SCHEDULE, Key, above, any_block, caller_of, is_attention
@@ -172,7 +171,7 @@ def settled(result: Result) -> Result:
     if check is None:
         return result
     shows = _agreeing(result)
-    own = {name for group in check.groups if group.firm for name in group.names if shows(name)}
+    own = {name for group in check.groups if group.kind in FORMS for name in group.names if shows(name)}
     left = (_without(group, own) if group.firm else group for group in check.groups)
     form = Group("another form", OWN_FORM, tuple(name for name in check.at if name in own))
     groups = [group for group in (*left, form) if group.names]
@@ -180,6 +179,8 @@ def settled(result: Result) -> Result:
     settled = grouped(replace(check, at=tuple(name for name in check.at if name not in own)), groups)
     if settled.computed and result.verdict == "pass":
         settled = replace(settled, detail=f"{settled.detail}; {UNSEEN}")
+    elif result.verdict == "pass":
+        result = result.noted(f"{sentence_of(form, ' parameters')}; or the inputs do not exercise them")
     return replace(result, preflight=tuple(settled if c is check else c for c in result.preflight))
 
 
@@ -200,23 +201,8 @@ def _agreeing(result: Result) -> Callable[[str], bool]:
     outputs = [d for d in outputs if d.verdict not in ("not compared", "ignored") and d.note != ONE_SIDED]
     compared = {d.key.module for d in outputs}.union(result.shown)
     off = {d.key.module for d in outputs if d.verdict == "fail" and d.introduced}
-
-    def agrees(name: str) -> bool:
-        nearest = next((module for module in above(name) if module in compared), "")
-        return nearest in result.shown if nearest not in off else _agrees_behind(result, name, nearest)
-
-    return agrees
-
-
-def _agrees_behind(result: Result, name: str, around: str) -> bool:
-    """Whether in a module that differs by itself another part of it agrees behind the part that a parameter is in."""
-    first = next((d.key for d in introduced(result) if d.key.module == around), None)
-    inside = [d for d in result.sites if first is not None and d.key.module.startswith(f"{around}.")]
-    inside = [d for d in inside if first and (d.key.step, d.key.branch) == (first.step, first.branch)]
-    part = _part_of(name, f"{around}.")
-    behind = itertools.dropwhile(lambda d: _part_of(d.key.module, f"{around}.") != part, inside)
-    after = next((d for d in behind if _part_of(d.key.module, f"{around}.") != part), None)
-    return after is not None and after.verdict == "pass" and is_sharp(after.distance.floor, after.dtypes)
+    shown = set(result.shown) - off
+    return lambda name: next((module for module in above(name) if module in compared), "") in shown
 
 
 SOME = 8

@@ -36,7 +36,7 @@ class Common:
     Attributes:
         modules, compared: the reference's modules with a tensor, and those of them with one that was compared.
         alone: tensors that only the reference has, and only the candidate. missing: see `Meeting`. floors: those of
-            the reference. shown: see `Result`.
+            the reference. shown: see `Result`. failing: modules with an output that fails.
     """
 
     modules: set[str] = field(default_factory=set)
@@ -45,6 +45,7 @@ class Common:
     missing: dict[object, tuple[str, ...]] = field(default_factory=dict)
     floors: int = 0
     shown: set[str] = field(default_factory=set)
+    failing: set[str] = field(default_factory=set)
 
     def add(self, meeting: Meeting, sites: Sites, floors: int) -> None:
         """Count one judged step."""
@@ -108,7 +109,8 @@ class Judge:
         self.births.judge(sites, self._arguments(step, sites))
         _name_same(step, sites)
         self.seen.add(meeting, sites, len(floors))
-        self.seen.shown |= _showing(step, sites, self.seen.shown)
+        self.seen.failing |= {sites[i].key.module for i in sites.where("fail", which=_is_output)}
+        self.seen.shown = (self.seen.shown | _showing(step, sites, self.seen.shown)) - self.seen.failing
         return sites
 
     def _arguments(self, step: Measured, sites: Sites) -> Arguments:

@@ -184,7 +184,11 @@ def _as_torch(name: str, held: tuple[tuple[int, ...], str], a: Weights, b: Weigh
     return weight if same or set(theirs.extrema) == {1.0} else name
 
 
-LAYOUT, VALUES, OTHERS = "another layout", "other values", "of others"
+LAYOUT, VALUES, OTHERS, ORDER = "another layout", "other values", "of others", "another order"
+ALONE = "values of their own"
+FORMS = (VALUES, ORDER)
+"""Kinds of a port's parameters that may be the reference's in another form: an adapter is merged in all blocks. What is
+wrong in one place may agree too, where the inputs do not exercise it."""
 
 
 def _grouped(
@@ -200,6 +204,7 @@ def _grouped(
     if any(map(math.isnan, apart.values())):
         return None
     named = {WeightPrint.parse(text).digits: n for n, (_, text) in a.items()}
+    usual = {any_block(n) for n in a.keys() & b.keys() - other.keys()}  # a form is one in all blocks
     found = defaultdict[tuple[bool, str, str], dict[str, str]](dict)
     near: list[str] = []
     for n in sorted(other):
@@ -215,14 +220,15 @@ def _grouped(
         elif taken and np.ptp(y.extrema):  # as norms are made with, many are
             found[True, OTHERS, "hold others of the reference's"][n] = f"those of '{taken}'"
         elif x.same_values(y):
-            found[True, "another order", "hold the reference's values in another order"][n] = ""
+            found[True, ORDER, "hold the reference's values in another order"][n] = ""
         elif not math.isnan(gain):
             found[not own, "a factor", f"are the reference's times {as_factor(gain)}"][n] = ""
         else:
-            found[True, VALUES, "have other values"][n] = f"by {apart[n]:.1%}" + " in a few places" * few_places
+            kind = ALONE if any_block(n) in usual or any_block(n) == n else VALUES
+            found[True, kind, "have other values"][n] = f"by {apart[n]:.1%}" + " in a few places" * few_places
     groups = []
     for (firm, kind, how), each in sorted(found.items(), key=lambda item: not item[0][0]):
-        names = sorted(each, key=lambda n: -apart[n] if kind == VALUES else 0.0)
+        names = sorted(each, key=lambda n: -apart[n] if kind in (VALUES, ALONE) else 0.0)
         groups.append(Group(kind, how, tuple(names), tuple(each[n] for n in names if each[n]), firm))
     if near:
         to, most = _rounded_to(other[n] for n in near), max(apart[n] for n in near)

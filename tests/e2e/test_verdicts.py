@@ -115,7 +115,7 @@ ROWS = (
     Row("wan", fault=split_sums("blocks.1.ffn.net.2")),
     Row("mochi", "jit=false", slow=True),
     # dtypes
-    Row(NANO, "text.byt5_dtype=bfloat16", harmless="text.byt5_dtype", notes="below the floor", slow=True),
+    Row(NANO, "text.byt5_dtype=bfloat16", harmless="text.byt5_dtype", notes="within its floor", slow=True),
     Row("ltx", BF16, harmless="dtype", slow=True),
     Row("wan", "matmul_precision=default", harmless="matmul_precision", slow=True),
     Row(NANO, "rope_dtype=bfloat16", "precision", "rope:out.0", slow=True),

@@ -1294,6 +1294,23 @@ def test_a_table_that_stays_in_float32_hides_no_fault_of_a_model_in_16_bits() ->
     assert not found.differing_settings
 
 
+@pytest.mark.parametrize("name", ["first.weight", "blocks.0.weight"])
+def test_a_wrong_weight_that_the_inputs_do_not_exercise_is_no_form_of_its_own(name: str) -> None:
+    """A channel of the inputs is zero, and behind the first layer another."""
+    torch.manual_seed(6)
+    model = torch.nn.Sequential(
+        OrderedDict(
+            first=torch.nn.Linear(8, 8), blocks=torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+        )
+    )
+    with torch.no_grad():
+        model.first.weight[0], model.first.bias[0] = 0.0, 0.0
+    wrong = copy.deepcopy(model)
+    dict(wrong.named_parameters())[name].data[:, 0] += 3.0
+    found = parity.compare(model, wrong, X * torch.tensor([0.0] + 7 * [1.0]))
+    assert (found.verdict, found.failed) == ("fail", "preflight"), found.reason
+
+
 @pytest.mark.filterwarnings("ignore:.*weight_norm")
 def test_a_weight_that_a_module_has_computed_is_copied_with_it() -> None:
     linear = torch.nn.utils.weight_norm(torch.nn.Linear(8, 8))
