@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from parity.compare.births import LATENTS, call_of, is_unlike
 from parity.compare.metrics import ONE_SIDED
-from parity.compare.preflight import FORMS, NEAR, ROUNDING, ROUNDING_LIMIT, WEIGHTS, grouped, sentence_of
+from parity.compare.preflight import NEAR, ROUNDING, ROUNDING_LIMIT, WEIGHTS, grouped, sentence_of
 from parity.compare.result import Cause, Check, Group, Result, SiteDiff, measured
 from parity.compare.sites import introduced, picked
 from parity.records import BLOCK, FRAMES, LOOP, MODELS, SCHEDULE, Key, above, any_block, caller_of, is_attention
@@ -171,7 +171,7 @@ def settled(result: Result) -> Result:
     if check is None:
         return result
     shows = _agreeing(result)
-    own = {name for group in check.groups if group.kind in FORMS for name in group.names if shows(name)}
+    own = {name for group in check.groups if group.everywhere for name in group.names if shows(name)}
     left = (_without(group, own) if group.firm else group for group in check.groups)
     form = Group("another form", OWN_FORM, tuple(name for name in check.at if name in own))
     groups = [group for group in (*left, form) if group.names]

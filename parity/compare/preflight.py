@@ -184,11 +184,7 @@ def _as_torch(name: str, held: tuple[tuple[int, ...], str], a: Weights, b: Weigh
     return weight if same or set(theirs.extrema) == {1.0} else name
 
 
-LAYOUT, VALUES, OTHERS, ORDER = "another layout", "other values", "of others", "another order"
-ALONE = "values of their own"
-FORMS = (VALUES, ORDER)
-"""Kinds of a port's parameters that may be the reference's in another form: an adapter is merged in all blocks. What is
-wrong in one place may agree too, where the inputs do not exercise it."""
+LAYOUT, VALUES, OTHERS = "another layout", "other values", "of others"
 
 
 def _grouped(
@@ -204,8 +200,8 @@ def _grouped(
     if any(map(math.isnan, apart.values())):
         return None
     named = {WeightPrint.parse(text).digits: n for n, (_, text) in a.items()}
-    usual = {any_block(n) for n in a.keys() & b.keys() - other.keys()}  # a form is one in all blocks
-    found = defaultdict[tuple[bool, str, str], dict[str, str]](dict)
+    usual = {any_block(n) for n in a.keys() & b.keys() - other.keys()}
+    found = defaultdict[tuple[bool, str, str, bool], dict[str, str]](dict)
     near: list[str] = []
     for n in sorted(other):
         (x, y), many = other[n], apart[n] > FEW_LIMIT and math.prod(a[n][0]) >= MANY
@@ -214,22 +210,24 @@ def _grouped(
         if not (few_places or a[n][0] != b[n][0] or apart[n] > ROUNDING_LIMIT or apart[n] == 0.0):
             near.append(n)
         elif own and x.same_values(y):
-            found[False, LAYOUT, "hold the reference's values in another layout"][n] = ""
+            found[False, LAYOUT, "hold the reference's values in another layout", False][n] = ""
         elif gain == 0.0:
-            found[True, "zeros", "are zeros"][n] = ""
+            found[True, "zeros", "are zeros", False][n] = ""
         elif taken and np.ptp(y.extrema):  # as norms are made with, many are
-            found[True, OTHERS, "hold others of the reference's"][n] = f"those of '{taken}'"
+            found[True, OTHERS, "hold others of the reference's", False][n] = f"those of '{taken}'"
         elif x.same_values(y):
-            found[True, ORDER, "hold the reference's values in another order"][n] = ""
+            found[True, "another order", "hold the reference's values in another order", False][n] = ""
         elif not math.isnan(gain):
-            found[not own, "a factor", f"are the reference's times {as_factor(gain)}"][n] = ""
+            found[not own, "a factor", f"are the reference's times {as_factor(gain)}", False][n] = ""
         else:
-            kind = ALONE if any_block(n) in usual or any_block(n) == n else VALUES
-            found[True, kind, "have other values"][n] = f"by {apart[n]:.1%}" + " in a few places" * few_places
+            everywhere = any_block(n) != n and any_block(n) not in usual
+            found[True, VALUES, "have other values", everywhere][n] = (
+                f"by {apart[n]:.1%}" + " in a few places" * few_places
+            )
     groups = []
-    for (firm, kind, how), each in sorted(found.items(), key=lambda item: not item[0][0]):
-        names = sorted(each, key=lambda n: -apart[n] if kind in (VALUES, ALONE) else 0.0)
-        groups.append(Group(kind, how, tuple(names), tuple(each[n] for n in names if each[n]), firm))
+    for (firm, kind, how, everywhere), each in sorted(found.items(), key=lambda item: not item[0][0]):
+        names = sorted(each, key=lambda n: -apart[n] if kind == VALUES else 0.0)
+        groups.append(Group(kind, how, tuple(names), tuple(each[n] for n in names if each[n]), firm, everywhere))
     if near:
         to, most = _rounded_to(other[n] for n in near), max(apart[n] for n in near)
         kind = next(kind for kind, dtype in NEAR.items() if dtype == to)

@@ -31,7 +31,8 @@ class Group:
     Attributes:
         kind: which way, in two words; empty for what is no difference. how: the same in a sentence. names: of the
             parameters. notes: what is to be added of each; empty for nothing. firm: whether it fails the check unless
-            the sites show that a port holds them so.
+            the sites show that a port holds them so. everywhere: whether it does in all blocks, as a merged adapter is:
+            what is wrong in one place may agree too, where the inputs do not exercise it.
     """
 
     kind: str
@@ -39,6 +40,7 @@ class Group:
     names: tuple[str, ...]
     notes: tuple[str, ...] = ()
     firm: bool = False
+    everywhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ def cast(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
     return model._apply(one)
 
 
-def in_dtype(given: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
+def cast_arguments(given: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """Copies of a call's arguments, the floating ones in a dtype. A vector that is wider than others stays in float32,
     as a timestep beside latents in 16 bits: bfloat16 has no 999."""
     widths = [x.dtype.itemsize for x in given.values() if x.is_floating_point()]

@@ -18,7 +18,7 @@ from typing import Any, Self
 import torch
 
 from parity.errors import ParityError, UsageError, summary
-from parity.hooks.torchtools import in_dtype, nearest, to_torch
+from parity.hooks.torchtools import cast_arguments, nearest, to_torch
 from parity.models.family import Family
 from parity.models.folder import Case, GenerationSpec
 from parity.models.generic import Generic
@@ -346,7 +346,7 @@ class PortInputs(Generic):
         self, case: Case, settings: Settings, stage1: Path | None, device: torch.device
     ) -> dict[str, dict[str, torch.Tensor]]:
         cast = super().conditions(case, settings, stage1, device)["cond"]
-        own = in_dtype(self.made.tensors, DTYPES[settings.text("dtype")])
+        own = cast_arguments(self.made.tensors, DTYPES[settings.text("dtype")])
         return {"cond": {name: own[name] for name in cast}}
 
     def model_arguments(

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from parity.hooks.sites import SitePlan
-from parity.hooks.torchtools import in_dtype, to_torch
+from parity.hooks.torchtools import cast_arguments, to_torch
 from parity.models.family import Sampler
 from parity.models.feature_cache import Features
 from parity.models.patches import setting_dtype
@@ -197,7 +197,7 @@ def _state_records(loop: Loop, step: int, when: str) -> list[Record]:
 
 def _conditions(side: Loaded) -> dict[str, dict[str, torch.Tensor]]:
     # Copies: a model may write to what it is given, and the next call is given it too.
-    copied = {branch: in_dtype(given, side.backend.dtype) for branch, given in side.inputs.conditions.items()}
+    copied = {branch: cast_arguments(given, side.backend.dtype) for branch, given in side.inputs.conditions.items()}
     return {branch: {name: side.backend.tensor(x) for name, x in given.items()} for branch, given in copied.items()}
 
 

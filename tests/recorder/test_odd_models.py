@@ -603,7 +603,8 @@ def test_a_merged_adapter_is_no_fault_where_float32_shows_it(
         model.blocks = torch.nn.ModuleList(Adapted() for _ in range(2))
         model.to(dtype)
     for block in theirs.blocks:
-        block.merge(scale)  # type: ignore[operator]
+        assert isinstance(block, Adapted)
+        block.merge(scale)
     x = X.to(dtype)
     golden(tmp_path / "gpu", lambda s: loop(ours, x, scheduler=s), ours, once=False)
     found = diff(tmp_path / "gpu", golden(tmp_path / "tpu", lambda s: loop(theirs, x, scheduler=s), theirs))
