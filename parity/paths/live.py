@@ -354,8 +354,9 @@ class PortInputs(Generic):
     ) -> dict[str, Any]:
         if TIMESTEP not in self.given:
             return {LATENT: latents.to(dtype)}
-        if not settings.changed("timestep_dtype"):
-            timestep = timestep.to(dtype)  # a plain module has nothing that would cast it
+        if not settings.changed("timestep_dtype"):  # a plain module has nothing that would cast it
+            own = cast_arguments(self.made.tensors, dtype)[TIMESTEP].dtype
+            timestep = timestep.to(own if own.is_floating_point else dtype)
         return {LATENT: latents.to(dtype), TIMESTEP: timestep}
 
 

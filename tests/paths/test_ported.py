@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from parity.errors import UsageError
-from parity.models.generic_inputs import LATENT
+from parity.models.generic_inputs import LATENT, TIMESTEP
 from parity.paths.live import reference_case
 from parity.paths.port.load import Entry, checked
 from parity.port import Port
@@ -50,16 +50,39 @@ def test_a_program_goes_on_with_the_rounded_value_that_it_hands_out() -> None:
     assert np.array_equal(np.asarray(half, np.float32), np.asarray(wide))
 
 
+def entry_of(folder: Path, given: dict[str, Any]) -> Entry:
+    """A reference port that brings these inputs."""
+    port, file = Port(module=torch.nn.Linear(1, 1), inputs=given), str(folder / "port.py")
+    return Entry(
+        option="--reference-port", text=f"{file}:build", file=file, settings={}, digest="", function=lambda case: port
+    )
+
+
 def test_a_reference_port_may_give_inputs_of_jax_in_bfloat16(tmp_path: Path) -> None:
     jnp = pytest.importorskip("jax.numpy")
     given = {LATENT: jnp.ones((1, 2, 3), jnp.bfloat16), "other": np.ones(2)}
-    port = Port(module=torch.nn.Linear(1, 1), inputs=given)
-    file = str(tmp_path / "port.py")
-    entry = Entry(
-        option="--reference-port", text=f"{file}:build", file=file, settings={}, digest="", function=lambda case: port
-    )
-    _, family = reference_case(entry, parse("torch"), None)
+    _, family = reference_case(entry_of(tmp_path, given), parse("torch"), None)
     assert [x.dtype for x in family.given.values()] == [torch.bfloat16, torch.float64]
+
+
+@pytest.mark.parametrize(
+    ("latents", "timestep", "called"),
+    [
+        (torch.bfloat16, torch.float32, torch.float32),  # bfloat16 has no 999
+        (torch.bfloat16, torch.bfloat16, torch.bfloat16),
+        (torch.float32, torch.float32, torch.bfloat16),  # it says nothing of the run's dtype
+        (torch.bfloat16, torch.int64, torch.bfloat16),
+    ],
+)
+def test_a_timestep_keeps_the_dtype_that_a_port_gives_beside_its_latents(
+    tmp_path: Path, latents: torch.dtype, timestep: torch.dtype, called: torch.dtype
+) -> None:
+    given = {LATENT: torch.ones(1, 2, 3, dtype=latents), TIMESTEP: torch.tensor([999], dtype=timestep)}
+    settings = parse("torch", ["dtype=bfloat16"])
+    case, family = reference_case(entry_of(tmp_path, given), settings, None)
+    of_the_loop = torch.tensor([999.0])
+    arguments = family.model_arguments(case, settings, torch.ones(1, 2, 3), of_the_loop, torch.bfloat16)
+    assert arguments[TIMESTEP].dtype == called
 
 
 @pytest.mark.parametrize(("where", "runs"), [("cpu", "torch"), ("jax", "torchax"), ("compiled", "torchax")])
