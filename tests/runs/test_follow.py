@@ -244,21 +244,39 @@ def test_a_view_of_a_value_that_is_handed_out_puts_nothing_in_doubt(tmp_path: Pa
     assert introduced(ports.compare(*texts, openers=Host())) == ["blocks.0:in.x", ":out"]
 
 
+LOOP = '    for i in range(2):\n        x = block(w, f"layers.{i}", x, temb)\n'
+
+
 def test_layers_of_a_scan_are_counted(tmp_path: Path) -> None:
-    loop = '    for i in range(2):\n        x = block(w, f"layers.{i}", x, temb)\n'
     scan = """    layers = {
         f"layers.*.{n}.{p}": jnp.stack([w[f"layers.{i}.{n}.{p}"] for i in range(2)])
         for n in ("mod", "qkv", "proj") for p in ("weight", "bias")
     }
     x, _ = jax.lax.scan(lambda x, layer: (block(layer, "layers.*", x, temb), None), x, layers)
 """
-    scanned = PORT.replace(loop, scan)
+    scanned = PORT.replace(LOOP, scan)
     assert scanned != PORT
     result = ports.compare(*write(tmp_path, scanned), openers=Host())
     assert result.verdict == "pass", result.reason
     assert {"blocks.0:out", "blocks.1:out", "blocks.1:in.x"} <= {d.key.site for d in result.sites}
     result = ports.compare(*write(tmp_path, scanned.replace(QKV, f"{QKV} * 1.01")), openers=Host())
     assert introduced(result) == ["blocks.0.qkv:out", "blocks.1.qkv:out"]
+
+
+def test_a_port_that_is_not_compiled_may_keep_a_table_and_hold_its_layers_in_one_array(tmp_path: Path) -> None:
+    stacked = """    for i in range(2):
+        layer = {k.replace("layers.", f"layers.{i}."): v[i] for k, v in w.items() if k.startswith("layers.")}
+        x = block(layer, f"layers.{i}", x * ones(x.shape[-1]), temb)
+"""
+    held = """    names = [k.removeprefix("layers.0.") for k in w if k.startswith("layers.0.")]
+    layers = {f"layers.{n}": jnp.stack([w[f"layers.{i}.{n}"] for i in range(2)]) for n in names}
+    w = {k: v for k, v in w.items() if not k.startswith("layers.")} | layers
+"""
+    table = "import functools\n\n\n@functools.lru_cache\ndef ones(n):\n    return jnp.ones(n)\n\n\ndef forward"
+    port = PORT.replace(LOOP, stacked).replace("def forward", table).replace("    rename = ", f"{held}    rename = ")
+    result = ports.compare(*write(tmp_path, port), "jit=false", openers=Host())
+    assert result.verdict == "pass", result.reason
+    assert next(c.detail for c in result.preflight if c.check == "weights") == "18 parameters equal"
 
 
 @pytest.mark.slow

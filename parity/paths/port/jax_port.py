@@ -57,7 +57,11 @@ class JaxPort(TorchaxBackend):
         group = self.groups[0]
         names, frames = self.batch(group)
         forward = self.forward(names, self.rules[group[0]], SitePlan("none", (), frozenset()))
-        jax.eval_shape(lambda *given: forward(*given)[0][0], self.params, self.placed(calls.of(group)), frames, None)
+        given = self.params, self.placed(calls.of(group)), frames, None
+        if self.jit:
+            jax.eval_shape(lambda *given: forward(*given)[0][0], *given)
+        else:  # a trace would leave its arrays in what the port keeps
+            forward(*given)
 
     def weights(self) -> Iterator[tuple[str, str, Callable[[], np.ndarray]]]:
         for path, x in jax.tree_util.tree_leaves_with_path(self.params):
