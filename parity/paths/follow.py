@@ -267,7 +267,7 @@ def _constants(own: _Run) -> Iterator[tuple[_Constant, str]]:
         for value in values:
             if others := sorted(map(str, there - {value})):
                 yield (name, value), " and ".join(others)
-    differ = (one for one in own.sites.values() if one.far())
+    differ = (one for one in own.sites.values() if one.far() and not one.said)  # by another constant
     inside = (operation.module for one in differ for operation in own.operations_of(one.made_of))
     kinds = defaultdict[str, list[str]](list)
     for path in own.alike:

@@ -16,8 +16,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from parity.compare.independent import closest, differences
-from parity.compare.result import EVIDENCE, HARMLESS, Distance, Note, Result, SettingDifference, StepDiff
+from parity.compare.independent import closest, differences, place_of
+from parity.compare.result import EVIDENCE, HARMLESS, Cause, Distance, Note, Result, SettingDifference, StepDiff
 from parity.compare.sites import picked
 from parity.records import OUTSIDE
 from parity.report.document import Facts, Json, Section, Table
@@ -30,7 +30,7 @@ _KINDS = {
     "precision": "precision: with the dtypes as given",
 }
 _FIRST = "first divergence: "
-MOST = 6
+MOST = 12
 """Differences that are listed."""
 
 
@@ -140,10 +140,13 @@ def card(result: Result, following: Sequence[str] = ()) -> Facts:
 
 
 def context(result: Result) -> Facts:
-    """Causes with their evidence, and notes."""
-    rows = []
+    """Causes with their evidence, one that several places have once, and notes."""
+    rows, same = [], dict[str, list[Cause]]()
     for c in result.causes:
+        same.setdefault(c.cause.removeprefix(f"{place_of(c.at)}: ") if c.at else c.cause, []).append(c)
+    for c, *more in same.values():
         rows.append(("harmless", c.cause.removeprefix(HARMLESS)) if c.harmless else ("cause", c.cause))
+        rows += [("also at", "; ".join(place_of(other.at) for other in more))] if more else []
         rows += [("fix", c.fix)] if c.fix else []
         rows += [("evidence", f"{EVIDENCE[w.kind]}: {w.detail}") for w in c.evidence]
         rows += [("confirm", c.confirm)] if c.confirm else []

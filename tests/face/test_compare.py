@@ -763,6 +763,26 @@ def test_an_activation_of_a_sequence_that_is_left_out_is_named() -> None:
     assert found.causes == ["mod: the candidate's is the reference's made without mod.0"]
 
 
+def test_an_activation_that_is_left_out_is_named_behind_many_norms_with_another_constant() -> None:
+    torch.manual_seed(0)
+
+    def made(eps: float, act: torch.nn.Module) -> torch.nn.Module:
+        norms = ((f"norm_{i}", torch.nn.LayerNorm(8, eps=eps)) for i in "abcde")
+        layers = ((f"linear_{i}", torch.nn.Linear(8, 8)) for i in "abcde")
+        both = (pair for norm, layer in zip(norms, layers, strict=True) for pair in (norm, layer))
+        return torch.nn.Sequential(OrderedDict([*both, ("act", act)]))
+
+    model, port = made(1e-5, torch.nn.SiLU()), made(1e-3, torch.nn.Identity())
+    port.load_state_dict(model.state_dict())
+    result = parity.compare(model, port, X[:1])
+    *norms, act = differences(result)
+    assert [d.place for d in norms] == [f"norm_{i}" for i in "abcde"]
+    assert act.causes == ["act: the candidate's is the reference's made without it"]
+    text = str(result)
+    assert text.count("made with eps=0.001") == 1
+    assert "norm_b; norm_c; norm_d; norm_e" in " ".join(text.split())
+
+
 class Attends(torch.nn.Module):
     """Attention in two heads of four, then an activation."""
 
