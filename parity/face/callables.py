@@ -393,10 +393,10 @@ def _runs(port: Port, invoke: Invoke | None, nest: Nest, tensors: Mapping[str, t
     function = port.call
     if _library(type(function)) in ("jax", "jaxlib", "flax"):  # jax.jit's and nnx.jit's
         return "jax"
-    held = held_modules(function)
-    if held:
-        return "torchax" if any(map(on_jax, held.values())) else "torch"
-    named = _libraries(function, DEPTH)
+    held = held_modules(function)  # of which it may only read a config
+    if any(map(on_jax, held.values())):
+        return "torchax"
+    named = _libraries(function, DEPTH) | ({"torch"} if held else set())
     if named & _JAX and named & _TORCH:
         return "torch" if invoke is None or _traced(invoke, port, nest, tensors) is None else "jax"
     return "jax" if named & _JAX else "torch" if named & _TORCH else library

@@ -1288,6 +1288,18 @@ def test_a_function_that_names_no_library_runs_in_that_of_the_arrays(
     assert parity.compare(reference, candidate, torch.randn(2, 5, 3)).verdict == verdict
 
 
+@pytest.mark.parametrize("factor", [1.0, 1.01])
+def test_a_function_in_jax_may_read_the_configuration_of_a_torch_module(factor: float) -> None:
+    layer = torch.nn.Linear(3, 4, bias=False)
+    weight = jnp.asarray(layer.weight.detach().numpy())
+
+    def port(x: Any) -> Any:
+        out = factor * jnp.einsum("bnc,dc->bnd", x, weight)
+        return out if layer.bias is None else jnp.add(out, 1)
+
+    assert parity.compare(layer, port, torch.randn(2, 5, 3)).passed == (factor == 1.0)
+
+
 HALVED = torch.randn(8, 8).bfloat16()
 
 
