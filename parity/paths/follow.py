@@ -173,7 +173,7 @@ def _by_themselves(own: _Run) -> Iterator[tuple[Apart, list[str]]]:
                 continue
             alike = {replace(operation, module=any_block(operation.module)) for operation in made_by}
             before = doubtful.setdefault(branch, set())
-            again = own.of_another_block(one) if kind in listed else before & alike
+            again = _of_another_block(one.key.module, made_by) if kind in listed else before & alike
             if before and again and not one.key.is_input:  # of one value that several are handed, all say so
                 yield one, sorted({operation.module for operation in before & alike} or {one.key.module})
                 continue
@@ -190,6 +190,13 @@ class _Operation:
     module: str
     number: int
     output: int
+
+
+def _of_another_block(module: str, made_by: Iterable[_Operation]) -> bool:
+    """Whether a value of a block is made of what another block computes and does not hand out."""
+    kind, own = f"{any_block(module)}.", f"{module}."
+    made_in = {f"{operation.module}." for operation in made_by}
+    return any(any_block(path).startswith(kind) and not path.startswith(own) for path in made_in)
 
 
 _STEPS_OF = "_parity_made_of"
@@ -351,12 +358,6 @@ class _Run:
     def operations_of(self, bits: int) -> list[_Operation]:
         """What some bits are."""
         return [operation for i, operation in enumerate(self.operations) if bits >> i & 1]
-
-    def of_another_block(self, one: Apart) -> bool:
-        """Whether a value of a block is made of what another block computes and does not hand out."""
-        kind, module = f"{any_block(one.key.module)}.", f"{one.key.module}."
-        made_in = {f"{operation.module}." for operation in self.operations_of(one.made_of)}
-        return any(any_block(path).startswith(kind) and not path.startswith(module) for path in made_in)
 
     @property
     def misread(self) -> set[Key]:

@@ -783,6 +783,55 @@ def test_an_activation_that_is_left_out_is_named_behind_many_norms_with_another_
     assert "norm_b; norm_c; norm_d; norm_e" in " ".join(text.split())
 
 
+class Biased(torch.nn.Module):
+    """As a block of T5's: the first one makes a bias, which it hands on to the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.bias = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        bias = self.bias(x).tanh() if bias is None else bias
+        return x + torch.tanh(self.net(x) + bias), bias
+
+
+class BiasedStack(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(Biased() for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        bias = None
+        for block in self.blocks:
+            x, bias = block(x, bias)
+        return x
+
+
+@pytest.mark.parametrize(
+    ("wrong", "listed"), [((1,), ["blocks.1"]), ((1, 2), ["blocks.*"]), ((2,), ["blocks.2"])], ids=str
+)
+def test_a_value_that_a_block_which_agrees_made_for_the_others_is_no_doubt(
+    wrong: tuple[int, ...], listed: list[str]
+) -> None:
+    torch.manual_seed(0)
+    model = BiasedStack()
+
+    def port(x: Any) -> Any:
+        held = {name: jnp.asarray(p.detach().numpy()) for name, p in model.named_parameters()}
+
+        def linear(name: str, x: Any) -> Any:
+            return x @ held[f"blocks.{name}.weight"].T + held[f"blocks.{name}.bias"]
+
+        bias = jnp.tanh(linear("0.bias", x))
+        for i in range(3):
+            moved = jnp.tanh(linear(f"{i}.net", x) + bias)
+            x = parity.tap(f"blocks.{i}", x + (1.1 if i in wrong else 1.0) * moved)
+        return x
+
+    found = differences(parity.compare(model, port, X[:1]))
+    assert [d.place for d in found] == listed
+
+
 class Attends(torch.nn.Module):
     """Attention in two heads of four, then an activation."""
 
