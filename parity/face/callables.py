@@ -25,6 +25,7 @@ from parity.errors import UsageError
 from parity.face.arguments import Nest, leaves
 from parity.face.functions import Function, JaxFunction
 from parity.hooks.objects import objects_of
+from parity.hooks.rows import is_mask, let_through
 from parity.hooks.tap import single_output
 from parity.hooks.torchtools import named_tensors, on_jax, parts_of, to_torch, uncompiled
 from parity.models.generic_inputs import LATENT
@@ -122,6 +123,18 @@ class Callee:
         narrow = [name for name in names if BITS.get(name, 24) < BITS["float32"]]
         return narrow[0] if 2 * len(narrow) > len(given) else ""
 
+    @functools.cached_property
+    def padding(self) -> np.ndarray | None:
+        """bool [B, rows], the rows that no mask admits, where all that is given is of so many: as of a text encoder,
+        whose output nobody reads there."""
+        masks = {name: x for name, x in self.tensors.items() if x.ndim == 2 and is_mask(name, x)}
+        if len(masks) != 1:
+            return None
+        (mask,) = masks.values()
+        rows = [x.shape[1] if x.is_floating_point() else x.shape[-1] for x in self.tensors.values() if x.ndim > 1]
+        valid = let_through(mask) if {*rows} == {mask.shape[1]} else None
+        return None if valid is None else np.asarray(~valid.cpu())
+
     @property
     def _held(self) -> dict[str, torch.nn.Module]:
         module = self.port.module
@@ -164,10 +177,10 @@ class Callee:
 
     def _in_jax(self, dtype: str) -> Port:
         """Its weights are cast as a torch module's are, where it is to compute in float32."""
-        invoke, weights = self._invoked(), self.port.weights
-        if dtype == "float32" and weights is not None:
-            import jax
+        import jax
 
+        invoke, weights, own = self._invoked(), self.port.weights, self._padded()
+        if dtype == "float32" and weights is not None:
             weights = jax.tree.map(lambda x: x.astype(dtype) if is_16_bits(x) else x, weights)
 
         def call(*passed: Any) -> Any:
@@ -178,7 +191,11 @@ class Callee:
                 tap(":out", single_output(out))
             return _prediction(self, out, given[LATENT].ndim)
 
-        return replace(self.port, call=call, runs="jax", weights=weights, padded=self._padded())
+        def admitted(given: Mapping[str, Any]) -> Mapping[str, Any]:
+            whole = {} if self.padding is None else {"": jax.numpy.asarray(~self.padding)}
+            return whole if own is None else {**whole, **own(given)}
+
+        return replace(self.port, call=call, runs="jax", weights=weights, padded=admitted)
 
     def _padded(self) -> Callable[[Mapping[str, Any]], Mapping[str, Any]] | None:
         """The port's own, which is given arguments as its `call` is."""
@@ -314,6 +331,15 @@ def _prediction(side: Callee, output: Any, rank: int) -> Any:
         raise UsageError(f"{side.name} returned {type(output).__name__}, which holds no array to compare")
     if isinstance(first, np.ndarray):
         raise UsageError(f"{side.name} returned a numpy array; return an array of {side.runs}'s")
+    padded = side.padding
+    if padded is not None and first.ndim > padded.ndim and tuple(first.shape[: padded.ndim]) == padded.shape:
+        left = padded.reshape(*padded.shape, *[1] * (first.ndim - padded.ndim))
+        if isinstance(first, torch.Tensor):
+            first = first.masked_fill(torch.as_tensor(left, device=first.device), 0)
+        else:
+            import jax
+
+            first = jax.numpy.where(left, 0, first)
     first = moved(first, side.port, rank, -1, 1)
     if "float" not in str(first.dtype):
         first = first.float() if isinstance(first, torch.Tensor) else first.astype("float32")

@@ -165,7 +165,7 @@ class _Kept(Sink):
 
 def _is_output(record: Record) -> bool:
     """Whether it is an array, or a number or text beside one, that the function returns."""
-    return _is_returned(record.key) and record.kind != "none"
+    return _is_returned(record.key) and not record.key.is_apart and record.kind != "none"
 
 
 def _is_returned(key: Key) -> bool:

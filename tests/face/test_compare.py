@@ -783,6 +783,61 @@ def test_an_activation_that_is_left_out_is_named_behind_many_norms_with_another_
     assert "norm_b; norm_c; norm_d; norm_e" in " ".join(text.split())
 
 
+class CausalText(torch.nn.Module):
+    """Padded behind, so that no valid row sees whether it reads its mask, as it does where it is `ours`."""
+
+    def __init__(self, ours: bool, factor: float = 1.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.to_qkv, self.to_out = (
+            torch.nn.Embedding(50, 16),
+            torch.nn.Linear(16, 48),
+            torch.nn.Linear(16, 16),
+        )
+        self.ours, self.factor = ours, factor
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        x = self.embed(input_ids)
+        q, k, v = self.to_qkv(x).chunk(3, -1)
+        seen = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()[None]
+        if self.ours:
+            seen = seen & attention_mask.bool()[:, None]
+        seen = seen | torch.eye(x.shape[1], dtype=torch.bool)
+        weight = (q @ k.mT / 4.0).masked_fill(~seen, -1e9).softmax(-1)
+        hidden: torch.Tensor = x + self.factor * self.to_out(weight @ v)
+        return hidden
+
+
+def encoder_in_jax(ours: bool, factor: float) -> Any:
+    model = CausalText(ours)
+    w = {name: jnp.asarray(p.detach().numpy()) for name, p in model.named_parameters()}
+
+    def call(input_ids: Any, attention_mask: Any) -> Any:
+        x = parity.tap("embed", w["embed.weight"][input_ids])
+        q, k, v = jnp.split(x @ w["to_qkv.weight"].T + w["to_qkv.bias"], 3, -1)
+        seen = jnp.tril(jnp.ones((x.shape[1], x.shape[1]), bool))[None]
+        seen = (seen & (attention_mask[:, None] > 0) if ours else seen) | jnp.eye(x.shape[1], dtype=bool)
+        weight = jax.nn.softmax(jnp.where(seen, q @ k.mT / 4.0, -1e9), -1)
+        made = (weight @ v) @ w["to_out.weight"].T + w["to_out.bias"]
+        return x + factor * parity.tap("to_out", made)
+
+    return call
+
+
+@pytest.mark.parametrize("make", [CausalText, encoder_in_jax])
+@pytest.mark.parametrize("lengths", [(7,), (7, 10), (9, 4)], ids=str)
+@pytest.mark.parametrize(
+    ("ours", "factor", "verdict"), [(False, 1.0, "pass"), (True, 1.0, "pass"), (False, 1.01, "fail")]
+)
+def test_padding_of_a_text_encoder_is_not_compared(
+    make: Any, lengths: tuple[int, ...], ours: bool, factor: float, verdict: str
+) -> None:
+    mask = (torch.arange(10) < torch.tensor(lengths)[:, None]).long()
+    given = {"input_ids": torch.arange(10).repeat(len(lengths), 1) + 3, "attention_mask": mask}
+    result = parity.compare(CausalText(True), make(ours, factor), given)
+    assert result.verdict == verdict, result.reason
+
+
 class Biased(torch.nn.Module):
     """As a block of T5's: the first one makes a bias, which it hands on to the others."""
 
