@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from parity.compare import guidance, relations, values
-from parity.compare.frames import truncated
+from parity.compare import frames, guidance, relations, values
 from parity.compare.independent import code_of
 from parity.compare.result import Cause, SettingDifference, measured
 from parity.compare.values import LATENTS, LATENTS_AS, PREDICTED, START, TIMESTEP, Both, Kept, Seen, held
@@ -137,7 +136,8 @@ class Detectors:
         detectors = [d for d in _DETECTORS if not (other and d in of_one)]
         told = (cause for detector in detectors for cause in detector(seen))
         with np.errstate(all="ignore"):  # what is not finite explains nothing
-            for cause in itertools.chain(another, told, truncated(reference, candidate)):
+            pictures = (cause for of in (frames.truncated, frames.by_themselves) for cause in of(reference, candidate))
+            for cause in itertools.chain(another, told, pictures):
                 guided = cause.setting.startswith("guidance")  # of which each model has its own
                 model = called[0] if guided and called[0] != FIRST_MODEL else ""
                 named = replace(cause, cause=f"{cause.cause} (of {model})") if model else cause

@@ -30,14 +30,15 @@ from parity.compare.branches import Branches
 from parity.compare.comparable import common_steps, comparable, layouts, settings_differences
 from parity.compare.conclude import WIDEST_ROUNDED, Collected, conclude, recorded_stages, widest_of
 from parity.compare.detectors import Detectors, config_causes
+from parity.compare.frames import DECODED
 from parity.compare.independent import code_of, in_order, of_weights, settled
 from parity.compare.judge import Judge
 from parity.compare.pairs import decodes, laid_alike, matching
 from parity.compare.preflight import failed
 from parity.compare.reason import Note, Problem, Reason
 from parity.compare.relations import judged_by_own
-from parity.compare.result import Cause, Check, Failed, Origin, Result, measured
-from parity.compare.sites import how_many, introduced
+from parity.compare.result import Cause, Check, Failed, Origin, Result, SiteDiff, measured
+from parity.compare.sites import how_many, introduced, picked
 from parity.compare.updates import Updates
 from parity.errors import Say, UsageError
 from parity.golden import Golden
@@ -239,7 +240,7 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
     if result.verdict == "pass" and not sides.all_there:
         return result.unjudged("not_comparable", next(f.detail for f in findings if f.check == "steps held"))
     result = replace(result.resting_on((*a.idle, *b.idle)), stages=recorded_stages(result)).noted(
-        *_hidden_by_rounding(result, a, guidance=detectors.scale_read is False), *_unseen_frames(sides)
+        *_hidden_by_rounding(result, a, guidance=detectors.scale_read is False), *_unseen_frames(sides, result.sites)
     )
     if result.verdict != "fail" or result.origin is None:
         return result
@@ -262,9 +263,11 @@ def _unrecorded_parts(a: Provenance, b: Provenance) -> str:
     return f"not recorded, and so not compared: the outputs of {' and '.join(parts)}" if parts else ""
 
 
-def _unseen_frames(sides: Sides) -> Iterator[str]:
-    """A sentence where the candidate makes frames of what it decodes by code of its own, which nobody sees."""
-    if OUTSIDE in sides.steps:
+def _unseen_frames(sides: Sides, sites: Sequence[SiteDiff]) -> Iterator[str]:
+    """A sentence where the candidate makes frames of what it decodes by code of its own, and none was compared."""
+    behind = itertools.dropwhile(lambda d: d.key.site != DECODED, picked(sites, step=OUTSIDE))
+    named_frames = (d for d in behind if d.key.module != "decode" and all(d.dtypes) and d.verdict != "not compared")
+    if OUTSIDE in sides.steps and not any(named_frames):
         made = [{r.key.site for r in named(side.records)} & {FRAMES} for side in sides.read(OUTSIDE)]
         if made[0] and not made[1]:
             text = "the reference's frames were not compared: the candidate's are made without its pipeline's processor"

@@ -5,6 +5,7 @@ Pure functions over judged sites. Each gives a sentence or nothing.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -67,6 +68,9 @@ def _perhaps_another(sites: Sequence[SiteDiff], origin: Origin) -> str:
     far = any(d.key == origin.key and d.distance.rel_l2 > ANOTHER for d in picked(sites, step=origin.key.step))
     if not far or not without_trace(sites):
         return ""
+    behind = itertools.dropwhile(lambda d: d.key != origin.key, sites)
+    if not any(is_prediction(d) and d.verdict == "pass" for d in behind):
+        return ""  # of the last that there is nothing is made
     return (
         f"nothing behind {origin.key.module} differs: the candidate may give its name to another thing, as a norm with "
         "its modulation or a projection with the activation before it, or nothing beyond its floor is made of it"

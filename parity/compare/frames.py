@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from parity.compare import metrics
 from parity.compare.result import NAN, Cause, FrameDiff, FrameError, Region, measured
 from parity.golden.disk.part import chosen
-from parity.records import Record, StepRecords
-from parity.sketch import Geometry, distance, shown
+from parity.records import FRAMES, Record, StepRecords
+from parity.sketch import Geometry, distance, of_the_whole, shown
 
+DECODED = "decode:out"
+"""Site of what a script's decoder gave, [batch, frames, ...]."""
 WINDOW = 11
 SIGMA = 1.5
 GRID = 4
@@ -131,12 +134,56 @@ ONE_LEVEL = 0.15
 """Four standard deviations of a square that is estimated from sketches."""
 
 
+ROUNDED = 1e-2
+"""The same of what was computed in 16 bits."""
+
+
+def by_themselves(reference: StepRecords, candidate: StepRecords) -> Iterator[Cause]:
+    """Frames that are not what the reference's processor makes of what the candidate decoded: a scale and an offset of
+    it, or of what a picture shows of it."""
+    sides = [{r.key: r for r in chosen(step.records, _is_of_frames)} for step in (reference, candidate)]
+    for key in (key for key in sides[0] if key.site == FRAMES):
+        out = replace(key, site=DECODED)
+        ways = ([side.get(at) for side in sides for at in (of, key.read)] for of in (out, out.read))
+        far, text = min((made for way in ways if (made := _made_of_decoded(*way))), default=(0.0, ""))
+        if far > 1.0:
+            yield measured(text, "frames", value=far, at=FRAMES)
+
+
+def _made_of_decoded(*records: Record | None) -> tuple[float, str] | None:
+    """How far the candidate's frames are from what the reference's scale and offset make of what it decoded, in what
+    rounding moves them by, and that in words; None where the reference's own are made in another way.
+
+    Args:
+        records: what the reference decoded, its frames, and the same of the candidate.
+    """
+    held = [(r, r.moments, r.sketch) for r in records if r and r.moments and r.sketch is not None and not r.nonfinite]
+    if len(held) < len(records) or len({r.frame for r, *_ in held}) > 1 or len({r.dtype for r, *_ in held[1::2]}) > 1:
+        return None
+    x, y, u, v = (of_the_whole(sketch, Geometry(*r.frame)) for r, _, sketch in held)
+    # Each side's minimum, maximum, mean, and that plus a deviation: a scale and an offset move all alike.
+    spread = [math.sqrt(max(0.0, m.l2**2 / m.count - m.mean**2)) for _, m, _ in held]
+    given, made, own, other = (
+        np.array([m.min, m.max, m.mean, m.mean + s]) for (_, m, _), s in zip(held, spread, strict=True)
+    )
+    near = SAME_FLOATS if {r.dtype for r, *_ in held} == {"float32"} else ROUNDED
+    near = 1.0 if held[1][0].dtype == "uint8" else near * spread[1]
+    scale = spread[1] / spread[0] if spread[0] else 0.0
+    if not scale or (np.abs(made - made[2] - scale * (given - given[2])) > near).any():
+        return None
+    far = float(np.linalg.norm(v - y - scale * (u - x)))
+    text = f"the frames differ by themselves, by {far / held[1][1].l2:.2g} relative, on what the candidate decodes"
+    if (np.abs(other - made[2] - scale * (own - given[2])) <= near).all():
+        text = "the frames hold what is decoded in another order: look for reversed frames, channels or rows"
+    return far / (near * math.sqrt(held[1][1].count)), text
+
+
 def truncated(reference: StepRecords, candidate: StepRecords) -> Iterator[Cause]:
     """Frames as they leave the generation: by truncation to uint8 half of the pixels, but for those that are cut to
     black or white, are one level darker than by rounding, and no other differs."""
     theirs = {r.key: r for r in chosen(candidate.records, _is_picture)}
     pairs = [(r, theirs[r.key]) for r in chosen(reference.records, _is_picture) if r.key in theirs]
-    if any(a.key.site == "decode:out" and metrics.sketch_distance(a, b) > SAME_FLOATS for a, b in pairs):
+    if any(a.key.site == DECODED and metrics.sketch_distance(a, b) > SAME_FLOATS for a, b in pairs):
         return  # what was decoded differs already
     for ours, other in pairs:
         if not ours.dtype == other.dtype == "uint8" or ours.moments is None or other.moments is None:
@@ -150,8 +197,12 @@ def truncated(reference: StepRecords, candidate: StepRecords) -> Iterator[Cause]
             yield measured(text, "frames", *made, darker, at=ours.key.site)
 
 
+def _is_of_frames(r: Record) -> bool:
+    return r.key.site.partition("@")[0] in (DECODED, FRAMES)
+
+
 def _is_picture(r: Record) -> bool:
-    return r.dtype == "uint8" or r.key.site == "decode:out"
+    return r.dtype == "uint8" or r.key.site == DECODED
 
 
 def _one_level(ours: Record, other: Record, sum_: float) -> bool:

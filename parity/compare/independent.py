@@ -1,7 +1,8 @@
 """Every independent difference of a comparison that failed, not only the first: real ports have several faults at once.
 
 Each is judged on its own inputs: a schedule, an argument of the model, a module whose compared inputs match, and the
-relations that are fitted on each side (guidance, step, decode). What only hands on another's difference is not listed.
+relations that are fitted on each side (guidance, step, decode, frames). What only hands on another's difference is not
+listed.
 """
 
 from __future__ import annotations

@@ -82,6 +82,7 @@ class Judge:
     _meeting: Meeting | None = None
     _given: dict[Argument, bytes] = field(default_factory=dict)
     _moved: set[Argument] = field(default_factory=set)
+    _undone: set[left_out.Undone] = field(default_factory=set)
 
     def step(self, reference: StepRecords, candidate: StepRecords) -> Sites:
         """The sites of one step, in execution order, with births."""
@@ -103,7 +104,7 @@ class Judge:
         left_out.excuse_masks(step, sites)
         left_out.decide_forms(sites)
         if self.unlike is None:
-            left_out.excuse_other_orders(step, sites)
+            left_out.excuse_other_orders(step, sites, self._undone)
         else:
             left_out.excuse_again(step, sites, self.unlike)
         self.births.judge(sites, self._arguments(step, sites))

@@ -11,8 +11,9 @@ around it, or, of what an attention call is given and gives, the input of the mo
 that only hands on its input (a gate of zero) shows nothing, and the whole model's output is so far away that it counts
 only where the port's parameters lie otherwise too, or for what the model makes once and what its blocks hand on where
 all between agrees, or is in another order as well: a rotary table that is laid out otherwise, tokens that stand
-otherwise in all blocks. Nothing is fitted: what reads a value decides. A batch may have its branches in another order,
-and what holds several at once too.
+otherwise in all blocks. What the model itself is given counts if a module is given it as it is, and an attention call
+that sums over such keys and values agrees. Nothing is fitted: what reads a value decides. A batch may have its branches
+in another order, and what holds several at once too.
 """
 
 from __future__ import annotations
@@ -243,10 +244,18 @@ def folded(step: Measured, sites: Sites) -> Iterator[list[int]]:
             yield at
 
 
-def excuse_other_orders(step: Measured, sites: Sites) -> None:
+Undone = tuple[bool, bytes, bytes]
+"""Whether it is an argument of the model, and what both sides have there, bit for bit."""
+
+
+def excuse_other_orders(step: Measured, sites: Sites, known: set[Undone]) -> None:
     """Inside a port the reference's values in another order are not compared: where the parameters lie so too, then
     also times their factor, or where what reads the values agrees; for what an attention call is given and gives that
-    is enough."""
+    is enough.
+
+    Args:
+        known: values whose order was undone so far; gets those of this step.
+    """
     far = [i for i in sites.where("pass", beyond=True) if step.meeting.own[i]]
     for i in far:
         same = [factor for factor in step.meeting.laid_out.get(i, ()) if step.same_values(i, factor)]
@@ -259,17 +268,18 @@ def excuse_other_orders(step: Measured, sites: Sites) -> None:
     turned, other = inside | turned, inside.keys() - turned.keys()
     if not turned:
         return
-    undone_at, seen = _reads(step, tuple(sites), turned), {d.key for d in sites}
-    undone: set[tuple[bytes, bytes]] = set()
-    for key, i in turned.items():
+    undone_at, seen = _reads(step, tuple(sites), turned, known), {d.key for d in sites}
+    for key, i in sorted(turned.items(), key=lambda at: at[0].is_argument):  # which is in the inputs of modules
         sharp = sites[i].distance.floor <= SHARP * sites[i].distance.rel_l2  # what reads it shows the order undone
-        both = step.held_bytes(i)
+        both = (key.is_argument, *step.held_bytes(i))
         if key in other:
             if (sharp or _is_scaled(sites[i])) and undone_at(i):
                 sites.leave_out(i, "another thing in an attention, and what reads it agrees")
-        elif both in undone or ((sharp or turned_together(key, turned, seen)) and undone_at(i)):
-            undone |= {both} if both[0] else set()
+        elif both in known or ((sharp or turned_together(key, turned, seen)) and undone_at(i)):
+            known |= {both} if both[1] else set()
             sites.leave_out(i, "the reference's values in another order, and what reads them agrees")
+        elif key.is_argument and sharp:
+            sites[i] = replace(sites[i], note="the reference's values in another order")
 
 
 def _is_scaled(d: SiteDiff) -> bool:
@@ -300,17 +310,23 @@ def turned_together(key: Key, turned: Container[Key], seen: Container[Key]) -> b
     return any(other in turned for other in beside) or not any(other in seen for other in beside)
 
 
-def _reads(step: Measured, sites: Sequence[SiteDiff], turned: Container[Key]) -> Callable[[int], bool]:
+def _reads(
+    step: Measured, sites: Sequence[SiteDiff], turned: Mapping[Key, int], known: Container[Undone]
+) -> Callable[[int], bool]:
     """Of a site, by its position, whether what reads its values agrees.
 
     Args:
-        sites: in execution order. turned: what may be in another order.
+        sites: in execution order. turned: what may be in another order. known: see `excuse_other_orders`.
     """
     agrees: dict[tuple[str, str], bool] = {}  # by branch and module whose output was seen
     for d in sites:
         if not (d.key.is_input or d.key.is_apart or d.key.module == LOOP):
             place = d.key.branch, d.key.module
             agrees[place] = agrees.get(place, True) and _agrees(d)
+    values = [key for key in turned if is_attention(key.module) and key.port == "in.value"]
+    values = [key for key in values if step.same_values(turned[key], 1.0)]  # no other thing
+    summed = {replace(key, site=f"{key.module}:out") for key in values}  # over keys, in any order
+    summed = {d.key for d in sites if d.key in summed and _agrees(d)}
 
     def nearest(key: Key) -> str | None:
         """The nearest module around one whose output was seen."""
@@ -318,6 +334,11 @@ def _reads(step: Measured, sites: Sequence[SiteDiff], turned: Container[Key]) ->
 
     def undone(i: int) -> bool:
         key = sites[i].key
+        if key.is_argument:  # a gate of zero hides an order too: an attention call has to undo it
+            ours, theirs = step.held_bytes(i)
+            inputs = (j for j in step.meeting.inputs if j != i and sites[j].key.branch == key.branch)
+            read = [both[1] == theirs for both in map(step.held_bytes, inputs) if both[0] == ours]
+            return (False, ours, theirs) in known and all(read) and any(d.branch == key.branch for d in summed)
         if key.is_input and is_attention(key.module) and agrees.get((key.branch, key.module), False):
             return True
         around = nearest(key)
@@ -328,9 +349,12 @@ def _reads(step: Measured, sites: Sequence[SiteDiff], turned: Container[Key]) ->
             return True
         parts = key.module.split(".")
         of_a_block = len(parts) == 2 and parts[1].isdecimal() and not step.hands_on(key.branch, around)
-        if (len(parts) == 1 or of_a_block) and agree:
-            later = (d for d in sites[i + 1 :] if d.key.branch in (key.branch, "") and all(d.dtypes))
-            return all(d.verdict != "pass" or _agrees(d) or d.key in turned for d in later)
+        behind = [d for d in sites[i + 1 :] if d.key.branch in (key.branch, "") and all(d.dtypes)]
+        end = len(behind) if (len(parts) == 1 or of_a_block) and agree else 0
+        if summed and not is_attention(key.module):  # what differs behind it does by something else
+            end = next((n + 1 for n, d in enumerate(behind) if d.key in summed), end)
+        if end and all(d.verdict != "pass" or _agrees(d) or d.key in turned for d in behind[:end]):
+            return True
         if not is_attention(key.module):
             return False  # what is called next need not read it, as keys are none of what queries are made of
         later = (d for d in sites[i + 1 :] if d.key.is_input and d.key.branch == key.branch and all(d.dtypes))

@@ -77,10 +77,12 @@ def comparable_shapes(reference: Record, candidate: Record) -> bool:
     key = reference.key
     if reference.frame != candidate.frame or reference.rows != candidate.rows:
         return False
+    if other_pictures(reference, candidate):
+        return False
     if reference.rows or key.is_part:
         return True
     if is_contract(key):
-        return reference.shape == candidate.shape and not other_pictures(reference, candidate)
+        return reference.shape == candidate.shape
     return one_shape(reference.shape, candidate.shape)
 
 
@@ -92,7 +94,7 @@ def is_contract(key: Key) -> bool:
 def other_pictures(reference: Record, candidate: Record) -> bool:
     """Whether frames are floats of 0 to 1 on one side and levels of 8 bits on the other: another `output_type`."""
     levels = [record.dtype == "uint8" for record in (reference, candidate)]
-    return reference.key.site == FRAMES and levels[0] != levels[1]
+    return reference.key.site.startswith(FRAMES) and levels[0] != levels[1]
 
 
 def one_shape(a: tuple[int, ...], b: tuple[int, ...]) -> bool:

@@ -385,7 +385,7 @@ def decodes(reference: StepRecords, candidate: StepRecords) -> StepRecords:
     given, made = (_numbers(reference, candidate, site) for site in (GIVEN, FRAMES))
 
     def name(key: Key) -> Key:
-        own = made if key.site == FRAMES else given
+        own = made if key.site.startswith(FRAMES) else given
         return replace(key, call=own.get(key.call, key.call)) if key.module == GIVEN.partition(":")[0] else key
 
     return candidate.renamed(name) if given or made else candidate

@@ -271,6 +271,8 @@ def _by_moments(channels: int, seen: Seen) -> _Ways:
             yield "latents_mean is left out", (np.ones_like(std), -mean)
             yield "latents_std is left out", (1 / std, mean - mean / std)
             yield "latents_std divides where it multiplies", (1 / std**2, mean - mean / std**2)
+            yield "latents_mean is added before the product with latents_std", (np.ones_like(std), mean * std - mean)
+            yield "latents_mean and latents_std are exchanged", (mean / std, std - mean**2 / std)
 
 
 def _numbers(text: str) -> np.ndarray:

@@ -25,7 +25,7 @@ from parity.hooks.sites import matches
 from parity.hooks.torchtools import mapped
 from parity.port import listening
 from parity.recorder.rerun import Again
-from parity.records import FRAMES, LOOP, LOOP_STAGE, SCHEDULE, Key, Record
+from parity.records import FRAMES, LOOP, LOOP_STAGE, READ, SCHEDULE, Key, Record
 from parity.sketch import shown_record, value_record
 
 if TYPE_CHECKING:
@@ -211,12 +211,16 @@ class Loop:
         def after(begin: tuple[int, int], args: Any, kwargs: Any, result: Any) -> None:
             if (frames := self._array(result)) is not None:
                 start, self._decoded["frames"] = begin
-                self.steps.outside[start:] = [r for r in self.steps.outside[start:] if r.key.site != FRAMES]
+                self.steps.outside[start:] = [
+                    r for r in self.steps.outside[start:] if not r.key.site.startswith(FRAMES)
+                ]
                 for video in frames if frames.ndim == VIDEO else (frames,):
                     call = self._decoded["frames"]
                     self._decoded["frames"] += 1
-                    record = self.steps.after_loop("frames", video, video.dtype.name, call, held=False)
-                    self.steps.outside.append(record)
+                    # Once more as what is decoded lies, so that one can be fitted to the other.
+                    laid = np.moveaxis(video, -1, -3) if video.ndim > 2 else video
+                    for port, x in (("frames", video), (f"frames@{READ}", laid)):
+                        self.steps.outside.append(self.steps.after_loop(port, x, x.dtype.name, call, held=False))
 
         return all_of(watched(processor, name, before, after) for name in ("postprocess_video", "postprocess"))
 

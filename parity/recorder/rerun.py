@@ -25,7 +25,7 @@ from parity.golden import Golden, GoldenWriter
 from parity.hooks.methods import all_of
 from parity.hooks.perturb import perturbed
 from parity.hooks.torchtools import mapped, plain
-from parity.records import LOOP, OUTSIDE, READ, Floor, Key, Record, StepRecords
+from parity.records import AFTER, LOOP, OUTSIDE, READ, Floor, Key, Record, StepRecords
 from parity.sketch import Geometry, distance
 
 if TYPE_CHECKING:
@@ -253,7 +253,16 @@ def floored(own: StepRecords, others: Sequence[StepRecords], numbers: Mapping[st
         measured.add(records)
     floors = measured.done()
     of_loop = {key: numbers[key.port] for key in floors if key.module == LOOP and key.port in numbers}
-    return replace(own, floors=floors | of_loop | _of_pictures(own.records, floors))
+    floors = floors | of_loop | _of_pictures(own.records, floors)
+    return replace(own, floors=floors | _of_the_same(own.records, floors))
+
+
+def _of_the_same(records: Sequence[Record], floors: Mapping[Key, Floor]) -> dict[Key, Floor]:
+    """Floors of values behind the loop that the other runs did not give and that are those of a site, bit for bit: the
+    frames that a script names behind its pipeline's call."""
+    drawn = [(r.key, (r.frame, r.sketch.tobytes())) for r in records if r.key.stage == AFTER and r.sketch is not None]
+    known = {value: floors[key] for key, value in drawn if key in floors and floors[key].l2 > 0}
+    return {key: known[value] for key, value in drawn if key not in floors and value in known}
 
 
 def _of_pictures(records: Sequence[Record], floors: dict[Key, Floor]) -> dict[Key, Floor]:

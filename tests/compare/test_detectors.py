@@ -311,6 +311,14 @@ def test_latents_that_differ_are_handed_on_by_a_right_scaling(other: np.ndarray)
         assert [cause.setting for cause in told] == causes
 
 
+ROUNDED_AWAY = (
+    "in each channel",
+    "latents_mean is added before the product with latents_std",
+    "latents_mean and latents_std are exchanged",
+)
+"""In 16 bits: a hundredth is little more than several roundings, as are channels beside a far larger offset."""
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -319,6 +327,8 @@ def test_latents_that_differ_are_handed_on_by_a_right_scaling(other: np.ndarray)
         (LATENTS * STD, "latents_mean is left out"),
         (LATENTS + MEAN, "latents_std is left out"),
         (LATENTS / STD + MEAN, "latents_std divides where it multiplies"),
+        ((LATENTS + MEAN) * STD, ROUNDED_AWAY[1]),
+        (LATENTS * MEAN + STD, ROUNDED_AWAY[2]),
         ((1.01 * LATENTS) * STD + MEAN, "in each channel"),
     ],
 )
@@ -328,7 +338,7 @@ def test_what_was_done_with_the_mean_and_deviation_of_latents_is_said(given: np.
     assert cause.cause.endswith(said)
     rounded = (bfloat16(bfloat16(x) + 0.0) for x in (LATENTS * STD + MEAN, given * (1 + 1e-3 * NOISE)))
     ours, theirs = (step(-1, z=z) for z in rounded)
-    known = said != "in each channel"  # a hundredth is little more than several roundings
+    known = said not in ROUNDED_AWAY
     assert [cause.setting for cause in found((ours, theirs))] == ["vae.scaling_factor"] * known
 
 
@@ -561,6 +571,53 @@ def test_pictures_that_are_truncated_are_named(ours: np.ndarray, theirs: np.ndar
     rounded = pictures(ours, np.round)
     other = pictures(ours, np.trunc) if theirs is None else pictures(theirs, np.round)
     assert named(rounded, other) == named(other, rounded) == causes
+
+
+def decoded(out: np.ndarray, frames: np.ndarray, dtype: str = "float32") -> StepRecords:
+    """What a decoder gave, [1, T, C, H, W], and the frames that were made of it, each with what is fitted of it."""
+    kind = np.uint8 if frames.dtype == np.uint8 else np.float32
+    held = {
+        "decode:out": (out.astype(np.float32), dtype),
+        "decode:out@read": (np.clip(out, -1, 1).astype(np.float32), dtype),
+        "decode:frames": (frames.astype(kind)[0].transpose(0, 2, 3, 1), kind.__name__),
+        "decode:frames@read": (frames.astype(kind)[0], kind.__name__),
+    }
+    return StepRecords(-1, tuple(value_record(Key(AFTER, -1, "", site), *value) for site, value in held.items()))
+
+
+RIGHT: Made = lambda x: np.clip(x / 2 + 0.5, 0, 1)  # noqa: E731
+ANOTHER_ORDER = "the frames hold what is decoded in another order"
+PROCESSED: dict[str, tuple[Made, str]] = {
+    "right": (RIGHT, ""),
+    "reversed": (lambda x: RIGHT(x)[:, ::-1], ANOTHER_ORDER),
+    "BGR": (lambda x: RIGHT(x)[:, :, ::-1], ANOTHER_ORDER),
+    "both": (lambda x: RIGHT(x)[:, ::-1, ::-1], ANOTHER_ORDER),
+    "not centred": (lambda x: np.clip(x / 2 + 0.4, 0, 1), "the frames differ by themselves"),
+}
+
+
+@pytest.mark.parametrize("how", PROCESSED)
+@pytest.mark.parametrize("levels", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_frames_are_judged_by_what_the_candidate_decodes(how: str, levels: bool, dtype: str) -> None:
+    """Whatever that is; in 16 bits too, where rounding moves what is made of it."""
+    rng = np.random.default_rng(0)
+    out, (process, named) = rng.normal(0, 0.4, (1, 5, 3, 16, 24)), PROCESSED[how]
+    other = 0.9 * out + 0.2 * rng.normal(size=out.shape)
+    if dtype == "bfloat16":
+        out, other = bfloat16(out), bfloat16(other)
+    as_shown: Made = (lambda x: np.round(255 * x).astype(np.uint8)) if levels else (lambda x: x)
+    as_shown = as_shown if levels or dtype == "float32" else bfloat16
+    for own in (other, out):
+        causes = found((decoded(out, as_shown(RIGHT(out)), dtype), decoded(own, as_shown(process(own)), dtype)))
+        assert [cause.at for cause in causes] == ["decode:frames"] * bool(named)
+        assert not causes or causes[0].cause.startswith(named)
+
+
+def test_frames_that_the_reference_makes_in_another_way_are_not_judged_by_what_is_decoded() -> None:
+    out = np.random.default_rng(0).normal(0, 0.4, (1, 5, 3, 16, 24))
+    squared = np.clip(out / 2 + 0.5, 0, 1) ** 2
+    assert found((decoded(out, squared), decoded(2 * out, RIGHT(2 * out)))) == []
 
 
 # --- arithmetic in another order or precision: only values that are exactly those it gives --------------------

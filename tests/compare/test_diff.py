@@ -311,15 +311,24 @@ def test_a_loop_that_ended_sooner_is_why_other_latents_are_decoded(tmp_path: Pat
         assert any("numbers of steps (1 on the candidate, 2 on" in c.cause for c in result.causes) == said
 
 
-@pytest.mark.parametrize("made", [True, False])
-def test_frames_that_the_candidate_makes_unseen_are_said(made: bool, tmp_path: Path) -> None:
-    decoded, frames = (tensor_record(Key(AFTER, -1, "", site), noise(3)) for site in ("decode:out", FRAMES))
+@pytest.mark.parametrize(
+    ("made", "noted"),
+    [
+        ("decode:out", True),
+        (f"decode:out {FRAMES}", False),
+        ("decode:out video:out", False),
+        ("z:out decode:out", True),
+    ],
+)
+def test_frames_that_the_candidate_makes_unseen_are_said(made: str, noted: bool, tmp_path: Path) -> None:
+    sides = dict.fromkeys([*made.split(), FRAMES]), made.split()
+    own, both = ([tensor_record(Key(AFTER, -1, "", site), noise(3)) for site in side] for side in sides)
     loop = walk(0).steps()
-    ours = write(tmp_path / "a", SCRIPT, [loop[0], step([decoded, frames], at=-1)])
-    theirs = write(tmp_path / "b", SCRIPT, [loop[1], step([decoded, frames] if made else [decoded], at=-1)])
+    ours = write(tmp_path / "a", SCRIPT, [loop[0], step(own, at=-1)])
+    theirs = write(tmp_path / "b", SCRIPT, [loop[1], step(both, at=-1)])
     found = diff(ours, theirs)
     assert found.verdict == "pass", found.reason
-    assert any("frames were not compared" in note.text for note in found.notes) is not made
+    assert any("frames were not compared" in note.text for note in found.notes) is noted
 
 
 @pytest.mark.parametrize("far", [FAR, 0.0])

@@ -72,6 +72,7 @@ AFTER = site("loop:noise_pred")
         ([ALONE, AFTER], 0, {}, ["nothing behind a.norm differs"]),
         ([ALONE, replace(ALONE, birth="propagated"), AFTER], 0, {}, []),
         ([ALONE], 0, {}, []),  # nobody knows
+        ([AFTER, ALONE], 1, {}, []),  # of the last nothing is made, as of a video
     ],
 )
 def test_findings_of_numbers(sites: list[SiteDiff], origin: int | None, more: dict[str, Any], words: list[str]) -> None:

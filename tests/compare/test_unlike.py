@@ -280,6 +280,35 @@ def test_another_order_of_what_the_model_is_given_is_a_difference() -> None:
 
 
 @pytest.mark.parametrize(
+    ("read", "value", "out", "behind", "failed"),
+    [
+        (TURNED, TURNED, 0.5, 0.5, []),  # keys and values alone, as text is
+        (TURNED, TURNED, 0.5, 1e4, ["blocks.1:out"]),  # and another fault behind it
+        (TURNED, TURNED, 1e4, 1e4, [":in.text"]),  # its rows have places
+        (TURNED, X, 0.5, 0.5, [":in.text"]),  # a gate of zero hides it
+        (X, X, 0.5, 0.5, [":in.text"]),  # another is read
+    ],
+)
+def test_what_the_model_is_given_may_stand_in_any_order_that_an_attention_undoes(
+    read: np.ndarray, value: np.ndarray, out: float, behind: float, failed: list[str]
+) -> None:
+    walk, attention = Walk(), "blocks.0.attn.attention"
+    walk.pair(tensor(":in.text", X), tensor(":in.text", TURNED))
+    walk.pair(tensor("text:in.x", X), tensor("text:in.x", read))
+    for name in ("key", "value"):
+        walk.pair(tensor(f"{attention}:in.{name}", 2 * X), tensor(f"{attention}:in.{name}", 2 * value))
+    walk.site(f"{attention}:out", out)
+    walk.site("blocks.0:out", out)
+    walk.site("blocks.1:out", behind)
+    walk.site(":out", max(out, behind))
+    found = walk.judge(Judge(port=True))
+    assert [d.key.site for d in found.values() if d.introduced] == failed
+    far = found["cond/:in.text"]
+    assert far.note.startswith("the reference's values in another order")
+    assert far.verdict == ("fail" if ":in.text" in failed else "not compared")
+
+
+@pytest.mark.parametrize(
     ("rows", "port", "verdict"),
     [
         (38, True, "not compared"),  # the text without its padding

@@ -126,8 +126,10 @@ def test_order_of_rows_that_are_read_is_no_difference(order: str, wrong: bool, r
         # As many rows that are read, others.
         (TEXT, MASK.roll(2, 1), ":in.encoder_attention_mask"),
         (TEXT.roll(2, 1) + 0.01, MASK.roll(2, 1), ":in.encoder_hidden_states"),
-        # The same, but the mask does not say so.
-        (TEXT[:, [1, 0, *range(2, 16)]], MASK, ":in.encoder_hidden_states"),
+        # The same, but the mask does not say so: an attention sums over them.
+        (TEXT[:, [1, 0, *range(2, 16)]], MASK, ""),
+        # Two of which one alone is read.
+        (TEXT[:, [15, *range(1, 15), 0]], MASK, ":in.encoder_hidden_states"),
         # All of them.
         (
             torch.nn.functional.pad(TEXT * MASK[..., None], (0, 0, 0, 8)),

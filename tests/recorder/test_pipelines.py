@@ -293,6 +293,40 @@ def test_the_frames_of_each_video_are_recorded(tmp_path: Path) -> None:
     assert [(r.key.call, r.shape) for r in frames] == [(i, (5, 8, 8, 3)) for i in range(3)]
 
 
+@pytest.mark.parametrize(("offset", "verdict"), [(1e-7, "pass"), (0.1, "fail")])
+def test_frames_that_are_named_behind_the_call_have_the_floors_of_those_within(
+    offset: float, verdict: str, tmp_path: Path
+) -> None:
+    """Though runs of the call alone do not name them."""
+    pipe, call = ltx()
+    with parity.record(tmp_path / "ours", pipe):
+        parity.tap("video", torch.from_numpy(call()))
+    with parity.record(tmp_path / "theirs", pipe, like=tmp_path / "ours"):
+        parity.tap("video", torch.from_numpy(call() + np.float32(offset)))
+    found = diff(tmp_path / "ours", tmp_path / "theirs")
+    assert (found.verdict, found.origin is None or found.origin.key.site == "video:out") == (verdict, True), (
+        found.reason
+    )
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_frames_behind_a_wrong_decode_are_judged_too(
+    turned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe, call = ltx()
+    recorded(tmp_path / "ours", call, pipe)
+    scaled, made = pipe._denormalize_latents, pipe.video_processor.postprocess_video
+    monkeypatch.setattr(pipe, "_denormalize_latents", lambda *given: 1.1 * scaled(*given), raising=False)
+    monkeypatch.setattr(
+        pipe.video_processor,
+        "postprocess_video",
+        lambda video, *given, **named: made(video.flip(2) if turned else video, *given, **named),
+    )
+    recorded(tmp_path / "theirs", call, pipe, runs=0)
+    found = diff(tmp_path / "ours", tmp_path / "theirs")
+    assert [d.place for d in differences(found)] == ["what is decoded", *(["the frames"] if turned else [])]
+
+
 @pytest.mark.slow
 def test_another_output_type_is_no_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Floats, tensors with the channels first, pictures of 8 bits."""
