@@ -385,11 +385,12 @@ class _Run:
         the candidate may give a name to more than the reference does, to a norm with its modulation; or merely stored
         in 16 bits, as what the reference's caller casts may be named behind the cast."""
 
-        def far(places: Iterable[Key]) -> bool:
-            return self.plan.far and any(self.sites[at].apart > ANOTHER * self.sites[at].norm for at in places)
-
-        sites = (site for site, own, after in self._with_next() if (far(own) and far(after)) or self._is_stored(own))
+        places = self._with_next()
+        sites = (site for site, own, after in places if (self._far(own) and self._far(after)) or self._is_stored(own))
         return [*dict.fromkeys(site for site in sites if site.partition(":")[0] and ":in." not in site)]
+
+    def _far(self, places: Iterable[Key]) -> bool:
+        return self.plan.far and any(self.sites[at].apart > ANOTHER * self.sites[at].norm for at in places)
 
     def _is_stored(self, places: Iterable[Key]) -> bool:
         return all(self.sites[at].is_stored for at in places)
@@ -409,15 +410,19 @@ class _Run:
         return before > 0.0 and sum(self.sites[at].apart for at in after) <= LEFT * before
 
     def _with_next(self) -> Iterator[tuple[str, list[Key], list[Key]]]:
-        """The site of what is judged, its parts, and those of what is judged next of another module."""
+        """The site of what is judged, its parts, and those of what is judged next of another module; behind what is far
+        off, of the next one that is so too."""
         places: dict[tuple[str, str, int], list[Key]] = {}
         for at in self.sites:
             places.setdefault((at.branch, at.site.partition("@")[0], at.call), []).append(at)
         for branch in dict.fromkeys(place[0] for place in places):
             of_branch = [(site, own) for (other, site, _), own in places.items() if other == branch]
-            for (site, own), (behind, after) in itertools.pairwise(of_branch):
-                if site.partition(":")[0] != behind.partition(":")[0]:
-                    yield site, own, after
+            for i, (site, own) in enumerate(of_branch):
+                module = site.partition(":")[0]
+                behind = (after for other, after in of_branch[i + 1 :] if other.partition(":")[0] != module)
+                if (first := next(behind, None)) is not None:
+                    off = next(filter(self._far, behind), first) if self._far(own) and not self._far(first) else first
+                    yield site, own, off
 
     @property
     def read_wrongly(self) -> set[str]:

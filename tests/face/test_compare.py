@@ -1145,51 +1145,55 @@ def test_heads_in_another_order_are_no_difference_beside_a_fault(turned: str, fa
 
 
 class Modulated(torch.nn.Module):
-    """What a norm gives is modulated outside it, and gated at the end."""
+    """What a norm gives is modulated outside it, behind what is nothing of it, and gated at the end."""
 
-    def __init__(self, gate: float) -> None:
+    def __init__(self, gate: float, times: int) -> None:
         super().__init__()
-        self.norm, self.ff, self.last, self.gate = (
-            torch.nn.LayerNorm(8),
-            torch.nn.Linear(8, 8),
-            torch.nn.Linear(8, 8),
-            gate,
-        )
+        self.gate, self.times, self.norm = gate, times, torch.nn.LayerNorm(8)
+        self.side, self.ff, self.last = (torch.nn.Linear(8, 8) for _ in range(3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(x + self.gate * self.ff(1.5 * self.norm(x) + 1))
+        for _ in range(self.times):
+            y, side = self.norm(x), self.side(x)
+            x = x + side + self.gate * self.ff(1.5 * y + 1)
+        return self.last(x)
 
 
 def modulated_in_jax(model: Modulated, named: str, faults: str) -> Callable[[Any], Any]:
     """Args: named: what has the norm's name, `norm` or it with its modulation. faults: what is wrong."""
     w, gate = {name: jnp.asarray(p.detach().numpy()) for name, p in model.named_parameters()}, model.gate
+    times = model.times
 
     def linear(name: str, x: Any) -> Any:
         return (1.3 if name in faults else 1) * (x @ w[f"{name}.weight"].T + w[f"{name}.bias"])
 
     def forward(x: Any) -> Any:
-        y = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5)
-        y = (1.3 if "norm" in faults else 1) * y
-        y = parity.tap("norm", 1.5 * y + 1) if named == "modulation" else 1.5 * parity.tap("norm", y) + 1
-        y = linear("ff", y)
-        return linear("last", x + gate * (parity.tap("ff", y) if gate else y))
+        for _ in range(times):
+            y = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-5)
+            y = (1.3 if "norm" in faults else 1) * y
+            y = parity.tap("norm", 1.5 * y + 1) if named == "modulation" else 1.5 * parity.tap("norm", y) + 1
+            side, y = parity.tap("side", linear("side", x)), linear("ff", y)
+            x = x + side + gate * (parity.tap("ff", y) if gate else y)
+        return linear("last", x)
 
     return forward
 
 
 @pytest.mark.parametrize(
-    ("gate", "named", "faults", "listed"),
+    ("times", "gate", "named", "faults", "listed"),
     [
-        (1.0, "modulation", "", []),
-        (1.0, "modulation", "last", ["the model's output"]),
-        (1.0, "norm", "norm ff", ["norm", "ff"]),
-        (0.0, "norm", "norm", ["norm"]),  # nothing shows it, nor that it is another thing
+        (1, 1.0, "modulation", "", []),
+        (2, 1.0, "modulation", "", []),
+        (2, 1.0, "norm", "norm ff", ["norm", "ff"]),
+        (1, 1.0, "modulation", "last", ["the model's output"]),
+        (1, 1.0, "norm", "norm ff", ["norm", "ff"]),
+        (1, 0.0, "norm", "norm", ["norm"]),  # nothing shows it, nor that it is another thing
     ],
 )
 def test_a_name_for_more_than_the_reference_has_under_it_is_no_difference(
-    gate: float, named: str, faults: str, listed: list[str]
+    times: int, gate: float, named: str, faults: str, listed: list[str]
 ) -> None:
-    model = Modulated(gate)
+    model = Modulated(gate, times)
     found = parity.compare(model, modulated_in_jax(model, named, faults), X, sites="all")
     assert (found.verdict, [d.place for d in differences(found)]) == ("fail" if listed else "pass", listed), (
         found.reason
