@@ -377,6 +377,9 @@ def test_a_norm_s_scale_is_the_weight_of_the_reference_or_what_it_was_made_with(
     assert compare_weights(*sides, (), own=True).verdict == verdict
 
 
+INSIDE = ("a.out", "late.out", "seen", "b.unseen", "b.norm_q")
+
+
 @pytest.mark.parametrize(
     ("turned", "origin", "named"),
     [
@@ -387,18 +390,25 @@ def test_a_norm_s_scale_is_the_weight_of_the_reference_or_what_it_was_made_with(
         ("blocks.1.seen", "blocks.1.b.attention:in.query", False),
         ("blocks.1.a.out", "blocks.1:out", True),
         ("alone", "alone:out", False),  # a layout of its own
+        ("blocks.1.b.unseen", "blocks.1.b.to_q:out", True),  # it may run before
+        ("blocks.1.b.norm_q", "blocks.1.b.to_q:out", False),  # it runs behind
+        ("blocks.1", "blocks.1.b.to_q:out", True),  # a table of the block's
+        ("blocks.1", "blocks.1.b.attention:in.query", True),
+        ("blocks.1", "blocks.1.given:out", False),  # what it is given agrees
+        ("blocks.0", "blocks.1.b.to_q:out", False),
     ],
 )
 def test_weights_in_another_layout_in_one_block_alone_are_a_cause(turned: str, origin: str, named: bool) -> None:
-    modules = [f"blocks.{i}.{name}" for i in range(2) for name in ("a.out", "late.out", "seen")] + ["alone"]
+    modules = [f"blocks.{i}.{name}" for i in range(2) for name in INSIDE] + ["blocks.0", "blocks.1", "alone"]
     rng = np.random.default_rng(0)
     ours = {f"{m}.weight": rng.standard_normal((40, 40)).astype(np.float32) for m in modules}
     theirs = {**ours, f"{turned}.weight": np.ascontiguousarray(ours[f"{turned}.weight"].T)}
     sides = [{n: (x.shape, weight_print(x)) for n, x in side.items()} for side in (ours, theirs)]
-    behind = site("blocks.1.late.attention:out", 1e4, "fail", birth="propagated")
-    sites = (site("blocks.1.seen:out"), site(origin, 1e4, "fail", birth="input"), behind)
+    first, late = site(origin, 1e4, "fail", birth="input"), "blocks.1.late.attention:out"
+    behind = (site("blocks.1.b.norm_q:out"), site(late, 1e4, "fail", birth="propagated"))
+    sites = (site("blocks.1.seen:out"), site("blocks.1.given:in.x"), first, *behind)
     result = replace(
-        RESULT, sites=sites, origin=Origin(sites[1].key, "input"), preflight=(compare_weights(*sides, (), own=True),)
+        RESULT, sites=sites, origin=Origin(first.key, "input"), preflight=(compare_weights(*sides, (), own=True),)
     )
     assert [f"{turned}.weight" in cause.cause for cause in of_weights(result)] == [True] * named
     before = site("before:out", 1e4, "fail", birth="module")  # another difference, with which the divergence starts
