@@ -210,8 +210,9 @@ SOME = 8
 
 
 def of_weights(result: Result) -> Iterator[Cause]:
-    """A cause at each site at which a difference begins in a module, or beside one, some of whose parameters are others
-    and that does not agree by itself; where many are, the port's are its own, unless all are rounded."""
+    """A cause at each site at which a difference begins in a module, or beside one if no other cause is known, some of
+    whose parameters are others and that does not agree by itself; where many are, the port's are its own, unless all
+    are rounded."""
     check = next((c for c in result.preflight if c.check == WEIGHTS and c.at), None)
     if result.verdict != "fail" or result.origin is None or check is None or check.computed:
         return
@@ -226,11 +227,13 @@ def of_weights(result: Result) -> Iterator[Cause]:
         begins.setdefault(d.key.site, (d.key, d.distance))
     fix = "load the reference's values, or undo the factor where they are used"
     fix = "load and keep them in the reference's dtype" if check.near else fix
+    named = {code_of(cause.at) for cause in result.causes if cause.at and not cause.harmless}
     for key, far in begins.values():
         if not key.module or (check.near and not far.rel_l2 <= ROUNDING_LIMIT):
             continue
         own = [name for name in left if not key.is_input and within(name.rpartition(".")[0], key.module)]
-        if made := own or [name for name in left if _is_made_of(result, key, name.rpartition(".")[0])]:
+        beside = [] if code_of(key.site) in named else left
+        if made := own or [name for name in beside if _is_made_of(result, key, name.rpartition(".")[0])]:
             groups = [_without(group, set(group.names).difference(made)) for group in check.groups]
             said = grouped(check, [group for group in groups if group.names]).detail
             text = f"{place_of(key.site)}: weights that are not the reference's: {said}"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.compare.independent import of_weights
+from parity.compare.independent import of_weights, within
 from parity.compare.preflight import (
     SCHEDULE_LIMIT,
     Weights,
@@ -21,7 +21,7 @@ from parity.compare.preflight import (
     laid_out,
     preflight,
 )
-from parity.compare.result import Check, Origin
+from parity.compare.result import Check, Origin, measured
 from parity.golden import fingerprint
 from parity.golden.fingerprint import weight_print
 from parity.records import Array, Facts, Provenance, Schedule
@@ -411,6 +411,8 @@ def test_weights_in_another_layout_in_one_block_alone_are_a_cause(turned: str, o
         RESULT, sites=sites, origin=Origin(first.key, "input"), preflight=(compare_weights(*sides, (), own=True),)
     )
     assert [f"{turned}.weight" in cause.cause for cause in of_weights(result)] == [True] * named
+    known = replace(result, causes=(measured("made without its norm", value=1.0, at=origin),))
+    assert len([*of_weights(known)]) == (named and within(turned, origin.partition(":")[0]))
     before = site("before:out", 1e4, "fail", birth="module")  # another difference, with which the divergence starts
     result = replace(result, sites=(before, *sites), origin=Origin(before.key, "module"))
     assert [cause.at for cause in of_weights(result)] == [origin] * named
