@@ -873,6 +873,62 @@ def test_what_a_block_s_own_code_does_behind_an_attention_is_a_difference_of_its
     assert [d.place for d in differences(parity.compare(reference, candidate, X))] == listed
 
 
+class SideBySide(torch.nn.Module):
+    """A block of text and image tokens, side by side within it, behind a projection of each."""
+
+    class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.ff = torch.nn.LayerNorm(8), torch.nn.Linear(8, 8)
+
+        def forward(self, text: torch.Tensor, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            x = torch.cat([text, image], 1)
+            x = x + self.ff(self.norm(x))
+            return x[:, :2], x[:, 2:]
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(6)
+        self.text, self.image, self.out = (torch.nn.Linear(8, 8) for _ in range(3))
+        self.block = SideBySide.Block()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        text, image = self.block(self.text(x[:, :2]), self.image(x[:, 2:]))
+        out: torch.Tensor = self.out(image + text.mean(1, keepdim=True))
+        return out
+
+
+@pytest.mark.parametrize(
+    ("fault", "listed"),
+    [
+        ("", []),
+        ("stale", ["block.norm"]),  # what is beside the text agrees: it does not show the text to be right
+        ("norm", ["block.norm"]),
+        ("text", ["block"]),
+        ("image", ["block"]),
+    ],
+)
+def test_values_side_by_side_are_not_right_because_one_is(fault: str, listed: list[str]) -> None:
+    model = SideBySide()
+    w = {name: jnp.asarray(x.detach().numpy()) for name, x in model.named_parameters()}
+
+    def linear(name: str, x: Any) -> Any:
+        return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
+    def forward(given: Any) -> Any:
+        text, image = (
+            parity.tap(name, linear(name, x)) for name, x in (("text", given[:, :2]), ("image", given[:, 2:]))
+        )
+        x = jnp.concatenate([text + (1.0 if fault == "stale" else 0.0) * given[:, :2], image], 1)
+        y = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + (0.1 if fault == "norm" else 1e-5))
+        x = x + linear("block.ff", parity.tap("block.norm", y * w["block.norm.weight"] + w["block.norm.bias"]))
+        text = parity.tap("block:out.0", (1.1 if fault == "text" else 1.0) * x[:, :2])
+        image = parity.tap("block:out.1", (1.1 if fault == "image" else 1.0) * x[:, 2:])
+        return linear("out", image + text.mean(1, keepdims=True))
+
+    assert [d.place for d in differences(parity.compare(model, forward, X, sites="all"))] == listed
+
+
 class Folded(torch.nn.Module):
     """Two modules, of which the second may be given all tokens in one row; the first may be given 1.1 times its input,
     and what the second gives may be negated."""
