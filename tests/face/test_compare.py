@@ -929,6 +929,33 @@ def test_values_side_by_side_are_not_right_because_one_is(fault: str, listed: li
     assert [d.place for d in differences(parity.compare(model, forward, X, sites="all"))] == listed
 
 
+@pytest.mark.parametrize(
+    ("called", "gain", "note"),
+    [
+        ((0, 1, 2), 1.1, ""),
+        ((0, 1), 1.0, "the candidate names 2 of blocks.*, and not blocks.2: check that it calls all"),
+        ((0, 2), 1.0, "the candidate names 2 of blocks.*, and not blocks.1: check that it calls all"),
+        ((0,), 1.0, ""),
+    ],
+)
+def test_a_block_that_a_port_never_names_beside_those_that_it_names_is_noted(
+    called: Sequence[int], gain: float, note: str
+) -> None:
+    torch.manual_seed(7)
+    blocks = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(3)))
+    model = torch.nn.Sequential(OrderedDict(blocks=blocks, out=torch.nn.Linear(8, 8)))
+    w = {name: jnp.asarray(x.detach().numpy()) for name, x in model.named_parameters()}
+
+    def forward(x: Any) -> Any:
+        for name in (*(f"blocks.{i}" for i in called), "out"):
+            x = parity.tap(name, (gain if name == "out" else 1.0) * (x @ w[f"{name}.weight"].T + w[f"{name}.bias"]))
+        return x
+
+    found = parity.compare(model, forward, X)
+    assert [one.text for one in found.notes if one.text.startswith("the candidate names")] == [note] * bool(note)
+    assert found.verdict == "fail"
+
+
 class Folded(torch.nn.Module):
     """Two modules, of which the second may be given all tokens in one row; the first may be given 1.1 times its input,
     and what the second gives may be negated."""
