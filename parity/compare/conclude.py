@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -27,7 +28,7 @@ from parity.compare.sites import AllSites, beyond, how_many, picked
 from parity.compare.values import GIVEN
 from parity.floors import L2_LIMIT, LINF_LIMIT
 from parity.golden.disk.part import chosen
-from parity.records import AFTER, LOOP, OUTSIDE, SCHEDULE, Record, StepRecords
+from parity.records import AFTER, BLOCK, LOOP, OUTSIDE, SCHEDULE, Record, StepRecords, any_block
 from parity.settings import BITS, BY_NAME, Difference
 from parity.settings.chips import NO_CHIP
 
@@ -354,6 +355,25 @@ def _coverage(seen: Common, sites: Sequence[SiteDiff]) -> Iterator[Note]:
     if first is not None:
         text += f"; not compared, since they do not line up: {len(left)} tensors, first {first.key.site} ({first.note})"
     yield Note(text)
+    yield from _never_named(seen, sites)
+
+
+def _never_named(seen: Common, sites: Sequence[SiteDiff]) -> Iterator[Note]:
+    """In a step that differs, the blocks of which the candidate names nothing, of a list of which it names most."""
+    first = next(picked(sites, "fail"), None)
+    if first is None:
+        return
+    both = (d.key.module for d in picked(sites, step=first.key.step) if all(d.dtypes))
+    every, named = ({found[0] for m in some if (found := _IN_BLOCK.match(m))} for some in (seen.modules, both))
+    for kind in sorted(set(map(any_block, every - named))):
+        missing, others = ([b for b in sorted(some) if any_block(b) == kind] for some in (every - named, named))
+        if len(others) > len(missing):
+            yield Note(
+                f"the candidate names {len(others)} of {kind}, and not {', '.join(missing)}: check that it calls all"
+            )
+
+
+_IN_BLOCK = re.compile(f".*?{BLOCK}")
 
 
 def _unpaired(before: Sequence[SiteDiff], first: SiteDiff) -> Mapping[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.compare.independent import of_weights
+from parity.compare.independent import of_weights, within
 from parity.compare.preflight import (
     SCHEDULE_LIMIT,
     Weights,
@@ -21,7 +21,7 @@ from parity.compare.preflight import (
     laid_out,
     preflight,
 )
-from parity.compare.result import Check, Origin
+from parity.compare.result import Check, Origin, measured
 from parity.golden import fingerprint
 from parity.golden.fingerprint import weight_print
 from parity.records import Array, Facts, Provenance, Schedule
@@ -289,6 +289,37 @@ def test_weights_that_are_not_equal_are_told_by_how(theirs: Weights, own: bool, 
     assert found.computed == (verdict == "fail" and "shape" not in words)
 
 
+LONG = np.random.default_rng(6).standard_normal((3, 2, 40, 60)).astype(np.float32)
+"""Two parameters of three blocks, the second of which a port holds [in, out]."""
+
+
+@pytest.mark.parametrize(
+    ("blocks", "verdict", "words"),
+    [
+        ((0, 1, 2), "explained", "3 of 6 parameters hold the reference's values in another layout: 'blocks.0.b'"),
+        ((0, 1, 1), "fail", "2 of 6 parameters hold others of the reference's, 'blocks.2.a' those of 'blocks.1.a': "),
+        ((1, 2, 0), "fail", "6 of 6 parameters hold others of the reference's, 'blocks.0.a' those of 'blocks.1.a': "),
+        ((0, 1, None), "fail", "1 of 6 parameters hold others of the reference's, 'blocks.2.a' those of 'blocks.0.a': "
+         "'blocks.2.a'; 1 more have other values, "),
+    ],
+)  # fmt: skip
+def test_stacked_layers_in_a_layout_of_their_own_are_mixed_up(
+    blocks: Sequence[int | None], verdict: str, words: str
+) -> None:
+    """Args: blocks: of the reference, whose values each block of the port has; None for others."""
+
+    def of(x: np.ndarray) -> tuple[tuple[int, ...], str]:
+        return x.shape, weight_print(np.ascontiguousarray(x))
+
+    ours = {f"blocks.{i}.{name}": of(LONG[i, n]) for i in range(3) for n, name in enumerate("ab")}
+    held = [LONG[0] if i is None else LONG[i] for i in blocks]
+    theirs = {f"blocks.{i}.a": of(x[0]) for i, x in enumerate(held)}
+    theirs |= {f"blocks.{i}.b": of(LONG[2, 1].T + 1 if blocks[i] is None else x[1].T) for i, x in enumerate(held)}
+    found = compare_weights(ours, theirs, (), own=True)
+    assert (found.verdict, words in found.detail) == (verdict, True), found.detail
+    assert "on one side only" not in found.detail
+
+
 @pytest.mark.parametrize(
     ("theirs", "verdict"),
     [
@@ -377,6 +408,9 @@ def test_a_norm_s_scale_is_the_weight_of_the_reference_or_what_it_was_made_with(
     assert compare_weights(*sides, (), own=True).verdict == verdict
 
 
+INSIDE = ("a.out", "late.out", "seen", "b.unseen", "b.norm_q")
+
+
 @pytest.mark.parametrize(
     ("turned", "origin", "named"),
     [
@@ -387,20 +421,29 @@ def test_a_norm_s_scale_is_the_weight_of_the_reference_or_what_it_was_made_with(
         ("blocks.1.seen", "blocks.1.b.attention:in.query", False),
         ("blocks.1.a.out", "blocks.1:out", True),
         ("alone", "alone:out", False),  # a layout of its own
+        ("blocks.1.b.unseen", "blocks.1.b.to_q:out", True),  # it may run before
+        ("blocks.1.b.norm_q", "blocks.1.b.to_q:out", False),  # it runs behind
+        ("blocks.1", "blocks.1.b.to_q:out", True),  # a table of the block's
+        ("blocks.1", "blocks.1.b.attention:in.query", True),
+        ("blocks.1", "blocks.1.given:out", False),  # what it is given agrees
+        ("blocks.0", "blocks.1.b.to_q:out", False),
     ],
 )
 def test_weights_in_another_layout_in_one_block_alone_are_a_cause(turned: str, origin: str, named: bool) -> None:
-    modules = [f"blocks.{i}.{name}" for i in range(2) for name in ("a.out", "late.out", "seen")] + ["alone"]
+    modules = [f"blocks.{i}.{name}" for i in range(2) for name in INSIDE] + ["blocks.0", "blocks.1", "alone"]
     rng = np.random.default_rng(0)
     ours = {f"{m}.weight": rng.standard_normal((40, 40)).astype(np.float32) for m in modules}
     theirs = {**ours, f"{turned}.weight": np.ascontiguousarray(ours[f"{turned}.weight"].T)}
     sides = [{n: (x.shape, weight_print(x)) for n, x in side.items()} for side in (ours, theirs)]
-    behind = site("blocks.1.late.attention:out", 1e4, "fail", birth="propagated")
-    sites = (site("blocks.1.seen:out"), site(origin, 1e4, "fail", birth="input"), behind)
+    first, late = site(origin, 1e4, "fail", birth="input"), "blocks.1.late.attention:out"
+    behind = (site("blocks.1.b.norm_q:out"), site(late, 1e4, "fail", birth="propagated"))
+    sites = (site("blocks.1.seen:out"), site("blocks.1.given:in.x"), first, *behind)
     result = replace(
-        RESULT, sites=sites, origin=Origin(sites[1].key, "input"), preflight=(compare_weights(*sides, (), own=True),)
+        RESULT, sites=sites, origin=Origin(first.key, "input"), preflight=(compare_weights(*sides, (), own=True),)
     )
     assert [f"{turned}.weight" in cause.cause for cause in of_weights(result)] == [True] * named
+    known = replace(result, causes=(measured("made without its norm", value=1.0, at=origin),))
+    assert len([*of_weights(known)]) == (named and within(turned, origin.partition(":")[0]))
     before = site("before:out", 1e4, "fail", birth="module")  # another difference, with which the divergence starts
     result = replace(result, sites=(before, *sites), origin=Origin(before.key, "module"))
     assert [cause.at for cause in of_weights(result)] == [origin] * named
