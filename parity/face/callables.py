@@ -331,19 +331,24 @@ def _prediction(side: Callee, output: Any, rank: int) -> Any:
         raise UsageError(f"{side.name} returned {type(output).__name__}, which holds no array to compare")
     if isinstance(first, np.ndarray):
         raise UsageError(f"{side.name} returned a numpy array; return an array of {side.runs}'s")
-    padded = side.padding
-    if padded is not None and first.ndim > padded.ndim and tuple(first.shape[: padded.ndim]) == padded.shape:
-        left = padded.reshape(*padded.shape, *[1] * (first.ndim - padded.ndim))
-        if isinstance(first, torch.Tensor):
-            first = first.masked_fill(torch.as_tensor(left, device=first.device), 0)
-        else:
-            import jax
-
-            first = jax.numpy.where(left, 0, first)
+    first = _without_padding(side, first)
     first = moved(first, side.port, rank, -1, 1)
     if "float" not in str(first.dtype):
         first = first.float() if isinstance(first, torch.Tensor) else first.astype("float32")
     return first[None] if first.ndim + 1 != rank else first[None, None]  # whose layout is the port's no more
+
+
+def _without_padding(side: Callee, x: Any) -> Any:
+    """An array with zeros in rows that nobody reads; see `Callee.padding`."""
+    left = side.padding
+    if left is None or x.ndim < 3 or tuple(x.shape[:2]) != left.shape:
+        return x
+    left = left.reshape(*left.shape, *[1] * (x.ndim - 2))
+    if isinstance(x, torch.Tensor):
+        return x.masked_fill(torch.as_tensor(left, device=x.device), 0)
+    import jax
+
+    return jax.numpy.where(left, 0, x)
 
 
 def _copied(module: torch.nn.Module, *, plain: bool) -> torch.nn.Module:
