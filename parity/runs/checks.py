@@ -212,7 +212,7 @@ def _require_common(result: Result, pair: Ready, ends: Ends) -> Result:
         return result.noted(f"{listed(alike)} {how}: {ENDS_ALONE}")
     detail = (
         f"it has {', '.join(alike[:4])} and calls none of them (`forward` by its name?): call them as modules, or "
-        "choose other sites (--sites)"
+        "choose other sites (--sites all)"
         if alike
         else f"it names {', '.join(ends.names[:4])}, the reference {', '.join(pair.modules[:4])}; map its names with "
         "Port(rename=...)"

@@ -834,6 +834,13 @@ def test_what_a_value_that_agrees_was_made_by_is_not_in_doubt(
     assert result.origin is None or result.origin.key.module == listed[0].replace("*", "0")
 
 
+def test_a_value_that_a_function_and_its_caller_name_is_of_one_call(tmp_path: Path) -> None:
+    made = 'linear(w, "time", inputs["timestep"][:, None])'
+    twice = (f'tap("time", {made})', f'tap("time", tap("time:out", 1.1 * {made}))')
+    result = inside(*write(tmp_path, edited(PORT, *FEW, twice)))
+    assert [d.place for d in differences(result)] == ["time"]
+
+
 def test_what_was_compared_before_the_block_that_is_looked_at_is_named(tmp_path: Path) -> None:
     """The closer look observes that block alone, and the port names its output alone."""
     fault = ("return tap(name, x + gate", 'return tap(name, (1.01 if "1" in name else 1) * x + gate')
