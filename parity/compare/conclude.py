@@ -99,6 +99,11 @@ def _is_of_the_loop(d: SiteDiff) -> bool:
     return d.key.module == LOOP
 
 
+def _is_output(d: SiteDiff) -> bool:
+    """Whether it is the loop's own, or what is decoded of what it came to."""
+    return _is_of_the_loop(d) or (d.key.module == "decode" and not d.key.is_input)
+
+
 def _is_decoded(d: SiteDiff) -> bool:
     return d.key.module == "decode" and not d.key.is_apart
 
@@ -443,8 +448,8 @@ def _divergence(at: SiteDiff, sites: Sequence[SiteDiff], missing: Sequence[str],
 
 def stage_diff(judged: Result, name: str, in_chain: Distance = UNKNOWN) -> StageDiff:
     """The line of a stage, for its worst output."""
-    loop = (d for d in picked(judged.sites, which=_is_of_the_loop) if d.key.stage == name and not d.key.is_apart)
-    worst = max(loop, key=lambda d: d.distance.ratio, default=None)
+    outputs = (d for d in picked(judged.sites, which=_is_output) if d.key.stage == name and not d.key.is_apart)
+    worst = max(outputs, key=lambda d: d.distance.ratio, default=None)
     by_itself = UNKNOWN if worst is None else worst.distance
     output = "" if worst is None else worst.key.port
     return StageDiff(name, output, by_itself, in_chain, judged.verdict, judged.why)

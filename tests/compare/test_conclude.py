@@ -338,6 +338,7 @@ def test_a_stage_that_hands_on_what_differed_before_it_is_not_within_its_floors(
     (stage,) = recorded_stages(concluded(ended({"a:out": FAR}, FAR, FAR), after))
     assert stage.verdict == "pass"
     assert "2 of 3 sites differ" in str(stage.reason)
+    assert (stage.output, stage.in_chain.ratio) == ("out", pytest.approx(FAR, rel=0.1)), "its worst output"
 
 
 def test_moved_moves_by_floors() -> None:
