@@ -190,12 +190,15 @@ def without_loop(result: results.Result) -> results.Result:
         # What is decided of the output, by its largest element too.
         key = output.key if own is None else own.key
         modules = [*(site for site in modules if site is not own), replace(output, key=key)]
+    why = _reason(result.why)
+    if own is not None and own.note and result.why.first is not None and result.why.first.site == OUTPUT:
+        why = replace(why, note=own.note)  # in the shapes that it was returned in
     beyond = output is not None and output.verdict == "fail" and not output.distance.ratio <= L2_LIMIT
     known = [s for s in result.steps[:1] if s.bits_of and not math.isnan(s.bits)]
     bits = [Note(f"the output agrees in {s.bits:.1f} of {s.bits_of} bits") for s in known]
     return replace(
         result,
-        why=_reason(result.why),
+        why=why,
         origin=_origin(result.origin),
         sites=tuple(map(_site, modules)),
         closer=tuple(map(_site, result.closer)),

@@ -1460,6 +1460,9 @@ def test_causes_are_in_a_function_s_own_words() -> None:
     assert result.verdict == "fail"
     said = [*(cause.cause for cause in result.causes), str(result)]
     assert not any("noise_pred" in text for text in said), said
+    cut = parity.compare(lambda x: torch.sin(x)[:, 1:], lambda x: jnp.sin(x)[:, 2:], X)
+    shapes = [[len(X), X.shape[1] - i, X.shape[2]] for i in (1, 2)]
+    assert f"shape {shapes[0]} against {shapes[1]}" in cut.reason
     fewer = parity.compare(lambda x: (x, 2 * x), lambda x: jnp.asarray(x), X)
     assert (fewer.verdict, "the logic check passes" in str(fewer)) == ("fail", False)
 
