@@ -211,12 +211,16 @@ def write_floors(where: str, runs: Sequence[str], chip: str, say: Callable[[str]
         say("no floors: the script took fewer steps when it ran again; does it keep state between runs?")
         return
     for other in others:
-        if site := _different(own, other):
-            say(
-                f"no floors: {site} was another when the script ran again with perturbed rounding: seed its generators "
-                "where it begins, inside the loop's body; where they are, rounding itself is blown up before that, as "
-                "by a norm of a picture of one colour"
+        if found := _different(own, other):
+            site, rounded = found
+            why = (
+                ", and what the model was given was not: in its dtype rounding is blown up, as a guidance of 3500 that "
+                "bfloat16 makes 3504; record it in float32"
+                if rounded
+                else ": seed its generators where it begins, inside the loop's body; where they are, rounding itself "
+                "is blown up before that, as by a norm of a picture of one colour"
             )
+            say(f"no floors: {site} was another when the script ran again with perturbed rounding{why}")
             return
     writer = GoldenWriter(where, own.provenance, resume=True)
     bare: list[str] = []
@@ -279,23 +283,26 @@ def _of_pictures(records: Sequence[Record], floors: dict[Key, Floor]) -> dict[Ke
     return {key: Floor(max(1.0, math.sqrt(2 * levels * count))) for key, count in counts.items()}
 
 
-def _different(own: Golden, other: Golden) -> str:
-    """The first of a script's latents and inputs that differs between two runs, in rows that are read; empty for none.
+def _different(own: Golden, other: Golden) -> tuple[str, bool] | None:
+    """The first of a script's latents and inputs that differs between two runs, in rows that are read, and whether what
+    the model predicts in 16 bits does so before it; None without any.
 
     Of a row that may read nothing an encoder makes what it likes: rounding alone may turn it around.
     """
-    most = DIFFERENT
+    most, predicted = DIFFERENT, False
     for step in sorted(own.steps, key=lambda step: (step == OUTSIDE, step)):
         again = {r.key: r for r in other.read_step(step).records} if step in other.steps else {}
         records = own.read_step(step).records
         most = DIFFERENT_IN_16_BITS if any(r.dtype in STORED for r in records) else most
         for record in records:
             key, read = record.key, replace(record.key, site=f"{record.key.site}@{READ}")
-            given = key.site in _HANDED_ON or key.is_argument
-            if given and read not in again and key in again and _distance(record, again[key]) > most:
+            given, made = key.site in _HANDED_ON or key.is_argument, key.site == f"{LOOP}:noise_pred"
+            if (given or made) and read not in again and key in again and _distance(record, again[key]) > most:
+                predicted |= made and most == DIFFERENT_IN_16_BITS
                 site = key.site.removesuffix(f"@{READ}")
-                return f"{site} (step {step})" if step != OUTSIDE else site
-    return ""
+                if given:
+                    return (f"{site} (step {step})" if step != OUTSIDE else site), predicted
+    return None
 
 
 def _distance(a: Record, b: Record) -> float:

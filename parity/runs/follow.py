@@ -201,8 +201,8 @@ def _in_doubt(found: Iterable[StepRecords], known: Iterable[Key], weighed: Colle
             places[place_of(site)] = None
             shared |= dict.fromkeys(str(r.value).split(", "))
     if places:
-        outer = [name for name in shared if name and not any(name.startswith(f"{other}.") for other in shared if other)]
-        of = ", ".join(outer[:MANY]) or "the model"
+        outer = [name for name in shared if not any(name.startswith(f"{other}.") for other in shared if other)]
+        of = ", ".join(name or "the model's own code" for name in outer[:MANY])
         also = f"also {listed([*places], MANY)} differ{'s' * (len(places) == 1)}, perhaps by what differs before"
         yield f"{also}: of values inside {of} that the candidate does not hand out; naming these (a tap) tells"
 

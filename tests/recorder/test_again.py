@@ -202,6 +202,25 @@ def test_a_script_that_is_not_seeded_is_told_what_differed(tmp_path: Path, capsy
     assert not Golden.open(tmp_path / "gpu").read_step(0).floors
 
 
+class Blown(torch.nn.Module):
+    """As a guidance of 3.5 that is multiplied by 1000 in bfloat16: 3504."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.cos(torch.tensor(3.5, dtype=x.dtype) * 1000)
+
+
+def test_a_seeded_script_whose_rounding_is_blown_up_is_not_told_to_seed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = load(torch.bfloat16)
+    parts.transformer.proj_out = torch.nn.Sequential(parts.transformer.proj_out, Blown())
+    for _ in parity.record(tmp_path / "gpu", **parts.named):
+        generate(parts)
+    told = capsys.readouterr().err
+    assert "no floors: loop:latents.after (step 0) was another" in told
+    assert ("record it in float32" in told, "seed its generators" in told) == (True, False)
+
+
 def test_a_script_that_changes_weights_has_no_floors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A LoRA that is merged in the body is merged once more in every run, which widened the floors."""
     parts = load()
