@@ -54,9 +54,9 @@ def _branches(sites: Sequence[SiteDiff], origin: Origin) -> str:
 
 
 def without_trace(sites: Sequence[SiteDiff]) -> bool:
-    """Whether modules differ, and what is predicted agrees."""
-    inside = all(d.key.module not in ("", LOOP) for d in picked(sites, "fail"))
-    return inside and next(picked(sites, "pass", which=is_prediction), None) is not None
+    """Whether modules differ, each by itself, and what is predicted agrees."""
+    begins = all(d.introduced and d.key.module not in ("", LOOP) for d in picked(sites, "fail"))
+    return begins and next(picked(sites, "pass", which=is_prediction), None) is not None
 
 
 def _perhaps_another(sites: Sequence[SiteDiff], origin: Origin) -> str:
@@ -66,7 +66,7 @@ def _perhaps_another(sites: Sequence[SiteDiff], origin: Origin) -> str:
     It stays a difference: a gate of zero hides what a module gives too.
     """
     far = any(d.key == origin.key and d.distance.rel_l2 > ANOTHER for d in picked(sites, step=origin.key.step))
-    if not far or not without_trace(sites) or not all(d.introduced for d in picked(sites, "fail")):
+    if not far or not without_trace(sites):
         return ""
     behind = itertools.dropwhile(lambda d: d.key != origin.key, sites)
     if not any(is_prediction(d) and d.verdict == "pass" for d in behind):

@@ -97,7 +97,7 @@ class Judge:
         left_out.read_alone(step, sites)
         left_out.set_in_order(step, sites)
         _narrow(sites)
-        _tell_apart(step, sites)
+        _tell_apart(sites)
         if self.branches.crossed:
             left_out.excuse_batches(step, sites)
         left_out.excuse_units(step, sites)
@@ -261,30 +261,19 @@ SHOWN = 0.1
 """How far a module's output is at least, of how far its input is, where that is one thing on both sides."""
 
 
-def _tell_apart(step: Measured, sites: Sites) -> None:
+def _tell_apart(sites: Sites) -> None:
     """A pair under two names may be two things, and then can only agree: an output, where the model's own output shows
     nothing of it, and an input, where its module's shows far less: one side applies an activation before a projection,
-    the other in it. The first of several outputs is what a side that gives one has, unless another is shaped like it.
-    """
+    the other in it."""
     predicted = {d.key.branch: d for d in picked(sites, which=is_prediction)}
     far = (sites[i] for i in sites.where(beyond=True))
     made = {call_of(d.key): d.distance.rel_l2 for d in far if not d.key.is_input}
     for i in sites.where(beyond=True, which=_is_renamed):
         d = sites[i]
-        if d.verdict != "ignored" and not _is_first(step, d):
+        if d.verdict != "ignored":
             output = predicted.get(d.key.branch)
             shown = output is not None and beyond(output)
             if d.key.is_input:
                 shown = made.get(call_of(d.key), 0.0) >= SHOWN * d.distance.rel_l2
             if not shown:
                 sites.leave_out(i, f"{d.called} in the candidate, which may be another thing")
-
-
-def _is_first(step: Measured, d: SiteDiff) -> bool:
-    """Whether one side has alone what the other has first, and nothing beside it of that shape."""
-    bare = {name.partition("@")[0] for name in (d.called, d.key.port)}
-    if bare != {"out", "out.0"} or d.shapes[0] != d.shapes[1]:
-        return False
-    call, part = call_of(d.key), d.key.port.partition("@")[2]
-    ours = (r for r in step.meeting.layouts[0].records if call_of(r.key) == call and r.shape == d.shapes[0])
-    return sum(not r.key.is_input and r.key.port.partition("@")[2] == part for r in ours) == 1

@@ -161,7 +161,7 @@ def _by_themselves(own: _Run) -> Iterator[tuple[Apart, list[str]]]:
     right = defaultdict[str, int](int)
     for one in own.sites.values():
         if not one.far(L2_LIMIT):
-            right[one.key.branch] |= own.shown_by(one.made_of)
+            right[one.key.branch] |= one.made_of
     doubtful: dict[str, set[_Operation]] = {}
     listed = set[str]()
     for one in own.sites.values():
@@ -220,9 +220,6 @@ def _traced(run: _Run) -> contextlib.AbstractContextManager[object]:
             steps = functools.reduce(operator.or_, map(_made_of, given), 0)
             for x, bit in zip(made, [*run.operation(len(made))], strict=True):
                 setattr(x, _STEPS_OF, steps if _is_same(x, given, name) else steps | bit)
-                run.joins |= bit if name in _JOINS else 0
-                if steps & run.joins and _is_part(x, given):
-                    run.parts[bit] = steps & run.joins
         return out
 
     return Intercept(handle) if run.plan.far else contextlib.nullcontext()
@@ -230,17 +227,6 @@ def _traced(run: _Run) -> contextlib.AbstractContextManager[object]:
 
 _FRESH = re.compile(r".*_like|new_.*")
 """Functions that take of a tensor its shape, dtype and device alone."""
-
-
-_JOINS = ("cat", "concat", "concatenate", "stack")
-"""Functions that put several values side by side."""
-
-
-def _is_part(x: torch.Tensor, given: Sequence[torch.Tensor]) -> bool:
-    """Whether it is some of the rows or channels of a tensor that was given, of all samples."""
-    memory = _memory(x) if x.dim() else None
-    wholes = (y for y in given if memory is not None and y.numel() > x.numel() and _memory(y) == memory)
-    return any(y.shape[0] == x.shape[0] for y in wholes)
 
 
 def _is_same(x: torch.Tensor, given: Sequence[torch.Tensor], name: str) -> bool:
@@ -331,8 +317,7 @@ class _Run:
         constants: of each module, by attribute. alike: norms, activations and the like, whose outputs are shaped as
             their inputs are.
         sites: what is judged, each part of a value's rows (`of_part`). operations: what each bit of `Apart.made_of`
-            is, `_LEFT` the first. joins: the bits of those that put values side by side. parts: of each that takes
-            some rows of them, which. fates: of each value. counts: calls of each module.
+            is, `_LEFT` the first. fates: of each value. counts: calls of each module.
         unread: sites of values that are left out, as the candidate goes on without them.
         turned: values that are the reference's in another order. attends: modules that make a call of
             attention, whose queries and keys may lie otherwise together. straight: those of them where that is a fault.
@@ -350,8 +335,6 @@ class _Run:
     alike: set[str] = field(default_factory=set)
     sites: dict[Key, Apart] = field(default_factory=dict)
     operations: list[_Operation] = field(default_factory=lambda: [_Operation("", 0, 0)])
-    joins: int = 0
-    parts: dict[int, int] = field(default_factory=dict)
     fates: dict[Key, Fate] = field(default_factory=dict)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     turned: dict[Key, None] = field(default_factory=dict)
@@ -375,10 +358,6 @@ class _Run:
     def operations_of(self, bits: int) -> list[_Operation]:
         """What some bits are."""
         return [operation for i, operation in enumerate(self.operations) if bits >> i & 1]
-
-    def shown_by(self, bits: int) -> int:
-        """The operations that a value which agrees shows to be right: of values side by side it may hold one alone."""
-        return bits & ~functools.reduce(operator.or_, (held for bit, held in self.parts.items() if bits & bit), 0)
 
     @property
     def misread(self) -> set[Key]:
@@ -406,12 +385,11 @@ class _Run:
         the candidate may give a name to more than the reference does, to a norm with its modulation; or merely stored
         in 16 bits, as what the reference's caller casts may be named behind the cast."""
 
-        places = self._with_next()
-        sites = (site for site, own, after in places if (self._far(own) and self._far(after)) or self._is_stored(own))
-        return [*dict.fromkeys(site for site in sites if site.partition(":")[0] and ":in." not in site)]
+        def far(places: Iterable[Key]) -> bool:
+            return self.plan.far and any(self.sites[at].apart > ANOTHER * self.sites[at].norm for at in places)
 
-    def _far(self, places: Iterable[Key]) -> bool:
-        return self.plan.far and any(self.sites[at].apart > ANOTHER * self.sites[at].norm for at in places)
+        sites = (site for site, own, after in self._with_next() if (far(own) and far(after)) or self._is_stored(own))
+        return [*dict.fromkeys(site for site in sites if site.partition(":")[0] and ":in." not in site)]
 
     def _is_stored(self, places: Iterable[Key]) -> bool:
         return all(self.sites[at].is_stored for at in places)
@@ -428,22 +406,18 @@ class _Run:
             most = {at: 2 * one.apart + AS_STORED * one.norm for at, one in own.sites.items() if at not in itself}
             return all(one.apart <= most.get(at, math.inf) for at, one in self.sites.items())
         before = sum(own.sites[at].apart for at in after)
-        return 0.0 < before < math.inf and sum(self.sites[at].apart for at in after) <= LEFT * before
+        return before > 0.0 and sum(self.sites[at].apart for at in after) <= LEFT * before
 
     def _with_next(self) -> Iterator[tuple[str, list[Key], list[Key]]]:
-        """The site of what is judged, its parts, and those of what is judged next of another module; behind what is far
-        off, of the next one that is so too."""
+        """The site of what is judged, its parts, and those of what is judged next of another module."""
         places: dict[tuple[str, str, int], list[Key]] = {}
         for at in self.sites:
             places.setdefault((at.branch, at.site.partition("@")[0], at.call), []).append(at)
         for branch in dict.fromkeys(place[0] for place in places):
             of_branch = [(site, own) for (other, site, _), own in places.items() if other == branch]
-            for i, (site, own) in enumerate(of_branch):
-                module = site.partition(":")[0]
-                behind = (after for other, after in of_branch[i + 1 :] if other.partition(":")[0] != module)
-                if (first := next(behind, None)) is not None:
-                    off = next(filter(self._far, behind), first) if self._far(own) and not self._far(first) else first
-                    yield site, own, off
+            for (site, own), (behind, after) in itertools.pairwise(of_branch):
+                if site.partition(":")[0] != behind.partition(":")[0]:
+                    yield site, own, after
 
     @property
     def read_wrongly(self) -> set[str]:
