@@ -134,8 +134,9 @@ ONE_LEVEL = 0.15
 """Four standard deviations of a square that is estimated from sketches."""
 
 
-ROUNDED = 1e-2
-"""The same of what was computed in 16 bits."""
+PROCESSED = 3e-2
+"""Share of their spread by which frames may be off what a scale and an offset make of the decoded ones: a processor may
+work in bfloat16, whatever dtype it gives."""
 
 
 def by_themselves(reference: StepRecords, candidate: StepRecords) -> Iterator[Cause]:
@@ -166,14 +167,14 @@ def _made_of_decoded(*records: Record | None) -> tuple[float, str] | None:
     given, made, own, other = (
         np.array([m.min, m.max, m.mean, m.mean + s]) for (_, m, _), s in zip(held, spread, strict=True)
     )
-    near = SAME_FLOATS if {r.dtype for r, *_ in held} == {"float32"} else ROUNDED
-    near = 1.0 if held[1][0].dtype == "uint8" else near * spread[1]
+    near = max(PROCESSED * spread[1], 1.0 if held[1][0].dtype == "uint8" else 0.0)
     scale = spread[1] / spread[0] if spread[0] else 0.0
     if not scale or (np.abs(made - made[2] - scale * (given - given[2])) > near).any():
         return None
     far = float(np.linalg.norm(v - y - scale * (u - x)))
     text = f"the frames differ by themselves, by {far / held[1][1].l2:.2g} relative, on what the candidate decodes"
-    if (np.abs(other - made[2] - scale * (own - given[2])) <= near).all():
+    as_spread = far > 0.5 * spread[1] * math.sqrt(held[1][1].count)  # no rounding is
+    if as_spread and (np.abs(other - made[2] - scale * (own - given[2])) <= near).all():
         text = "the frames hold what is decoded in another order: look for reversed frames, channels or rows"
     return far / (near * math.sqrt(held[1][1].count)), text
 

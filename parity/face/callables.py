@@ -25,9 +25,9 @@ from parity.errors import UsageError
 from parity.face.arguments import Nest, leaves
 from parity.face.functions import Function, JaxFunction
 from parity.hooks.objects import objects_of
-from parity.hooks.rows import is_mask, let_through
 from parity.hooks.tap import single_output
 from parity.hooks.torchtools import named_tensors, on_jax, parts_of, to_torch, uncompiled
+from parity.models.generic import padding_of
 from parity.models.generic_inputs import LATENT
 from parity.models.patches import DTYPES
 from parity.paths.port.load import Entry, runs_of
@@ -125,15 +125,8 @@ class Callee:
 
     @functools.cached_property
     def padding(self) -> np.ndarray | None:
-        """bool [B, rows], the rows that no mask admits, where all that is given is of so many: as of a text encoder,
-        whose output nobody reads there."""
-        masks = {name: x for name, x in self.tensors.items() if x.ndim == 2 and is_mask(name, x)}
-        if len(masks) != 1:
-            return None
-        (mask,) = masks.values()
-        rows = [x.shape[1] if x.is_floating_point() else x.shape[-1] for x in self.tensors.values() if x.ndim > 1]
-        valid = let_through(mask) if {*rows} == {mask.shape[1]} else None
-        return None if valid is None else np.asarray(~valid.cpu())
+        """See `parity.models.generic.padding_of`."""
+        return padding_of(self.tensors)
 
     @property
     def _held(self) -> dict[str, torch.nn.Module]:
@@ -339,16 +332,16 @@ def _prediction(side: Callee, output: Any, rank: int) -> Any:
 
 
 def _without_padding(side: Callee, x: Any) -> Any:
-    """An array with zeros in rows that nobody reads; see `Callee.padding`."""
+    """An output with zeros for the padding of its text, which nobody reads while it is finite."""
     left = side.padding
     if left is None or x.ndim < 3 or tuple(x.shape[:2]) != left.shape:
         return x
     left = left.reshape(*left.shape, *[1] * (x.ndim - 2))
     if isinstance(x, torch.Tensor):
-        return x.masked_fill(torch.as_tensor(left, device=x.device), 0)
+        return x.masked_fill(torch.as_tensor(left, device=x.device) & torch.isfinite(x), 0)
     import jax
 
-    return jax.numpy.where(left, 0, x)
+    return jax.numpy.where(left & jax.numpy.isfinite(x), 0, x)
 
 
 def _copied(module: torch.nn.Module, *, plain: bool) -> torch.nn.Module:

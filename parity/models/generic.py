@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from parity.errors import InconclusiveError, ParityError, UsageError, summary
-from parity.hooks.rows import SEQUENCE, WHOLE, MaskedRows, Part, RowFrame, RowRule
+from parity.hooks.rows import SEQUENCE, WHOLE, MaskedRows, NoRows, Part, RowFrame, RowRule
 from parity.models.family import Condition, Family, Place, Said, Sampler
 from parity.models.folder import Case, GenerationSpec, class_of, is_drawn, read_config, skeleton
 from parity.models.generic_inputs import (
@@ -151,7 +151,8 @@ class Generic(Family):
     def rows(self, case: Case, settings: Settings, condition: Condition) -> tuple[RowRule, Mapping[str, RowFrame]]:
         masks = text_masks(condition)
         text = masks[""].size if "" in masks else 0
-        rule = TextRows(text, self._image_tokens(text)) if text else MaskedRows()
+        alone = MaskedRows() if padding_of(condition) is not None else NoRows()
+        rule = TextRows(text, self._image_tokens(text)) if text else alone
         return rule, {f"{TEXT_FRAME}{which}": frame_of_mask(mask) for which, mask in masks.items()}
 
     def _image_tokens(self, text: int) -> tuple[int, ...]:
@@ -208,6 +209,18 @@ def text_masks(condition: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
     given = {n.removeprefix(text): x for n, x in named.items() if text and n.startswith(text) and x.ndim == 2}
     masks = {which: valid_of(x) for which, x in given.items()}
     return {which: valid for which, valid in masks.items() if not valid.all()}
+
+
+def padding_of(given: Mapping[str, torch.Tensor]) -> np.ndarray | None:
+    """bool [B, rows], the tokens that a text encoder's `attention_mask` leaves out; None without one that has token ids
+    of its shape beside it and leaves out some of each item's at most."""
+    named = {name.removeprefix("in."): x for name, x in given.items()}
+    mask = named.pop("attention_mask", None)
+    ids = (name for name, x in named.items() if "ids" in name and not x.is_floating_point() and x.dtype != torch.bool)
+    if mask is None or mask.ndim != 2 or not any(named[name].shape == mask.shape for name in ids):
+        return None
+    left = np.asarray(mask.detach().cpu().to(torch.float32).numpy() <= 0)
+    return left if left.any() and not left.all(1).any() else None
 
 
 def frame_of_mask(valid: np.ndarray) -> RowFrame:

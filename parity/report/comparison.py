@@ -141,9 +141,10 @@ def card(result: Result, following: Sequence[str] = ()) -> Facts:
 
 def context(result: Result) -> Facts:
     """Causes with their evidence, one that several places have once, and notes."""
-    rows, same = [], dict[str, list[Cause]]()
+    rows, same = [], dict[object, list[Cause]]()
     for c in result.causes:
-        same.setdefault(c.cause.removeprefix(f"{place_of(c.at)}: ") if c.at else c.cause, []).append(c)
+        alike = (c.cause.removeprefix(f"{place_of(c.at)}: "), c.fix, c.setting) if c.at else c.cause
+        same.setdefault(alike, []).append(c)
     for c, *more in same.values():
         rows.append(("harmless", c.cause.removeprefix(HARMLESS)) if c.harmless else ("cause", c.cause))
         rows += [("also at", "; ".join(place_of(other.at) for other in more))] if more else []
