@@ -9,11 +9,10 @@ whether two sides are about to run or two goldens lie on disk, of which fingerpr
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from itertools import starmap
 from typing import Literal
@@ -117,13 +116,7 @@ def compare_weights(
     b = {_as_torch(name, x, a, b): x for name, x in b.items()} if own else b
     one_sided, both = a.keys() ^ b.keys(), a.keys() & b.keys()
     prints = {n: (WeightPrint.parse(a[n][1]), WeightPrint.parse(b[n][1])) for n in both}
-    unlike = {n for n in both if a[n][0] != b[n][0]}
-    known = {n: (math.prod(shape), WeightPrint.parse(text)) for n, (shape, text) in a.items()}
-    if own:  # what is in another layout in one block is so in each
-        laid = {
-            any_block(n) for n in unlike if prints[n][0].same_values(prints[n][1]) or _held_by(b[n], known, own=True)
-        }
-        unlike = {n for n in unlike if any_block(n) not in laid or math.prod(a[n][0]) != math.prod(b[n][0])}
+    unlike = {n for n in both if a[n][0] != b[n][0] and not (own and prints[n][0].same_values(prints[n][1]))}
     if unlike and not mapped:
         first = min(unlike)
         return Check(WEIGHTS, "fail", f"'{first}' has shape {a[first][0]} against {b[first][0]}")
@@ -141,7 +134,7 @@ def compare_weights(
         return Check(WEIGHTS, "explained", f"{len(a)} parameters equal, under other names")
     alone = [Group("", how, tuple(n)) for how, n in ((ONE_SIDED, one_sided), ("of another dtype", rounded)) if n]
     if other and (mapped or not one_sided):
-        groups = _grouped({n: prints[n] for n in other}, lambda n: _held_by(b[n], known, own=own), a, b, own=own)
+        groups = _grouped({n: prints[n] for n in other}, a, b, own=own)
         if groups is not None:
             if own and one_sided:  # a port may have folded those into these: the sites decide
                 groups = [group if group.kind == OTHERS else replace(group, firm=False) for group in groups]
@@ -191,48 +184,28 @@ def _as_torch(name: str, held: tuple[tuple[int, ...], str], a: Weights, b: Weigh
     return weight if same or set(theirs.extrema) == {1.0} else name
 
 
-def _held_by(held: tuple[tuple[int, ...], str], known: Mapping[str, tuple[int, WeightPrint]], *, own: bool) -> str:
-    """The reference's parameter that has the values of one of the candidate's, in any layout if that is a port's own;
-    empty for none. What norms are made with, many have.
-
-    Args:
-        known: the reference's, and how many values they have.
-    """
-    size, y = math.prod(held[0]), WeightPrint.parse(held[1])
-    if not np.ptp(y.extrema):
-        return ""
-    same = (n for n, (_, x) in known.items() if x.digits == y.digits)
-    laid = (n for n, (count, x) in known.items() if own and count == size and x.same_values(y))
-    return next(itertools.chain(same, laid), "")
-
-
 LAYOUT, VALUES, OTHERS = "another layout", "other values", "of others"
 
 
 def _grouped(
-    other: Mapping[str, tuple[WeightPrint, WeightPrint]],
-    taken: Callable[[str], str],
-    a: Weights,
-    b: Weights,
-    *,
-    own: bool,
+    other: Mapping[str, tuple[WeightPrint, WeightPrint]], a: Weights, b: Weights, *, own: bool
 ) -> list[Group] | None:
     """Parameters that are not equal to the bit, by what their numbers say of them, the most wrong first; None where
     these are not known of all.
 
     Args:
-        other: these parameters. taken: of one, which of the reference's has its values. a, b, own: see
-            `compare_weights`.
+        other: these parameters. a, b, own: see `compare_weights`.
     """
     apart = {n: x.apart(y) for n, (x, y) in other.items()}
     if any(map(math.isnan, apart.values())):
         return None
+    named = {WeightPrint.parse(text).digits: n for n, (_, text) in a.items()}
     usual = {any_block(n) for n in a.keys() & b.keys() - other.keys()}
     found = defaultdict[tuple[bool, str, str, bool], dict[str, str]](dict)
     near: list[str] = []
     for n in sorted(other):
         (x, y), many = other[n], apart[n] > FEW_LIMIT and math.prod(a[n][0]) >= MANY
-        few_places, gain = many and x.in_few(y), x.gain(y)
+        few_places, taken, gain = many and x.in_few(y), named.get(y.digits), x.gain(y)
         # Equal numbers of another fingerprint are of another shape, which a golden does not name.
         if not (few_places or a[n][0] != b[n][0] or apart[n] > ROUNDING_LIMIT or apart[n] == 0.0):
             near.append(n)
@@ -240,8 +213,8 @@ def _grouped(
             found[False, LAYOUT, "hold the reference's values in another layout", False][n] = ""
         elif gain == 0.0:
             found[True, "zeros", "are zeros", False][n] = ""
-        elif by := taken(n):
-            found[True, OTHERS, "hold others of the reference's", False][n] = f"those of '{by}'"
+        elif taken and np.ptp(y.extrema):  # as norms are made with, many are
+            found[True, OTHERS, "hold others of the reference's", False][n] = f"those of '{taken}'"
         elif x.same_values(y):
             found[True, "another order", "hold the reference's values in another order", False][n] = ""
         elif not math.isnan(gain):

@@ -289,37 +289,6 @@ def test_weights_that_are_not_equal_are_told_by_how(theirs: Weights, own: bool, 
     assert found.computed == (verdict == "fail" and "shape" not in words)
 
 
-LONG = np.random.default_rng(6).standard_normal((3, 2, 40, 60)).astype(np.float32)
-"""Two parameters of three blocks, the second of which a port holds [in, out]."""
-
-
-@pytest.mark.parametrize(
-    ("blocks", "verdict", "words"),
-    [
-        ((0, 1, 2), "explained", "3 of 6 parameters hold the reference's values in another layout: 'blocks.0.b'"),
-        ((0, 1, 1), "fail", "2 of 6 parameters hold others of the reference's, 'blocks.2.a' those of 'blocks.1.a': "),
-        ((1, 2, 0), "fail", "6 of 6 parameters hold others of the reference's, 'blocks.0.a' those of 'blocks.1.a': "),
-        ((0, 1, None), "fail", "1 of 6 parameters hold others of the reference's, 'blocks.2.a' those of 'blocks.0.a': "
-         "'blocks.2.a'; 1 more have other values, "),
-    ],
-)  # fmt: skip
-def test_stacked_layers_in_a_layout_of_their_own_are_mixed_up(
-    blocks: Sequence[int | None], verdict: str, words: str
-) -> None:
-    """Args: blocks: of the reference, whose values each block of the port has; None for others."""
-
-    def of(x: np.ndarray) -> tuple[tuple[int, ...], str]:
-        return x.shape, weight_print(np.ascontiguousarray(x))
-
-    ours = {f"blocks.{i}.{name}": of(LONG[i, n]) for i in range(3) for n, name in enumerate("ab")}
-    held = [LONG[0] if i is None else LONG[i] for i in blocks]
-    theirs = {f"blocks.{i}.a": of(x[0]) for i, x in enumerate(held)}
-    theirs |= {f"blocks.{i}.b": of(LONG[2, 1].T + 1 if blocks[i] is None else x[1].T) for i, x in enumerate(held)}
-    found = compare_weights(ours, theirs, (), own=True)
-    assert (found.verdict, words in found.detail) == (verdict, True), found.detail
-    assert "on one side only" not in found.detail
-
-
 @pytest.mark.parametrize(
     ("theirs", "verdict"),
     [
