@@ -269,7 +269,7 @@ def excuse_other_orders(step: Measured, sites: Sites, known: set[Undone]) -> Non
     if not turned:
         return
     undone_at, seen = _reads(step, tuple(sites), turned, known), {d.key for d in sites}
-    for key, i in sorted(turned.items(), key=lambda at: at[0].is_argument):  # which is in the inputs of modules
+    for key, i in sorted(turned.items(), key=lambda at: at[0].is_argument):  # arguments behind what reads them
         sharp = sites[i].distance.floor <= SHARP * sites[i].distance.rel_l2  # what reads it shows the order undone
         both = (key.is_argument, *step.held_bytes(i))
         if key in other:
@@ -337,8 +337,13 @@ def _reads(
         if key.is_argument:  # a gate of zero hides an order too: an attention call has to undo it
             ours, theirs = step.held_bytes(i)
             inputs = (j for j in step.meeting.inputs if j != i and sites[j].key.branch == key.branch)
-            read = [both[1] == theirs for both in map(step.held_bytes, inputs) if both[0] == ours]
-            return (False, ours, theirs) in known and all(read) and any(d.branch == key.branch for d in summed)
+            given = [j for j in inputs if step.held_bytes(j)[0] == ours]
+            readers = {call_of(sites[j].key) for j in given}
+            outputs = (d for d in sites if not (d.key.is_input or d.key.is_apart) and call_of(d.key) in readers)
+            made = (d for d in outputs if all(d.dtypes))
+            as_it_is = all(step.held_bytes(j)[1] == theirs for j in given)
+            undo = as_it_is and all(d.key in turned or _agrees(d) for d in made)
+            return undo and (False, ours, theirs) in known and any(d.branch == key.branch for d in summed)
         if key.is_input and is_attention(key.module) and agrees.get((key.branch, key.module), False):
             return True
         around = nearest(key)

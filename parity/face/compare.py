@@ -107,6 +107,8 @@ def compare(
         found = found.noted(OWN_DTYPE.format(CAST_HERE if theirs.port.module is None else BUILT_HERE))
     elif checks is None and coarser:
         found = found.noted(OTHER_DTYPE)
+    if ours.padding is not None:
+        found = found.noted(f"the padding of the text, {int(ours.padding.sum())} tokens, was not compared")
     return Result.of(without_loop(kept.with_causes(kept.with_outputs(found))))
 
 

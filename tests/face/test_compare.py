@@ -836,6 +836,28 @@ def test_padding_of_a_text_encoder_is_not_compared(
     given = {"input_ids": torch.arange(10).repeat(len(lengths), 1) + 3, "attention_mask": mask}
     result = parity.compare(CausalText(True), make(ours, factor), given)
     assert result.verdict == verdict, result.reason
+    padded = int((mask == 0).sum())
+    assert f"the padding of the text, {padded} tokens, was not compared" in [note.text for note in result.notes]
+
+
+class Masked(torch.nn.Module):
+    """Of the rows that its mask leaves out it may make something else."""
+
+    def __init__(self, wrong: float = 1.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net, self.wrong = torch.nn.Linear(16, 16), wrong
+
+    def forward(self, x: torch.Tensor, **masks: torch.Tensor) -> torch.Tensor:
+        (mask,) = masks.values()
+        hidden: torch.Tensor = self.net(x)
+        return torch.where(mask[..., None] > 0, hidden, self.wrong * hidden)
+
+
+@pytest.mark.parametrize("name", ["attention_mask", "conditioning_mask", "key_padding_mask"])
+def test_rows_that_a_mask_of_no_text_leaves_out_are_compared(name: str) -> None:
+    given = {"x": torch.randn(1, 10, 16), name: (torch.arange(10) < 7)[None]}
+    assert not parity.compare(Masked(), Masked(1.5), given).passed
 
 
 class Biased(torch.nn.Module):
