@@ -161,22 +161,25 @@ def _made_of_decoded(*records: Record | None) -> tuple[float, str] | None:
     held = [(r, r.moments, r.sketch) for r in records if r and r.moments and r.sketch is not None and not r.nonfinite]
     if len(held) < len(records) or len({r.frame for r, *_ in held}) > 1 or len({r.dtype for r, *_ in held[1::2]}) > 1:
         return None
-    x, y, u, v = (of_the_whole(sketch, Geometry(*r.frame)) for r, _, sketch in held)
-    # Each side's minimum, maximum, mean, and that plus a deviation: a scale and an offset move all alike.
+    decoded, frames, other_decoded, other_frames = (of_the_whole(sketch, Geometry(*r.frame)) for r, _, sketch in held)
+    # Each one's minimum, maximum, mean, and that plus a deviation: a scale and an offset move all alike.
     spread = [math.sqrt(max(0.0, m.l2**2 / m.count - m.mean**2)) for _, m, _ in held]
-    given, made, own, other = (
-        np.array([m.min, m.max, m.mean, m.mean + s]) for (_, m, _), s in zip(held, spread, strict=True)
-    )
+    marks = [np.array([m.min, m.max, m.mean, m.mean + s]) for (_, m, _), s in zip(held, spread, strict=True)]
     near = max(PROCESSED * spread[1], 1.0 if held[1][0].dtype == "uint8" else 0.0)
     scale = spread[1] / spread[0] if spread[0] else 0.0
-    if not scale or (np.abs(made - made[2] - scale * (given - given[2])) > near).any():
+
+    def moved(from_: np.ndarray, to: np.ndarray) -> bool:
+        """Whether one's marks are those of the other, by the reference's scale and offset."""
+        return bool((np.abs(to - marks[1][2] - scale * (from_ - marks[0][2])) <= near).all())
+
+    if not scale or not moved(marks[0], marks[1]):
         return None
-    far = float(np.linalg.norm(v - y - scale * (u - x)))
+    many = math.sqrt(held[1][1].count)
+    far = float(np.linalg.norm(other_frames - frames - scale * (other_decoded - decoded)))
     text = f"the frames differ by themselves, by {far / held[1][1].l2:.2g} relative, on what the candidate decodes"
-    as_spread = far > 0.5 * spread[1] * math.sqrt(held[1][1].count)  # no rounding is
-    if as_spread and (np.abs(other - made[2] - scale * (own - given[2])) <= near).all():
+    if far > 0.5 * spread[1] * many and moved(marks[2], marks[3]):  # no rounding is as far as the frames' own spread
         text = "the frames hold what is decoded in another order: look for reversed frames, channels or rows"
-    return far / (near * math.sqrt(held[1][1].count)), text
+    return far / (near * many), text
 
 
 def truncated(reference: StepRecords, candidate: StepRecords) -> Iterator[Cause]:
