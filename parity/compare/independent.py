@@ -243,9 +243,11 @@ def of_weights(result: Result) -> Iterator[Cause]:
 
 
 def _is_made_of(result: Result, key: Key, module: str) -> bool:
-    """Whether parameters of a module may be in what begins to differ here: its own, and if what it is given begins to
-    differ, or was not compared, also those of the modules around it in its block and of one beside it that may have
-    run before. An input may be made anywhere in its block."""
+    """Whether parameters of a module may change what begins to differ here.
+
+    A module's own parameters may. If its inputs differ or were not compared, so may the parameters of modules around
+    it in its block, and of a neighbour that may run earlier. An input may be made anywhere in its block.
+    """
     if within(module, key.module):
         return True
     if not key.is_input and any(call_of(d.key) == call_of(key) for d in result.sites if _is_given(d)):

@@ -212,8 +212,10 @@ def text_masks(condition: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
 
 
 def padding_of(given: Mapping[str, torch.Tensor]) -> np.ndarray | None:
-    """bool [B, rows], the tokens that a text encoder's `attention_mask` leaves out; None without one that has token ids
-    of its shape beside it and leaves out some of each item's at most."""
+    """bool [B, rows], True for the tokens that a text encoder's `attention_mask` leaves out.
+
+    None without token ids of the mask's shape, where nothing is left out, and where an item has no token left.
+    """
     named = {name.removeprefix("in."): x for name, x in given.items()}
     mask = named.pop("attention_mask", None)
     ids = (name for name, x in named.items() if "ids" in name and not x.is_floating_point() and x.dtype != torch.bool)
