@@ -585,13 +585,16 @@ def decoded(out: np.ndarray, frames: np.ndarray, dtype: str = "float32") -> Step
     return StepRecords(-1, tuple(value_record(Key(AFTER, -1, "", site), *value) for site, value in held.items()))
 
 
-RIGHT: Made = lambda x: np.clip(x / 2 + 0.5, 0, 1)  # noqa: E731
+def processed(x: np.ndarray) -> np.ndarray:
+    return np.clip(x / 2 + 0.5, 0, 1)
+
+
 ANOTHER_ORDER = "the frames hold what is decoded in another order"
 PROCESSED: dict[str, tuple[Made, str]] = {
-    "right": (RIGHT, ""),
-    "reversed": (lambda x: RIGHT(x)[:, ::-1], ANOTHER_ORDER),
-    "BGR": (lambda x: RIGHT(x)[:, :, ::-1], ANOTHER_ORDER),
-    "both": (lambda x: RIGHT(x)[:, ::-1, ::-1], ANOTHER_ORDER),
+    "right": (processed, ""),
+    "reversed": (lambda x: processed(x)[:, ::-1], ANOTHER_ORDER),
+    "BGR": (lambda x: processed(x)[:, :, ::-1], ANOTHER_ORDER),
+    "both": (lambda x: processed(x)[:, ::-1, ::-1], ANOTHER_ORDER),
     "not centred": (lambda x: np.clip(x / 2 + 0.4, 0, 1), "the frames differ by themselves"),
 }
 
@@ -609,7 +612,7 @@ def test_frames_are_judged_by_what_the_candidate_decodes(how: str, levels: bool,
     as_shown: Made = (lambda x: np.round(255 * x).astype(np.uint8)) if levels else (lambda x: x)
     as_shown = as_shown if levels or dtype == "float32" else bfloat16
     for own in (other, out):
-        causes = found((decoded(out, as_shown(RIGHT(out)), dtype), decoded(own, as_shown(process(own)), dtype)))
+        causes = found((decoded(out, as_shown(processed(out)), dtype), decoded(own, as_shown(process(own)), dtype)))
         assert [cause.at for cause in causes] == ["decode:frames"] * bool(named)
         assert not causes or causes[0].cause.startswith(named)
 
@@ -617,7 +620,7 @@ def test_frames_are_judged_by_what_the_candidate_decodes(how: str, levels: bool,
 def test_frames_that_the_reference_makes_in_another_way_are_not_judged_by_what_is_decoded() -> None:
     out = np.random.default_rng(0).normal(0, 0.4, (1, 5, 3, 16, 24))
     squared = np.clip(out / 2 + 0.5, 0, 1) ** 2
-    assert found((decoded(out, squared), decoded(2 * out, RIGHT(2 * out)))) == []
+    assert found((decoded(out, squared), decoded(2 * out, processed(2 * out)))) == []
 
 
 # --- arithmetic in another order or precision: only values that are exactly those it gives --------------------
