@@ -364,7 +364,7 @@ def _coverage(seen: Common, sites: Sequence[SiteDiff]) -> Iterator[Note]:
 
 
 def _never_named(seen: Common, sites: Sequence[SiteDiff]) -> Iterator[Note]:
-    """In a step that differs, the blocks of which the candidate names nothing, of a list of which it names most."""
+    """In a step that differs, notes on blocks that the candidate never names although it names most of their list."""
     first = next(picked(sites, "fail"), None)
     if first is None:
         return

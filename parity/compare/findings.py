@@ -70,7 +70,7 @@ def _perhaps_another(sites: Sequence[SiteDiff], origin: Origin) -> str:
         return ""
     behind = itertools.dropwhile(lambda d: d.key != origin.key, sites)
     if not any(is_prediction(d) and d.verdict == "pass" for d in behind):
-        return ""  # of the last that there is nothing is made
+        return ""  # nothing is made of the last value
     return (
         f"nothing behind {origin.key.module} differs: the candidate may give its name to another thing, as a norm with "
         "its modulation or a projection with the activation before it, or nothing beyond its floor is made of it"

@@ -332,7 +332,7 @@ def _prediction(side: Callee, output: Any, rank: int) -> Any:
 
 
 def _without_padding(side: Callee, x: Any) -> Any:
-    """An output with zeros for the padding of its text, which nobody reads while it is finite."""
+    """An output with zeros for the padding of its text; what is not finite stays, and decides."""
     left = side.padding
     if left is None or x.ndim < 3 or tuple(x.shape[:2]) != left.shape:
         return x
