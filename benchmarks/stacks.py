@@ -34,7 +34,8 @@ from fault_catalogue import FAULTS, Variant
 from known_reference import Known
 from stamp import Row, State, publish
 
-from parity.compare.independent import code_of, differences
+from parity.compare.independent import differences
+from parity.compare.places import code_of
 from parity.compare.sites import introduced
 
 SEED, STACKS, EACH = 20261126, 20, 4

@@ -61,6 +61,7 @@ HEAVY = {"torch", "torchax", "jax", "jaxlib", "diffusers", "transformers"}
 WITHOUT_HEAVY = {"port", *SHARED, "golden", "compare", "report"}
 REPORT_READS = (
     "parity.compare.independent",
+    "parity.compare.places",
     "parity.compare.result",
     "parity.compare.reason",
     "parity.compare.sites",

@@ -21,8 +21,9 @@ import numpy as np
 
 from parity.causes.evidence import Evidence, Numbers
 from parity.compare.births import UNITS
-from parity.compare.independent import code_of, differences
+from parity.compare.independent import differences
 from parity.compare.metrics import is_zero, keys_through, sketch_distance
+from parity.compare.places import code_of
 from parity.compare.reason import Note
 from parity.compare.result import Cause, measured
 from parity.golden.disk.part import chosen

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -22,13 +21,14 @@ from parity.compare.births import KNOWN, LATENTS, call_of, is_argument, is_predi
 from parity.compare.findings import findings
 from parity.compare.judge import Common
 from parity.compare.left_out import OTHER_UNIT
+from parity.compare.places import block_of
 from parity.compare.reason import NAN, UNKNOWN, Distance, Note, Output, Reason
 from parity.compare.result import Check, Failed, Origin, Result, SiteDiff, StageDiff, StepDiff, Verdict
 from parity.compare.sites import AllSites, beyond, how_many, picked
 from parity.compare.values import GIVEN
 from parity.floors import L2_LIMIT, LINF_LIMIT
 from parity.golden.disk.part import chosen
-from parity.records import AFTER, BLOCK, LOOP, OUTSIDE, SCHEDULE, Record, StepRecords, any_block
+from parity.records import AFTER, LOOP, OUTSIDE, SCHEDULE, Record, StepRecords, any_block
 from parity.settings import BITS, BY_NAME, Difference
 from parity.settings.chips import NO_CHIP
 
@@ -369,16 +369,13 @@ def _never_named(seen: Common, sites: Sequence[SiteDiff]) -> Iterator[Note]:
     if first is None:
         return
     both = (d.key.module for d in picked(sites, step=first.key.step) if all(d.dtypes))
-    every, named = ({found[0] for m in some if (found := _IN_BLOCK.match(m))} for some in (seen.modules, both))
+    every, named = (set(map(block_of, some)) - {""} for some in (seen.modules, both))
     for kind in sorted(set(map(any_block, every - named))):
         missing, others = ([b for b in sorted(some) if any_block(b) == kind] for some in (every - named, named))
         if len(others) > len(missing):
             yield Note(
                 f"the candidate names {len(others)} of {kind}, and not {', '.join(missing)}: check that it calls all"
             )
-
-
-_IN_BLOCK = re.compile(f".*?{BLOCK}")
 
 
 def _unpaired(before: Sequence[SiteDiff], first: SiteDiff) -> Mapping[str, str]:

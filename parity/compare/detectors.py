@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from parity.compare import frames, guidance, relations, values
-from parity.compare.independent import code_of
+from parity.compare.places import code_of
 from parity.compare.result import Cause, SettingDifference, measured
 from parity.compare.values import LATENTS, LATENTS_AS, PREDICTED, START, TIMESTEP, Both, Kept, Seen, held
 from parity.floors import is_timestep

@@ -31,9 +31,10 @@ from parity.compare.comparable import common_steps, comparable, layouts, setting
 from parity.compare.conclude import WIDEST_ROUNDED, Collected, conclude, recorded_stages, widest_of
 from parity.compare.detectors import Detectors, config_causes
 from parity.compare.frames import DECODED
-from parity.compare.independent import code_of, in_order, of_weights, settled
+from parity.compare.independent import in_order, of_weights, settled
 from parity.compare.judge import Judge
 from parity.compare.pairs import decodes, laid_alike, matching
+from parity.compare.places import code_of
 from parity.compare.preflight import failed
 from parity.compare.reason import Note, Problem, Reason
 from parity.compare.relations import judged_by_own

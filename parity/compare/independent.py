@@ -9,31 +9,20 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from parity.compare.births import LATENTS, call_of, is_unlike
 from parity.compare.metrics import ONE_SIDED
+from parity.compare.places import AROUND, block_of, both_blocks, code_of, place_of, within
 from parity.compare.preflight import NEAR, ROUNDING, ROUNDING_LIMIT, WEIGHTS, grouped, sentence_of
 from parity.compare.result import Cause, Check, Group, Result, SiteDiff, measured
 from parity.compare.sites import introduced, picked
-from parity.records import BLOCK, FRAMES, LOOP, MODELS, SCHEDULE, Key, above, any_block, caller_of, is_attention
+from parity.records import FRAMES, LOOP, Key, above, any_block, caller_of, is_attention
 from parity.transforms import ANOTHER
 
 _RELATIONS = (f"{LOOP}:noise_pred", f"{LOOP}:latents.after", "decode:in.z", FRAMES)
 """In execution order."""
-_AROUND = ("", LOOP, SCHEDULE, "decode")
-"""What is no module of the model."""
-_LOOP = {
-    "noise_pred": "guidance", "latents.after": "the scheduler's step", "latents.before": "the latents",
-    "pred_original.before": "the prediction before", "history": "the scheduler's step",
-    "step_index": "the scheduler's place",
-}  # fmt: skip
-
-
-_ITEM = r"(?<=\w)\.\d+$"
-"""Of an argument that is a tuple, as a table of cosines and one of sines: the number of its item."""
 
 
 @dataclass
@@ -52,14 +41,6 @@ class Difference:
 
     def __str__(self) -> str:
         return self.place + (f" ({', '.join(self.branches)})" if self.branches else "")
-
-    def also(self, place: str) -> None:
-        """The same code differs at another place: where that is in another block, both blocks are meant."""
-        own, other = re.split(BLOCK, self.place), re.split(BLOCK, place)
-        for i in range(1, min(len(own), len(other)), 2):
-            if own[: i + 1 : 2] == other[: i + 1 : 2]:  # the words before this number
-                own[i] = own[i] if own[i] == other[i] else "*"
-        self.place = "".join(own)
 
 
 def differences(result: Result) -> tuple[Difference, ...]:
@@ -99,7 +80,7 @@ def differences(result: Result) -> tuple[Difference, ...]:
             code = begun[call][0]
         one = found.setdefault(code, Difference(place_of(key.site), key))
         if code == of(key.site):
-            one.also(place_of(key.site))
+            one.place = both_blocks(one.place, place_of(key.site))
         if key.branch and key.branch not in one.branches:
             one.branches.append(key.branch)
     start = found.get(of(first.site)) if first else None
@@ -198,7 +179,7 @@ def _without(group: Group, names: Set[str]) -> Group:
 
 def _agreeing(result: Result) -> Callable[[str], bool]:
     """Of a parameter whether the nearest module around it agrees, of those whose outputs were compared."""
-    outputs = [d for d in (*result.sites, *result.closer) if not d.key.is_input and d.key.module not in _AROUND]
+    outputs = [d for d in (*result.sites, *result.closer) if not d.key.is_input and d.key.module not in AROUND]
     outputs = [d for d in outputs if d.verdict not in ("not compared", "ignored") and d.note != ONE_SIDED]
     compared = {d.key.module for d in outputs}.union(result.shown)
     off = {d.key.module for d in outputs if d.verdict == "fail" and d.introduced}
@@ -217,7 +198,7 @@ def of_weights(result: Result) -> Iterator[Cause]:
     check = next((c for c in result.preflight if c.check == WEIGHTS and c.at), None)
     if result.verdict != "fail" or result.origin is None or check is None or check.computed:
         return
-    blocks = {found[0] if (found := re.match(f".*?{BLOCK}", name)) else name for name in check.at}
+    blocks = {block_of(name) or name for name in check.at}
     if not check.near and len(check.at) > SOME and len(blocks) > 1:
         return
     shows = _agreeing(result)
@@ -252,8 +233,8 @@ def _is_made_of(result: Result, key: Key, module: str) -> bool:
         return True
     if not key.is_input and any(call_of(d.key) == call_of(key) for d in result.sites if _is_given(d)):
         return False
-    caller, found = key.module.rpartition(".")[0], re.match(f".*?{BLOCK}", key.module)
-    block = "" if found is None else f"{found[0]}."
+    caller, block = key.module.rpartition(".")[0], block_of(key.module)
+    block = block and f"{block}."
     if within(key.module, module):
         return module != "" and (module == caller or f"{module}.".startswith(block or "."))
     if caller and module.rpartition(".")[0] == caller and _may_be_before(result, key, f"{caller}.", module):
@@ -306,7 +287,7 @@ def _by_weights(result: Result, checks: Sequence[Check]) -> Callable[[Key], bool
     def explain(key: Key) -> bool:
         if key in behind or key in beyond:
             return key in behind
-        if key.module in _AROUND:
+        if key.module in AROUND:
             return key.module == "" and not key.is_input and bool(unseen)
         caller = caller_of(key.module)
         if key.is_input:  # of its caller's own parameters; what the model is given it hands on as it is
@@ -326,7 +307,7 @@ def _behind(result: Result, modules: Collection[str]) -> set[Key]:
     """The sites that hand on what modules with other weights gave within their floors: they are not off by far more."""
     found, off = set[Key](), dict[tuple[int, str], float]()
     for d in result.sites:
-        at, outside = (d.key.step, d.key.branch), d.key.is_input or d.key.module in _AROUND
+        at, outside = (d.key.step, d.key.branch), d.key.is_input or d.key.module in AROUND
         if d.introduced and math.isnan(d.local.ratio) and _size(d) <= FAR_MORE * off.get(at, 0.0):
             found.add(d.key)
         elif d.verdict == "pass" and not outside and any(within(module, d.key.module) for module in modules):
@@ -433,38 +414,3 @@ def closest(result: Result) -> Sequence[SiteDiff]:
     seen = {d.key for d in result.closer}
     more = (d for d in introduced(result) if not within(d.key.module, block))
     return (*result.closer, *(d for d in more if d.key not in seen))
-
-
-def within(module: str, block: str) -> bool:
-    """Whether a module is this one, or lies in it."""
-    return module == block or block == "" or module.startswith(f"{block}.")
-
-
-def code_of(site: str) -> str:
-    """Whose code makes a value, in whichever block: of an output its module's, of an input what its caller does before
-    that module. The model's own code does many things, of which each input that it makes is one. An argument is of the
-    loop's code, whichever model it is given to."""
-    module, _, port = site.partition(":")
-    if module in MODELS and port.startswith("in."):
-        module, site = "", f":{port}"
-    if module in _AROUND:
-        return place_of(site)
-    own = module
-    if port.startswith("in."):
-        own = f"{module}'s input" if caller_of(module) else f"{module}'s {port.split('.')[1]}"
-    return any_block(own)
-
-
-def place_of(site: str) -> str:
-    """A site in the words of a list of differences."""
-    module, _, port = site.partition("@")[0].partition(":")
-    given, name = port.startswith("in."), port.removeprefix("in.")
-    if module == SCHEDULE:
-        return "the schedule"
-    if module == LOOP:
-        return _LOOP.get(port, port)
-    if module == "decode":
-        return "what is decoded" if given else "the frames"
-    if module == "":
-        return f"the argument {re.sub(_ITEM, '', name)}" if given else "the model's output"
-    return f"{module}'s input" + f" {name}" * (name != "input") if given else module

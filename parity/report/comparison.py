@@ -16,7 +16,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from parity.compare.independent import closest, differences, place_of
+from parity.compare.independent import closest, differences
+from parity.compare.places import place_of
 from parity.compare.result import EVIDENCE, HARMLESS, Cause, Distance, Note, Result, SettingDifference, StepDiff
 from parity.compare.sites import picked
 from parity.records import OUTSIDE

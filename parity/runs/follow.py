@@ -34,8 +34,9 @@ from parity.compare.births import Births, excuses
 from parity.compare.conclude import Collected, begun, conclude
 from parity.compare.findings import without_trace
 from parity.compare.followed import Local, doubtful, followed_errors, with_followed
-from parity.compare.independent import OF_WEIGHTS, code_of, other_weights, place_of, settled, within
+from parity.compare.independent import OF_WEIGHTS, other_weights, settled
 from parity.compare.judge import Judge, is_sharp
+from parity.compare.places import code_of, place_of, within
 from parity.compare.preflight import factors_at
 from parity.compare.result import Cause, Failed, Result, SiteDiff, measured
 from parity.compare.sites import introduced

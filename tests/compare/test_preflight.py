@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parity.compare.independent import of_weights, within
+from parity.compare.independent import of_weights
+from parity.compare.places import within
 from parity.compare.preflight import (
     SCHEDULE_LIMIT,
     Weights,

@@ -24,7 +24,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from parity.compare.independent import within
+from parity.compare.places import within
 from parity.compare.result import EVIDENCE
 from parity.errors import MalformedError, UsageError
 from parity.floors import L2_LIMIT
