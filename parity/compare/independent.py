@@ -153,7 +153,7 @@ def settled(result: Result) -> Result:
     if check is None:
         return result
     shows = _agreeing(result)
-    own = {name for group in check.groups if group.everywhere for name in group.names if shows(name)}
+    own = {name for group in check.groups for name in group.everywhere if shows(name)}
     left = (_without(group, own) if group.firm else group for group in check.groups)
     form = Group("another form", OWN_FORM, tuple(name for name in check.at if name in own))
     groups = [group for group in (*left, form) if group.names]

@@ -201,7 +201,8 @@ def _grouped(
         return None
     named = {WeightPrint.parse(text).digits: n for n, (_, text) in a.items()}
     usual = {any_block(n) for n in a.keys() & b.keys() - other.keys()}
-    found = defaultdict[tuple[bool, str, str, bool], dict[str, str]](dict)
+    everywhere = {n for n in other if any_block(n) != n and any_block(n) not in usual}
+    found = defaultdict[tuple[bool, str, str], dict[str, str]](dict)
     near: list[str] = []
     for n in sorted(other):
         (x, y), many = other[n], apart[n] > FEW_LIMIT and math.prod(a[n][0]) >= MANY
@@ -210,24 +211,22 @@ def _grouped(
         if not (few_places or a[n][0] != b[n][0] or apart[n] > ROUNDING_LIMIT or apart[n] == 0.0):
             near.append(n)
         elif own and x.same_values(y):
-            found[False, LAYOUT, "hold the reference's values in another layout", False][n] = ""
+            found[False, LAYOUT, "hold the reference's values in another layout"][n] = ""
         elif gain == 0.0:
-            found[True, "zeros", "are zeros", False][n] = ""
+            found[True, "zeros", "are zeros"][n] = ""
         elif taken and np.ptp(y.extrema):  # as norms are made with, many are
-            found[True, OTHERS, "hold others of the reference's", False][n] = f"those of '{taken}'"
+            found[True, OTHERS, "hold others of the reference's"][n] = f"those of '{taken}'"
         elif x.same_values(y):
-            found[True, "another order", "hold the reference's values in another order", False][n] = ""
+            found[True, "another order", "hold the reference's values in another order"][n] = ""
         elif not math.isnan(gain):
-            found[not own, "a factor", f"are the reference's times {as_factor(gain)}", False][n] = ""
+            found[not own, "a factor", f"are the reference's times {as_factor(gain)}"][n] = ""
         else:
-            everywhere = any_block(n) != n and any_block(n) not in usual
-            found[True, VALUES, "have other values", everywhere][n] = (
-                f"by {apart[n]:.1%}" + " in a few places" * few_places
-            )
+            found[True, VALUES, "have other values"][n] = f"by {apart[n]:.1%}" + " in a few places" * few_places
     groups = []
-    for (firm, kind, how, everywhere), each in sorted(found.items(), key=lambda item: not item[0][0]):
+    for (firm, kind, how), each in sorted(found.items(), key=lambda item: not item[0][0]):
         names = sorted(each, key=lambda n: -apart[n] if kind == VALUES else 0.0)
-        groups.append(Group(kind, how, tuple(names), tuple(each[n] for n in names if each[n]), firm, everywhere))
+        alike = tuple(n for n in names if kind == VALUES and n in everywhere)
+        groups.append(Group(kind, how, tuple(names), tuple(each[n] for n in names if each[n]), firm, alike))
     if near:
         to, most = _rounded_to(other[n] for n in near), max(apart[n] for n in near)
         kind = next(kind for kind, dtype in NEAR.items() if dtype == to)

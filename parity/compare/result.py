@@ -31,7 +31,7 @@ class Group:
     Attributes:
         kind: which way, in two words; empty for what is no difference. how: the same in a sentence. names: of the
             parameters. notes: what is to be added of each; empty for nothing. firm: whether it fails the check unless
-            the sites show that a port holds them so. everywhere: whether it does in all blocks, as a merged adapter is:
+            the sites show that a port holds them so. everywhere: those that do in all blocks, as of a merged adapter:
             what is wrong in one place may agree too, where the inputs do not exercise it.
     """
 
@@ -40,7 +40,7 @@ class Group:
     names: tuple[str, ...]
     notes: tuple[str, ...] = ()
     firm: bool = False
-    everywhere: bool = False
+    everywhere: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

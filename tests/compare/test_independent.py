@@ -366,7 +366,12 @@ def test_a_port_holds_a_parameter_in_another_form_where_what_is_made_of_it_agree
     ]
     at = [replace(d, birth="module") if d.verdict == "fail" else d for d in at]
     others = Group(
-        "other values", "have other values", (WEIGHT, "top.weight"), ("by 90.0%", "by 80.0%"), True, everywhere=True
+        "other values",
+        "have other values",
+        (WEIGHT, "top.weight"),
+        ("by 90.0%", "by 80.0%"),
+        True,
+        (WEIGHT, "top.weight"),
     )
     weights = Check("weights", "fail", "", computed=True, at=others.names, groups=(others,), of=9)
     result = Result("pass", None, Reason(kind="agrees"), sites=at, preflight=(weights,), shown=(*shown, "top"))
