@@ -45,8 +45,9 @@ def crossed(reference: StepRecords, candidate: StepRecords) -> Mapping[str, str]
     everywhere = set.intersection(*(set(branch) for branch in (*ours.values(), *theirs.values())))
     pairs = [*product(names, own)]
     far = ({(a, b): _apart(ours[a][site], theirs[b][site]) for a, b in pairs} for site in everywhere)
-    lines_up = [x for x in far if any(map(math.isfinite, x.values()))]
-    apart = {pair: sum(x[pair] for x in lines_up) for pair in pairs}
+    # What is as far apart in all pairs, as latents of another seed, says nothing of the order.
+    tells = [x for x in far if min(x.values()) < math.inf and max(x.values()) > (1 + TIED) * min(x.values())]
+    apart = {pair: sum(x[pair] for x in tells) for pair in pairs}
     given = {order: sum(apart[pair] for pair in zip(names, order, strict=True)) for order in permutations(own)}
     tied = [order for order, x in given.items() if x <= min(given.values()) + TIED * max(given.values())]
     best = own if own in tied else min(given, key=given.__getitem__)

@@ -19,10 +19,14 @@ OUTS = {"cond": noise(3), "uncond": noise(4)}
 SCRIPT = {"scheduler.shift": "5.0"}
 
 
-def side(order: dict[str, str], scale: tuple[float, float] = (5.0, -4.0), far: float = 0.0) -> StepRecords:
+def side(
+    order: dict[str, str], scale: tuple[float, float] = (5.0, -4.0), far: float = 0.0, start: int | None = None
+) -> StepRecords:
     """A step whose calls are named in an order of the side's own: name -> which branch it is."""
     records: list[Record] = []
     for name, own in order.items():
+        if start is not None:
+            records.append(tensor(":in.hidden_states", noise(start), branch=name))
         records.append(tensor(":in.encoder_hidden_states", moved(TEXTS[own], far), branch=name))
         records.append(tensor(f"{LOOP}:noise_pred", OUTS[own], branch=name, held=True))
     guided = scale[0] * OUTS["cond"] + scale[1] * OUTS["uncond"]
@@ -174,6 +178,9 @@ def test_inputs_that_are_wrong_in_either_order_are_not_renamed() -> None:
         wrong = tensor(":in.encoder_hidden_states", 0.5 * near + other, branch=r.key.branch)
         records.append(wrong if r.key == wrong.key else r)
     assert crossed(side(SAME), replace(side(OTHER), records=records)) == OTHER
+    # What all branches are given says nothing of their order, and neither does wrong guidance.
+    assert crossed(side(SAME, start=5), side(OTHER, (6.0, -5.0), start=6)) == OTHER
+    assert crossed(side(SAME, start=5), side(SAME, (6.0, -5.0), start=6)) == {}
     both = {"cond": "cond", "uncond": "cond"}  # the negative prompt is lost
     assert crossed(side(SAME), side(both)) == {}
 
