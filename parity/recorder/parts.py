@@ -14,6 +14,7 @@ observes, what is spread over them is gathered, and the first one writes what is
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -103,6 +104,9 @@ class Parts:
         for component, part in components.items():
             config = getattr(part, "config", None)
             items = dict(config) if isinstance(config, Mapping) else {}
+            if hasattr(part, "register_to_config"):  # diffusers keeps what another class was made with, and reads none
+                read = inspect.signature(type(part).__init__).parameters
+                items = {name: value for name, value in items.items() if name in read}
             if component == "scheduler" and items:  # two classes may have one config
                 items["class"] = type(part).__name__
             for name, value in items.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import torch
 from torch.overrides import _get_current_function_mode_stack
 
 pytest.importorskip("diffusers")
+
+import diffusers
 
 import parity
 from parity.compare.diff import diff
@@ -72,6 +75,16 @@ def test_recording_holds_what_the_script_computed(reference: Path, parts: Parts)
     told = golden.provenance
     assert (told.side, told.backend, told.model, told.steps) == ("reference", "torch", "CogVideoXTransformer3DModel", 2)
     assert (told.settings["scheduler.shift"], told.settings["vae.scaling_factor"]) == ("5.0", "0.48")
+
+
+def test_a_config_is_what_its_class_takes(tmp_path: Path, parts: Parts) -> None:
+    """diffusers keeps what a scheduler of another class was made with, of which this one reads nothing."""
+    made = {**diffusers.UniPCMultistepScheduler(solver_order=3).config, "shift": 5.0}
+    own = replace(parts, scheduler=diffusers.FlowMatchEulerDiscreteScheduler.from_config(made))
+    recorded(tmp_path / "gpu", lambda: generate(own), **own.named, runs=0)
+    told = Golden.open(tmp_path / "gpu").provenance.settings
+    assert told["scheduler.shift"] == "5.0"
+    assert not told.keys() & {"scheduler.solver_order", "scheduler.beta_end"}
 
 
 def another_draw(x: torch.Tensor) -> torch.Tensor:
