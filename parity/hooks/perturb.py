@@ -15,7 +15,8 @@ float64 that a model computes by itself (frequencies of a time embedding) is nar
 has unless told otherwise.
 
 The results of products (linear layers, convolutions) move besides by what adding their K terms one after the other
-rounds, which grows with K where an ulp does not: see `SUM`.
+rounds, which grows with K where an ulp does not: see `SUM`. So do a norm's mean and mean square, one number for all
+that is normed, of which ulps of each element leave nothing: see `MEAN`.
 
 What is in 16 bits can be computed in float32 (`wide`): what that gives is as far from the model's own as its rounding
 is large, element by element, where whole ulps of 16 bits would be far more than two implementations differ by.
@@ -56,6 +57,15 @@ Probabilistic Rounding Error Analysis, 2019). Measured, torch's MKL against one 
 K = 1024 and 2048 (6.1e-7, 8.5e-7); XLA on the same CPU is as far (6.0e-7, 8.4e-7), where one ulp of inputs, weights and
 outputs samples 2.6e-7 whatever K is (`tests/hooks/test_perturb.py`).
 """
+
+MEAN = 2.0**-23
+"""What a norm's mean and its mean square round, relatively: one unit in the last place, whatever their width. Measured,
+Flax's `LayerNorm` on XLA's CPU: 1.0e-7, half of which times mean square / variance is in its output (5.8e-8 without a
+mean, 4.9e-6 for one of ten deviations; widths from 16 to 5,120), where ulps at its boundaries leave nothing of it."""
+IN_A_ROW = 4096
+"""Numbers that a mean over pixels may add one after the other, each of which rounds 0.42 half ulps of sums that grow as
+k / K: 0.42 * 2^-24 * sqrt(K / 3). XLA on a CPU is off by 8.8e-7 at most (K = 8,192; 64 to a million, 180 shapes of
+a group norm); for 4,096 that is 9.2e-7."""
 
 _PRODUCTS = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)
 
@@ -150,17 +160,18 @@ class _Run:
     def __init__(self, model: torch.nn.Module, seed: int, bounds: Bounds, wide: bool) -> None:
         self.model, self.seed, self.bounds, self.wide = model, seed, bounds, wide
         self.narrow: torch.dtype | None = None  # of the call that is going on, where it is in 16 bits
-        self.generators: dict[torch.device, torch.Generator] = {}
+        self.generators: dict[tuple[torch.device, int], torch.Generator] = {}
         self.given: dict[int, torch.Tensor] = {}  # by the storage that a view of it has too
         self.aside: list[tuple[torch.nn.Module, contextlib.ExitStack]] = []  # what is put back as each call ends
         self.around = contextlib.ExitStack()  # a call of the model
         self.owns: list[bool] = []  # of the calls that are going on, the innermost last
 
-    def generator(self, device: torch.device) -> torch.Generator:
+    def generator(self, device: torch.device, stream: int = 0) -> torch.Generator:
         """What draws on a device: a model may move from one to another."""
-        if device not in self.generators:
-            self.generators[device] = torch.Generator(device).manual_seed(self.seed)
-        return self.generators[device]
+        at = device, stream
+        if at not in self.generators:
+            self.generators[at] = torch.Generator(device).manual_seed((stream << 32) + self.seed)
+        return self.generators[at]
 
     def begin(self, own: bool, module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Hook of a module that is about to be called: its arguments, moved; those of the model's own call stay, and so
@@ -299,6 +310,28 @@ class _Run:
         draw = torch.randn(out.shape, generator=self.generator(out.device), device=out.device)
         return (out + SUM * math.sqrt(terms) * size * draw).to(out.dtype)
 
+    def normed(self, of: str, out: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
+        """A norm's output moved by what its mean and its mean square could round, from which one pass over the input,
+        as Flax makes it, takes the variance. `of`: the name of torch's argument that says what is normed."""
+        held: dict[str, Any] = {**dict(zip(("input", of, "weight", "bias", "eps"), args, strict=False)), **kwargs}
+        given, weight, grouped = held["input"], held.get("weight"), of == "num_groups"
+        if given.dtype != torch.float32 or not given.numel():
+            return out  # in 16 bits the output is rounded by more
+        x = given.unflatten(1, (held[of], -1)) if grouped else given
+        dims = tuple(range(2, x.ndim)) if grouped else tuple(range(-len(held[of]), 0))
+        mean, var = x.mean(dims, keepdim=True), x.var(dims, correction=0, keepdim=True)
+        terms = min(x.numel() // mean.numel(), IN_A_ROW) if grouped else 0
+        rounds = max(MEAN, 0.42 * 2.0**-24 * math.sqrt(terms / 3))
+        # All of a group moves at once: a size drawn near zero would leave it no floor.
+        up = torch.randint(0, 2, (2, *mean.shape), generator=self.generator(x.device, 1), device=x.device)
+        drawn = rounds * (2 * up - 1)
+        scale = (var + held.get("eps", 1e-5)).rsqrt()
+        far = (x - mean).mul_(drawn[0] * (mean.square() + var) * scale**3 / 2).add_(drawn[1] * mean * scale)
+        far = far.flatten(1, 2) if grouped else far
+        if weight is not None:
+            far *= weight.reshape(-1, *(1,) * (far.ndim - 2)) if grouped else weight
+        return out + far
+
     def swap(self, module: torch.nn.Module) -> None:
         before, tables, undo = dict(module._parameters), [*self.tables(module)], self.aside[-1][1]
         undo.callback(module._parameters.update, before)
@@ -356,9 +389,12 @@ class _Run:
         """Moves the results of elementary functions, which no standard rounds: in a module of its own all, else those
         of vectors."""
         out, own = func(*args, **kwargs), self.owns[-1]
+        name = getattr(func, "__name__", "")
+        if name in _NORMS:
+            with torch._C.DisableTorchFunction():
+                return self.normed(_NORMS[name], out, args, kwargs)
         if not isinstance(out, torch.Tensor) or not (own or out.ndim == 1):
             return out
-        name = getattr(func, "__name__", "")
         elementary = name in _ELEMENTARY or (own and _adds_up(name, args))
         if not (own or elementary):
             return out
@@ -380,6 +416,8 @@ class _Run:
 _ELEMENTARY = frozenset(
     {"sin", "cos", "exp", "pow", "__pow__", "__rpow__", "log", "tanh", "sigmoid", "erf", "gelu", "silu", "rsqrt"}
 )
+_NORMS = {"layer_norm": "normalized_shape", "group_norm": "num_groups"}
+"""Norms that subtract a mean, and torch's argument that says what is normed."""
 
 
 def _adds_up(name: str, args: Sequence[Any]) -> bool:

@@ -192,6 +192,44 @@ def test_convolutions_move_too_and_rows_of_zeros_stay(module: torch.nn.Module) -
         assert 0 < (moved - module(x)).norm() / moved.norm() < 1e-6
 
 
+def in_one_pass(x: torch.Tensor, *, in_a_row: bool) -> torch.Tensor:
+    """[groups, numbers], each group without its mean, over its deviation, as Flax's norms have both; with sums of one
+    number after the other, as XLA's over pixels, or of pairs."""
+
+    def mean(x: torch.Tensor) -> torch.Tensor:
+        total = x.cumsum(-1, dtype=torch.float32)[:, -1:] if in_a_row else x.sum(-1, keepdim=True)
+        return total / x.shape[-1]
+
+    middle = mean(x)
+    return (x - middle) * (mean(x * x) - middle * middle + 1e-5).rsqrt()
+
+
+NORMS: dict[str, tuple[torch.nn.Module, bool]] = {
+    "layer": (torch.nn.LayerNorm(48), False),
+    "layer, not affine": (torch.nn.LayerNorm(48, elementwise_affine=False), False),
+    "layer of two axes": (torch.nn.LayerNorm((24, 48)), False),
+    "group": (torch.nn.GroupNorm(4, 24), True),
+}
+
+
+@pytest.mark.parametrize("middle", [0.0, 1.0, 8.0])
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_move_by_what_their_mean_and_their_mean_square_round(name: str, middle: float) -> None:
+    """As far as one pass over the input is off: neither far below (false alarms) nor far above."""
+    module, grouped = NORMS[name]
+    x = torch.randn(2, 24, 48, generator=torch.Generator().manual_seed(1)) + middle
+    rows = x.reshape(2 * 4, -1) if grouped else x.reshape(-1, getattr(module, "normalized_shape", (48,))[-1])
+    rows = x.reshape(2, -1) if name == "layer of two axes" else rows
+    other = in_one_pass(rows, in_a_row=grouped).reshape(x.shape)
+    with torch.no_grad():
+        exact = module.double()(x.double())
+        module.float()
+        with perturbed(module, 0):
+            moved = module(x)
+        assert 0.1 < (other - exact).norm() / (moved - exact).norm() < 1.5
+        assert not module(x.new_zeros(x.shape)).any()
+
+
 class Waves(torch.nn.Module):
     """A time embedding whose frequencies its own forward makes: nothing at its boundary shows them."""
 
@@ -365,7 +403,7 @@ FUNCTIONS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], float]] = {
     "sigmoid": (torch.sigmoid, 4e-5),
     "softmax": (lambda x: x.softmax(-1), 35 * EPS),
     "attention": (lambda x: functional.scaled_dot_product_attention(*[x[None, None]] * 3)[0, 0], 35 * EPS),
-    "norm": (lambda x: functional.layer_norm(x, (64,)), 2 * EPS),
+    "norm": (lambda x: functional.rms_norm(x, (64,)), 2 * EPS),
     "named argument": (lambda x: functional.gelu(input=x, approximate="tanh"), 2e-6),
     "quotient": (lambda x: 1 / (x.abs() + 1), 2 * EPS),
 }
