@@ -83,11 +83,11 @@ def record(
             raise UsageError(
                 f"--floors {asked.chip} is of the reference: with --inputs a script is the candidate, without"
             )
-        from parity.recorder.record import Asked
+        from parity.recorder.record import Asked, sites_of
         from parity.recorder.rerun import RUNS
         from parity.recorder.script import Script, run_script
 
-        sites, runs = observed.sites or "blocks", 0 if asked.floors == "none" else RUNS
+        sites, runs = observed.sites or sites_of(generation.inputs), 0 if asked.floors == "none" else RUNS
         how = Asked(generation.inputs, sites, observed.values, runs, asked.chip, overwrite=asked.overwrite)
         return run_script(where, Script(asked.script, arguments or [], how))
     if arguments:

@@ -8,7 +8,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ParamSpec, TypeVar, get_args
 
 import torch
@@ -78,7 +78,10 @@ class Recording:
         self.kind = _kind(parts.observed)
         self.steps = Steps(
             absolute(self.where),
-            lambda: provenance_of(parts.now, self.kind, self.process, self.steps.part, weighed=self.first),
+            lambda: replace(
+                provenance_of(parts.now, self.kind, self.process, self.steps.part, weighed=self.first),
+                sites=self.asked.sites,
+            ),
             self.asked.overwrite,
             writes=self.process.writes,
             stepped=None if parts.scheduler is None else False,
@@ -140,7 +143,7 @@ def record(
     vae: Any = None,
     scheduler: Any = None,
     like: str | os.PathLike[str] | None = None,
-    sites: str = "blocks",
+    sites: str | None = None,
     values: Sequence[str] = (),
     runs: int = RUNS,
     chip: str = NO_CHIP,
@@ -167,8 +170,8 @@ def record(
             as the pipeline has them: `{"transformer": a, "transformer_2": b}`. The VAE may be anything with a `decode`
             of tensors or arrays, and may come alone.
         like: the golden that this one is going to be compared with, which has the floors: none are measured here.
-        sites: `blocks`, `all`, `none`, or a glob over `module` or `module:port`. values: globs of sites, and of
-            what `parity.tap` names, kept whole.
+        sites: `blocks`, `all`, `none`, or a glob over `module` or `module:port`; default: those of `like`, where it can
+            be read here, else `blocks`. values: globs of sites, and of what `parity.tap` names, kept whole.
         runs: with perturbed rounding, for the floors; 0 for none. chip: the TPU (`v6e`) whose elementary functions
             the floors allow for.
         branches: names of the guidance branches in a batch, in order; default: as diffusers' pipelines have them.
@@ -180,9 +183,17 @@ def record(
             asked for what it cannot give (`parity.recorder.parts`). What the script raises.
     """
     parts = Parts.found(pipe, transformer=transformer, vae=vae, scheduler=scheduler)
-    asked = Asked(like, sites, values, runs, chip, branches, layout, stop_after, overwrite)
+    asked = Asked(like, sites or sites_of(like), values, runs, chip, branches, layout, stop_after, overwrite)
     asked.refuse(parts)
     return Recorder(os.fspath(where), parts, asked)
+
+
+def sites_of(like: str | os.PathLike[str] | None) -> str:
+    """The sites that a golden was recorded at, where it can be read here and says so; else `blocks`."""
+    with contextlib.suppress(ParityError):
+        manifest = read_manifest(open_store(os.fspath(like))) if like else None
+        return (manifest and manifest.provenance.sites) or "blocks"
+    return "blocks"
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,17 @@ def test_a_config_is_what_its_class_takes(tmp_path: Path, parts: Parts) -> None:
     assert not told.keys() & {"scheduler.solver_order", "scheduler.beta_end"}
 
 
+@pytest.mark.parametrize(("given", "sites"), [({}, "all"), ({"sites": "none"}, "none")])
+def test_a_candidate_is_observed_where_its_reference_was(
+    given: dict[str, Any], sites: str, tmp_path: Path, parts: Parts
+) -> None:
+    recorded(tmp_path / "gpu", lambda: generate(parts), **parts.named, runs=0, sites="all")
+    recorded(tmp_path / "tpu", lambda: generate(parts), **parts.named, like=tmp_path / "gpu", **given)
+    golden = Golden.open(tmp_path / "tpu")
+    assert golden.provenance.sites == sites
+    assert any(r.key.module == "transformer_blocks.0.attn1.to_q" for r in golden.read_step(0).records) == (not given)
+
+
 def another_draw(x: torch.Tensor) -> torch.Tensor:
     return torch.randn(x.shape, generator=torch.Generator().manual_seed(9))
 
