@@ -45,7 +45,7 @@ from parity.errors import Say, UsageError
 from parity.golden import Golden
 from parity.golden.disk.part import named, tabled
 from parity.golden.rename import NONE, Rename, Renamer
-from parity.records import AFTER, ATTENTION, FRAMES, OUTSIDE, PORT, Key, Provenance, StepRecords
+from parity.records import AFTER, FRAMES, OUTSIDE, PORT, Key, Provenance, StepRecords, caller_of, is_attention
 from parity.settings import BITS, NEUTRAL
 from parity.settings.chips import chip_of, most_off
 
@@ -285,11 +285,13 @@ def _of_another_length(sides: Sides, origin: Origin) -> Iterator[Cause]:
 
 
 def _unrecorded(result: Result, reference: Provenance, recorded: Collection[str]) -> Iterator[Note]:
-    """That the first divergence is in a module inside which nothing was recorded."""
+    """That nothing was recorded inside the module whose own code, or what it gives to its attention, first differs."""
     assert result.origin is not None
-    module, birth = result.origin.key.module, result.origin.birth
+    key = result.origin.key
+    own = (caller_of(key.module) if is_attention(key.module) else "") if key.is_input else key.module
+    module = own if result.origin.birth != "propagated" else ""
     inside = {name for name in reference.modules if name.startswith(f"{module}.")}
-    if module and birth == "module" and inside and inside.isdisjoint(recorded):
+    if module and inside and inside.isdisjoint(recorded):
         yield Note(
             f"inside {module} nothing was recorded: --sites all (in a script `sites='all'`) on both sides names the "
             "module that differs"
@@ -301,8 +303,8 @@ def _attention(sides: Sides, renamer: Renamer, result: Result) -> Iterator[Cause
     one whose rows are others on both sides."""
     assert result.origin is not None
     origin = result.origin.key
-    here = origin.module.endswith(f".{ATTENTION}") and origin.port.startswith("out")
-    unpaired = [name for name in result.why.not_compared if name.endswith(f".{ATTENTION}")]
+    here = is_attention(origin.module) and origin.port.startswith("out")
+    unpaired = [name for name in result.why.not_compared if is_attention(name)]
     if not here and not unpaired:
         return
     module = origin.module if here else unpaired[-1]

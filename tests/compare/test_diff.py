@@ -173,9 +173,10 @@ def test_what_one_side_was_not_asked_for_is_no_difference(asked: tuple[str, str]
 
 
 @pytest.mark.parametrize("inside", [True, False])
-def test_a_divergence_inside_which_nothing_was_recorded_is_said(inside: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", ["blocks.1:out", "blocks.1.attention:in.query"])
+def test_a_divergence_inside_which_nothing_was_recorded_is_said(first: str, inside: bool, tmp_path: Path) -> None:
     modules = {"blocks.1": "", **({"blocks.1.ff": "blocks.1"} if inside else {})}
-    ours, theirs = walk(1, FAR).steps()
+    ours, theirs = walk_of({"blocks.1:in.x": 0.0, first: FAR, "/loop:noise_pred": FAR}).steps()
     reference = write(tmp_path / "a", replace(REFERENCE, modules=modules), [ours])
     notes = diff(reference, write(tmp_path / "b", replace(CANDIDATE, modules=modules), [theirs])).notes
     assert any("inside blocks.1 nothing was recorded: --sites all" in note.text for note in notes) == inside
