@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from parity.compare import frames, guidance, relations, values
+from parity.compare.metrics import far_apart
 from parity.compare.places import code_of
 from parity.compare.result import Cause, SettingDifference, measured
 from parity.compare.values import LATENTS, LATENTS_AS, PREDICTED, START, TIMESTEP, Both, Kept, Seen, held
@@ -176,10 +177,9 @@ def _ranges(steps: Sequence[int]) -> str:
 
 
 def _given_alike(reference: StepRecords, candidate: StepRecords) -> bool:
-    """Whether the model is given the same latents, bit for bit, in some branch."""
-    sides = (chosen(step.records, _is_given) for step in (reference, candidate))
-    ours, theirs = ({(r.key, r.sketch.tobytes()) for r in side if r.sketch is not None} for side in sides)
-    return not ours.isdisjoint(theirs)
+    """Whether the model is given the same latents in some branch."""
+    ours, theirs = ({r.key: r for r in chosen(step.records, _is_given)} for step in (reference, candidate))
+    return any(far_apart(r, theirs[key]) <= values.SAME for key, r in ours.items() if key in theirs)
 
 
 def _is_given(r: Record) -> bool:
