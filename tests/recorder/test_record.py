@@ -242,7 +242,7 @@ def test_wrong_usage_is_refused_before_anything_runs(parts: Parts, reference: Pa
     model = parts.transformer
     for message, options in (
         ("there is a golden here already", {"where": reference, **parts.named}),
-        ("give a diffusers pipeline", {"where": "x"}),
+        ("give a diffusers pipeline that has a transformer", {"where": "x"}),
         ("transformer= of your own loop, or a vae=", {"where": "x", "vae": object()}),
         ("transformer= of your own loop, or a vae=", {"where": "x", "scheduler": object()}),
         ("must be a torch.nn.Module", {"where": "x", "transformer": 3}),
