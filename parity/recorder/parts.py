@@ -74,7 +74,7 @@ class Parts:
         scheduler, vae = scheduler or getattr(pipe, "scheduler", None), plain(vae or getattr(pipe, "vae", None))
         if not models and not hasattr(vae, "decode"):
             known = f"give a diffusers pipeline that has a {', a '.join((*TRANSFORMERS, *OTHERS))} or a VAE"
-            raise UsageError(f"parity.record: {known}, transformer= of a loop, or a vae= to decode")
+            raise UsageError(f"parity.record: {known}, transformer= of your own loop, or a vae= to decode")
         return Parts(pipe=pipe, vae=vae, scheduler=scheduler, models=models, entries=entries, given=frozenset(given))
 
     @property

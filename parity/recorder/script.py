@@ -32,7 +32,6 @@ from parity.recorder.parts import Parts, place, say
 from parity.recorder.record import Asked, Recording, absolute, in_torch, recorded, refuse_taken, unharmed
 from parity.recorder.rerun import components_of, modules_in, modules_of, rounding, write_floors
 
-KEPT = "what was recorded until then is kept"
 ROUNDING = "PARITY_ROUNDING"
 """Environment variable: which perturbed run this process is."""
 
@@ -117,7 +116,7 @@ def _watched(where: str, script: Script, run: int | None, made: Sequence[str] = 
             all_of(watched(kind, name, lambda args, kwargs: None, registered) for kind, name in registers),
             contextlib.nullcontext() if run is not None else _exits(script.file, watch),
         ):
-            _run(script.file)
+            _run(script.file, watch)
     finally:
         watch.end()
         sys.argv, sys.path[:] = before
@@ -135,7 +134,7 @@ def _watched(where: str, script: Script, run: int | None, made: Sequence[str] = 
         raise UsageError(f"the recording to {where} is not whole: {why}")
 
 
-def _run(script: Path) -> None:
+def _run(script: Path, watch: _Watch) -> None:
     """Run it as Python would. What parity itself does meanwhile raises nothing: an error is the script's own.
 
     Raises:
@@ -150,13 +149,13 @@ def _run(script: Path) -> None:
         if os.getpid() != process:
             raise
         if end.code not in (None, 0):
-            raise UsageError(f"'{script}' ended with sys.exit({end.code!r}); {KEPT}") from end
+            raise UsageError(f"'{script}' ended with sys.exit({end.code!r}); {watch.kept}") from end
     except BaseException as error:  # a task that was cancelled, say, is no Exception
         if os.environ.get("PARITY_DEBUG") == "1" or os.getpid() != process:
             traceback.print_exc()
         if os.getpid() != process:
             raise SystemExit(1) from None
-        said = f"'{script}' raised at {line_of(error, script.resolve())}: {summary(error)}; {KEPT}"
+        said = f"'{script}' raised at {line_of(error, script.resolve())}: {summary(error)}; {watch.kept}"
         raise UsageError(f"{said} (PARITY_DEBUG=1: traceback)") from error
     if os.getpid() != process:  # a process that the script forked has come to its end
         raise SystemExit(0)
@@ -171,7 +170,7 @@ def _exits(script: Path, watch: _Watch) -> Iterator[None]:
     def said(status: int) -> NoReturn:
         whole = watch.recording is not None and watch.recording.whole
         if os.getpid() == process and (status or not whole):
-            say(f"'{script}' ended with os._exit({status}); {KEPT}")
+            say(f"'{script}' ended with os._exit({status}); {watch.kept}")
             sys.stdout.flush()
             leave(UsageError.exit_code)
         leave(status)
@@ -207,6 +206,12 @@ class _Watch:
         self._seen: set[type[Any]] = set()
         self._rounding = contextlib.ExitStack()
         self._rounds: set[int] = set()
+
+    @property
+    def kept(self) -> str:
+        """What there is of a script that ended too early."""
+        nothing = self.recording is None or self.recording.steps.empty
+        return "nothing was recorded" if nothing else "what was recorded until then is kept"
 
     def see(self, pipe: Any) -> None:
         """Watch a pipeline's calls from now on; what it has rounds differently already where it encodes before one."""

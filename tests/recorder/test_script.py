@@ -97,6 +97,14 @@ def test_call_that_is_to_compile_or_fails_is_recorded_anew(first: str, said: str
     assert cli("diff", tmp_path / "golden", tmp_path / "candidate").code == 0
 
 
+def test_a_script_that_ends_before_its_pipeline_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("1 / 0\n")
+    done = cli("record", tmp_path / "golden", "--script", tmp_path / "script.py", "--floors", "none")
+    assert done.code == 2
+    assert "raised at script.py:1: ZeroDivisionError: division by zero; nothing was recorded" in done.said
+    assert not (tmp_path / "golden").exists()
+
+
 MODULAR = """
 import sys
 import torch
