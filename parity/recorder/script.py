@@ -125,7 +125,8 @@ def _watched(where: str, script: Script, run: int | None, made: Sequence[str] = 
             f"'{script.file}' called no diffusers pipeline: record its loop with `for _ in parity.record(...)`"
         )
     if watch.more:
-        say(f"{watch.more} later call{'s' if watch.more > 1 else ''} of a pipeline not recorded: an earlier one is")
+        warm = "" if script.asked.like else "; where that one warms up, run the script without its warm-up"
+        say(f"{watch.more} later call{'s' * (watch.more > 1)} of a pipeline not recorded: an earlier one is{warm}")
     found = watch.recording
     if found is not None and found.process.writes and found.steps.empty:
         raise UsageError(f"'{script.file}' called a diffusers pipeline of which nothing was recorded")
