@@ -353,7 +353,7 @@ def _copied(module: torch.nn.Module, *, plain: bool) -> torch.nn.Module:
     memo: dict[int, Any] = {}
     for name, x in named_tensors(module):
         if hasattr(x, "jax"):
-            memo[id(x)] = torch.nn.Parameter(to_torch(x), requires_grad=False) if plain else x
+            memo[id(x)] = torch.nn.Parameter(to_torch(x) if plain else x.detach(), requires_grad=False)
         elif x.is_meta:
             raise UsageError(f"'{name}' of {type(module).__name__} has no values (it is on the meta device): load it")
         elif isinstance(x, torch.nn.Parameter):

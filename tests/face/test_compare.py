@@ -1319,6 +1319,12 @@ def test_the_caller_s_modules_and_torchax_s_switch_stay_as_they_were() -> None:
         assert (id(p), p.dtype, torch.equal(p, values)) == (same, dtype, True)
 
 
+def test_a_module_of_torchax_keeps_its_dtypes() -> None:
+    half = on_torchax(HALF)
+    assert parity.compare(HALF, half, X.bfloat16(), checks="logic").passed
+    assert {p.dtype for p in half.parameters()} == {torch.bfloat16}
+
+
 def test_a_module_of_torchax_does_not_run_in_torch() -> None:
     import torchax
 
