@@ -259,8 +259,8 @@ def callee(
 
 
 def is_16_bits(x: Any) -> bool:
-    """Whether it is an array of 16-bit floats."""
-    return BITS.get(str(getattr(x, "dtype", "")), 24) < BITS["float32"]
+    """Whether it is an array of 16-bit floats, with values."""
+    return hasattr(x, "astype") and BITS.get(str(getattr(x, "dtype", "")), 24) < BITS["float32"]
 
 
 def _traced(invoke: Invoke, port: Port, nest: Nest, tensors: Mapping[str, torch.Tensor]) -> Any:

@@ -488,6 +488,35 @@ def test_what_overflows_on_both_sides_is_inconclusive() -> None:
     assert parity.compare(Large(), Large(), X.abs(), candidate_settings=half).verdict == "fail"
 
 
+@pytest.mark.parametrize("missing", ["", "lin.bias"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_flax_module_may_have_counters_without_values(dtype: torch.dtype, missing: str) -> None:
+    """Loaded as shapes first, with only its weights put in: the state of its dropout stays shapes."""
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Flax(nnx.Module):  # type: ignore[misc, name-defined]
+        def __init__(self, rngs: Any) -> None:
+            self.lin, self.drop = nnx.Linear(8, 8, rngs=rngs), nnx.Dropout(0.1, rngs=rngs)
+
+        def __call__(self, input: Any) -> Any:
+            return self.drop(self.lin(input))
+
+    model = torch.nn.Sequential(OrderedDict(lin=torch.nn.Linear(8, 8))).to(dtype)
+    graph, state = nnx.split(nnx.eval_shape(lambda: Flax(nnx.Rngs(0))))
+    held = nnx.to_pure_dict(state)
+    wide, kind = {n: w.detach().float().numpy() for n, w in model.lin.named_parameters()}, str(dtype)[6:]
+    held["lin"] = {"kernel": jnp.asarray(wide["weight"].T, kind), "bias": jnp.asarray(wide["bias"], kind)}
+    if missing:
+        held["lin"]["bias"] = jax.ShapeDtypeStruct((8,), kind)
+    port = nnx.merge(graph, held)
+    port.eval()
+    if missing:
+        with pytest.raises(UsageError, match=r"candidate Flax: the weight 'lin.bias' has no values"):
+            parity.compare(model, port, X.to(dtype))
+    else:
+        assert parity.compare(model, port, X.to(dtype)).passed
+
+
 class Texted(torch.nn.Module):
     """Reads the text rows that its mask lets through."""
 
