@@ -1616,6 +1616,43 @@ def test_one_module_that_computes_in_16_bits_is_a_fault_of_a_port_in_float32() -
     assert (result.failed, [d.place for d in differences(result)]) == ("logic", ["b"]), result.reason
 
 
+@pytest.mark.parametrize("asks", ["module", "parameter", "holder"])
+@pytest.mark.parametrize(
+    ("held", "gain", "failed"), [("bfloat16", 1.0, None), ("bfloat16", 1.001, "logic"), ("float32", 1.0, "logic")]
+)
+def test_what_asks_for_the_16_bits_of_its_parameters_is_cast_with_them(
+    asks: str, held: str, gain: float, failed: str | None
+) -> None:
+    """A dtype in a parameter's metadata, of its module or of one around it, which the port's code rounds to."""
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Layer(nnx.Module):  # type: ignore[misc, name-defined]
+        def __init__(self, weight: Any, asks: str) -> None:
+            own = {"dtype": jnp.bfloat16} if asks == "parameter" else {}
+            self.weight, self.dtype = nnx.Param(weight, **own), jnp.bfloat16 if asks == "module" else None
+
+        def __call__(self, input: Any) -> Any:
+            return (input @ self.weight[...].T).astype(self.dtype or self.weight.dtype)
+
+    class Net(nnx.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            weights = [jnp.asarray(getattr(model, name).weight.detach().float().numpy(), held) for name in "abc"]
+            self.a, self.b, self.c = (Layer(w, asks * (i == 1)) for i, w in enumerate(weights))
+            self.dtype = jnp.bfloat16 if asks == "holder" else None
+
+        def __call__(self, input: Any) -> Any:
+            x = self.b(self.a(input))
+            return self.c(gain * x.astype(self.dtype or x.dtype))
+
+    torch.manual_seed(0)
+    layers = OrderedDict((name, torch.nn.Linear(8, 8, bias=False)) for name in "abc")
+    model = torch.nn.Sequential(layers).to(getattr(torch, held))
+    result = parity.compare(model, Net(), X.to(getattr(torch, held)), sites="all")
+    assert result.failed == failed, result.reason
+    assert result.passed == (failed is None), result.reason
+    assert not any("judged in its own dtype alone" in note.text for note in result.notes)
+
+
 class Layers(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
