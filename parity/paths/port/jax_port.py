@@ -110,9 +110,6 @@ class JaxPort(TorchaxBackend):
             k: moved(x, port, rank, self.network.family.channels, -1) for k, x in arguments.items() if x is not None
         }
         given |= pytree.tree_map_only(torch.Tensor, to_jax, dict(self.network.from_pipeline))
-        weights = jax.tree.map(
-            lambda array, x: x if array is None else array, params, port.weights, is_leaf=lambda x: x is None
-        )
         call: Callable[..., Any] = port.call or (lambda inputs: port.module(**inputs))
         with contextlib.ExitStack() as stack:
             stack.enter_context(guarded(entry))
@@ -122,7 +119,7 @@ class JaxPort(TorchaxBackend):
                     stack.enter_context(watched(port.module, heard, lambda _: heard.tap.is_here()))
                 for module, mask in (port.padded(given) if port.padded is not None else {}).items():
                     heard.tap.masked(module, {"mask": interop.torch_view(mask)})
-            passed = (given,) if port.weights is None else (weights, given)
+            passed = (given,) if port.weights is None else (_filled(params, port.weights), given)
             out = prediction_of(self.network.called(call, *passed))
         if not isinstance(out, jax.Array):
             raise wrong_output(entry, out, "a jax array")
@@ -238,6 +235,11 @@ def _parameter(stack: jax.Array, layer: int | None, *, is_kernel: bool) -> np.nd
     """A parameter on the host, or a layer's of a stack; a kernel [..., in, out] as torch has it, [out, in, ...]."""
     x = on_host(stack if layer is None else stack[layer])
     return x.transpose(-1, -2, *range(x.ndim - 2)) if is_kernel and x.ndim > 1 else x
+
+
+def _filled(arrays: Any, weights: Any) -> Any:
+    """A port's weights with these arrays, and as they are where there is none."""
+    return jax.tree.map(lambda x, own: own if x is None else x, arrays, weights, is_leaf=lambda x: x is None)
 
 
 def _is_key(x: jax.Array) -> bool:
