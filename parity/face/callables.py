@@ -115,12 +115,9 @@ class Callee:
         """The 16 bits in which most modules of Flax NNX compute that have parameters; empty where most do not."""
         if self.runs != "jax" or self.invoke is None or self.port.module is None:
             return ""
-        import jax
-
         objects = (getattr(x, "__dict__", {}) for x in objects_of(self.port.module).values())
         given = [own.get("dtype") for own in objects if any(hasattr(held, "shape") for held in own.values())]
-        names = [str(jax.numpy.dtype(x)) for x in given if x is not None]
-        narrow = [name for name in names if BITS.get(name, 24) < BITS["float32"]]
+        narrow = [str(np.dtype(x)) for x in given if _is_narrow(x)]
         return narrow[0] if 2 * len(narrow) > len(given) else ""
 
     @functools.cached_property
@@ -172,9 +169,12 @@ class Callee:
         """Its weights are cast as a torch module's are, where it is to compute in float32."""
         import jax
 
-        invoke, weights, own = self._invoked(), self.port.weights, self._padded()
-        if dtype == "float32" and weights is not None:
-            weights = jax.tree.map(lambda x: x.astype(dtype) if is_16_bits(x) else x, weights)
+        port, invoke, own = self.port, self._invoked(), self._padded()
+        if dtype == "float32" and port.call is None and _is_nnx(port.module):
+            made, invoke = _of_nnx(_widened(port.module))
+            port = replace(port, module=made.module, weights=made.weights)
+        elif dtype == "float32":
+            port = replace(port, weights=jax.tree.map(_wide, port.weights))
 
         def call(*passed: Any) -> Any:
             weights, given = passed if self.port.weights is not None else (None, passed[0])
@@ -188,7 +188,7 @@ class Callee:
             whole = {} if self.padding is None else {"": jax.numpy.asarray(~self.padding)}
             return whole if own is None else {**whole, **own(given)}
 
-        return replace(self.port, call=call, runs="jax", weights=weights, padded=admitted)
+        return replace(port, call=call, runs="jax", padded=admitted)
 
     def _padded(self) -> Callable[[Mapping[str, Any]], Mapping[str, Any]] | None:
         """The port's own, which is given arguments as its `call` is."""
@@ -259,8 +259,21 @@ def callee(
 
 
 def is_16_bits(x: Any) -> bool:
-    """Whether it is an array of 16-bit floats."""
-    return BITS.get(str(getattr(x, "dtype", "")), 24) < BITS["float32"]
+    """Whether it is an array of 16-bit floats, with values."""
+    return hasattr(x, "astype") and _is_narrow(x.dtype)
+
+
+def _is_narrow(dtype: Any) -> bool:
+    """Whether it is a dtype of 16-bit floats; another thing by that name, or None, is not."""
+    try:
+        return BITS.get(str(np.dtype(dtype)), 24) < BITS["float32"]
+    except TypeError:
+        return False
+
+
+def _wide(x: Any) -> Any:
+    """An array of 16-bit floats in float32; anything else as it is."""
+    return x.astype("float32") if is_16_bits(x) else x
 
 
 def _traced(invoke: Invoke, port: Port, nest: Nest, tensors: Mapping[str, torch.Tensor]) -> Any:
@@ -313,6 +326,28 @@ def _of_nnx(module: Any) -> tuple[Port, Invoke]:
     return Port(module=module, weights=state), invoke
 
 
+def _widened(module: Any) -> Any:
+    """A copy of a Flax NNX module with its 16 bits in float32: parameters, and each `dtype` that asks for
+    their 16 bits, in a parameter's metadata or of a module around it."""
+    import jax
+    from flax import nnx
+
+    graph, state = nnx.split(module)
+    made = nnx.merge(graph, jax.tree.map(_wide, state))
+    cast = dict(nnx.iter_graph(made))
+    for path, node in nnx.iter_graph(module):
+        if isinstance(node, nnx.Variable):
+            asked, held, keep = node.get_metadata().get("dtype"), jax.tree.leaves(node), cast[path].set_metadata
+        elif isinstance(node, nnx.Module):
+            keep = functools.partial(setattr, cast[path])
+            asked, held = vars(node).get("dtype"), jax.tree.leaves(nnx.state(node))
+        else:
+            continue
+        if _is_narrow(asked) and any(map(is_16_bits, held)):
+            keep("dtype", jax.numpy.dtype("float32"))
+    return made
+
+
 def _own(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name.removeprefix(IN): x for name, x in given.items() if name.startswith(IN)}
 
@@ -353,7 +388,7 @@ def _copied(module: torch.nn.Module, *, plain: bool) -> torch.nn.Module:
     memo: dict[int, Any] = {}
     for name, x in named_tensors(module):
         if hasattr(x, "jax"):
-            memo[id(x)] = torch.nn.Parameter(to_torch(x), requires_grad=False) if plain else x
+            memo[id(x)] = torch.nn.Parameter(to_torch(x) if plain else x.detach(), requires_grad=False)
         elif x.is_meta:
             raise UsageError(f"'{name}' of {type(module).__name__} has no values (it is on the meta device): load it")
         elif isinstance(x, torch.nn.Parameter):

@@ -103,12 +103,13 @@ def cast_arguments(given: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dic
     """Copies of a call's arguments, the floating ones in a dtype. A vector that is wider than others stays in float32,
     as a timestep beside latents in 16 bits: bfloat16 has no 999."""
     widths = [x.dtype.itemsize for x in given.values() if x.is_floating_point()]
+    wider = torch.float64 if dtype is torch.float64 else torch.float32
 
     def one(x: torch.Tensor) -> torch.Tensor:
         if not x.is_floating_point():
             return x.clone()
         wide = x.ndim < 2 and x.dtype.itemsize > min(widths)
-        return x.to(torch.promote_types(torch.float32, dtype) if wide else dtype, copy=True)
+        return x.to(wider if wide else dtype, copy=True)
 
     return {name: one(x) for name, x in given.items()}
 

@@ -488,6 +488,35 @@ def test_what_overflows_on_both_sides_is_inconclusive() -> None:
     assert parity.compare(Large(), Large(), X.abs(), candidate_settings=half).verdict == "fail"
 
 
+@pytest.mark.parametrize("missing", ["", "lin.bias"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_flax_module_may_have_counters_without_values(dtype: torch.dtype, missing: str) -> None:
+    """Loaded as shapes first, with only its weights put in: the state of its dropout stays shapes."""
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Flax(nnx.Module):  # type: ignore[misc, name-defined]
+        def __init__(self, rngs: Any) -> None:
+            self.lin, self.drop = nnx.Linear(8, 8, rngs=rngs), nnx.Dropout(0.1, rngs=rngs)
+
+        def __call__(self, input: Any) -> Any:
+            return self.drop(self.lin(input))
+
+    model = torch.nn.Sequential(OrderedDict(lin=torch.nn.Linear(8, 8))).to(dtype)
+    graph, state = nnx.split(nnx.eval_shape(lambda: Flax(nnx.Rngs(0))))
+    held = nnx.to_pure_dict(state)
+    wide, kind = {n: w.detach().float().numpy() for n, w in model.lin.named_parameters()}, str(dtype)[6:]
+    held["lin"] = {"kernel": jnp.asarray(wide["weight"].T, kind), "bias": jnp.asarray(wide["bias"], kind)}
+    if missing:
+        held["lin"]["bias"] = jax.ShapeDtypeStruct((8,), kind)
+    port = nnx.merge(graph, held)
+    port.eval()
+    if missing:
+        with pytest.raises(UsageError, match=r"candidate Flax: the weight 'lin.bias' has no values"):
+            parity.compare(model, port, X.to(dtype))
+    else:
+        assert parity.compare(model, port, X.to(dtype)).passed
+
+
 class Texted(torch.nn.Module):
     """Reads the text rows that its mask lets through."""
 
@@ -1319,6 +1348,12 @@ def test_the_caller_s_modules_and_torchax_s_switch_stay_as_they_were() -> None:
         assert (id(p), p.dtype, torch.equal(p, values)) == (same, dtype, True)
 
 
+def test_a_module_of_torchax_keeps_its_dtypes() -> None:
+    half = on_torchax(HALF)
+    assert parity.compare(HALF, half, X.bfloat16(), checks="logic").passed
+    assert {p.dtype for p in half.parameters()} == {torch.bfloat16}
+
+
 def test_a_module_of_torchax_does_not_run_in_torch() -> None:
     import torchax
 
@@ -1508,21 +1543,24 @@ def test_a_weight_that_a_module_has_computed_is_copied_with_it() -> None:
     assert linear.weight.grad_fn is not None
 
 
+@pytest.mark.parametrize("place", [copy.deepcopy, on_torchax], ids=["torch", "torchax"])
 @pytest.mark.parametrize("cast", [False, True])
-def test_a_timestep_given_in_float32_beside_16_bits_stays_in_float32(cast: bool) -> None:
+def test_a_timestep_given_in_float32_beside_16_bits_stays_in_float32(cast: bool, place: Any) -> None:
     class Timed(torch.nn.Module):
         """The net, with the sines of a timestep beside its input; it may round the timestep first, 999 to 1000."""
 
         def __init__(self, cast: bool = False) -> None:
             super().__init__()
             self.net, self.cast = HALF, cast
+            self.rates = torch.nn.Parameter(torch.exp(-torch.arange(8.0)))
 
         def forward(self, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
             t = t.to(x.dtype).float() if self.cast else t
-            out: torch.Tensor = self.net(x + torch.sin(t * torch.exp(-torch.arange(8.0))).to(x.dtype))
+            out: torch.Tensor = self.net(x + torch.sin(t * self.rates).to(x.dtype))
             return out
 
-    found = parity.compare(Timed(), Timed(cast), inputs={"x": X.bfloat16(), "t": torch.tensor([999.0])})
+    given = {"x": X.bfloat16(), "t": torch.tensor([999.0])}
+    found = parity.compare(Timed(), place(Timed(cast)), given)
     assert (found.verdict, found.failed) == (("fail", "precision") if cast else ("pass", None)), found.reason
 
 
@@ -1576,6 +1614,43 @@ def test_one_module_that_computes_in_16_bits_is_a_fault_of_a_port_in_float32() -
     assert parity.compare(model, net, X, sites="all").passed
     result = parity.compare(model, Net(jnp.bfloat16), X, sites="all")
     assert (result.failed, [d.place for d in differences(result)]) == ("logic", ["b"]), result.reason
+
+
+@pytest.mark.parametrize("asks", ["module", "parameter", "holder"])
+@pytest.mark.parametrize(
+    ("held", "gain", "failed"), [("bfloat16", 1.0, None), ("bfloat16", 1.001, "logic"), ("float32", 1.0, "logic")]
+)
+def test_what_asks_for_the_16_bits_of_its_parameters_is_cast_with_them(
+    asks: str, held: str, gain: float, failed: str | None
+) -> None:
+    """A dtype in a parameter's metadata, of its module or of one around it, which the port's code rounds to."""
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Layer(nnx.Module):  # type: ignore[misc, name-defined]
+        def __init__(self, weight: Any, asks: str) -> None:
+            own = {"dtype": jnp.bfloat16} if asks == "parameter" else {}
+            self.weight, self.dtype = nnx.Param(weight, **own), jnp.bfloat16 if asks == "module" else None
+
+        def __call__(self, input: Any) -> Any:
+            return (input @ self.weight[...].T).astype(self.dtype or self.weight.dtype)
+
+    class Net(nnx.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            weights = [jnp.asarray(getattr(model, name).weight.detach().float().numpy(), held) for name in "abc"]
+            self.a, self.b, self.c = (Layer(w, asks * (i == 1)) for i, w in enumerate(weights))
+            self.dtype = jnp.bfloat16 if asks == "holder" else None
+
+        def __call__(self, input: Any) -> Any:
+            x = self.b(self.a(input))
+            return self.c(gain * x.astype(self.dtype or x.dtype))
+
+    torch.manual_seed(0)
+    layers = OrderedDict((name, torch.nn.Linear(8, 8, bias=False)) for name in "abc")
+    model = torch.nn.Sequential(layers).to(getattr(torch, held))
+    result = parity.compare(model, Net(), X.to(getattr(torch, held)), sites="all")
+    assert result.failed == failed, result.reason
+    assert result.passed == (failed is None), result.reason
+    assert not any("judged in its own dtype alone" in note.text for note in result.notes)
 
 
 class Layers(torch.nn.Module):

@@ -48,7 +48,8 @@ class JaxPort(TorchaxBackend):
     network: Ported
 
     def __init__(self, port: Port, network: Ported, inputs: Inputs, reached: Reached) -> None:
-        self.port, weights = port, jax.tree.map(jax.numpy.asarray, port.weights)
+        self.port, array = port, functools.partial(_array, network.entry.named)
+        weights = jax.tree_util.tree_map_with_path(array, port.weights)
         super().__init__(torch.nn.Module(), network, inputs, reached, port_devices(reached.settings), weights)
         self.heard: set[str] = set()
         self.stacked = _are_stacked(self.params)
@@ -67,8 +68,7 @@ class JaxPort(TorchaxBackend):
         for path, x in jax.tree_util.tree_leaves_with_path(self.params):
             if _is_key(x):
                 continue
-            name = jax.tree_util.keystr(path, simple=True, separator=".")
-            module, dot, parameter = name.removeprefix("params.").removesuffix(".value").rpartition(".")
+            module, dot, parameter = _name(path).removeprefix("params.").rpartition(".")
             own = "weight" if parameter in ("kernel", "embedding") else parameter  # as torch has it
             for layer, at in self._layers(module, x):
                 read = functools.partial(_parameter, x, at, is_kernel=parameter == "kernel")
@@ -119,7 +119,7 @@ class JaxPort(TorchaxBackend):
                     stack.enter_context(watched(port.module, heard, lambda _: heard.tap.is_here()))
                 for module, mask in (port.padded(given) if port.padded is not None else {}).items():
                     heard.tap.masked(module, {"mask": interop.torch_view(mask)})
-            passed = (given,) if port.weights is None else (params, given)
+            passed = (given,) if port.weights is None else (_filled(params, port.weights), given)
             out = prediction_of(self.network.called(call, *passed))
         if not isinstance(out, jax.Array):
             raise wrong_output(entry, out, "a jax array")
@@ -212,14 +212,34 @@ def _are_pixels(sizes: Sequence[int], given: Sequence[int]) -> bool:
 def _are_stacked(parameters: Any) -> bool:
     """Whether some are of several layers: a bias or a scale of one has one axis."""
     leaves = jax.tree_util.tree_leaves_with_path(parameters)
-    names = ((jax.tree_util.keystr(path, simple=True, separator=".").removesuffix(".value"), x) for path, x in leaves)
-    return any(name.endswith(("bias", "scale")) and not _is_key(x) and x.ndim > 1 for name, x in names)
+    return any(_name(path).endswith(("bias", "scale")) and not _is_key(x) and x.ndim > 1 for path, x in leaves)
+
+
+def _name(path: Any) -> str:
+    """The path of a leaf in a nest of parameters."""
+    return jax.tree_util.keystr(path, simple=True, separator=".").removesuffix(".value")
+
+
+def _array(port: str, path: Any, x: Any) -> jax.Array | None:
+    """A leaf of a port's weights as an array; None for one without values, as Flax' counters after `jax.eval_shape`.
+
+    Raises:
+        UsageError: it has none, and is a weight.
+    """
+    if isinstance(x, jax.ShapeDtypeStruct) and jax.numpy.issubdtype(x.dtype, jax.numpy.floating):
+        raise UsageError(f"{port}: the weight '{_name(path)}' has no values (it is abstract): load it")
+    return None if isinstance(x, jax.ShapeDtypeStruct) else jax.numpy.asarray(x)
 
 
 def _parameter(stack: jax.Array, layer: int | None, *, is_kernel: bool) -> np.ndarray:
     """A parameter on the host, or a layer's of a stack; a kernel [..., in, out] as torch has it, [out, in, ...]."""
     x = on_host(stack if layer is None else stack[layer])
     return x.transpose(-1, -2, *range(x.ndim - 2)) if is_kernel and x.ndim > 1 else x
+
+
+def _filled(arrays: Any, weights: Any) -> Any:
+    """A port's weights with these arrays, and as they are where there is none."""
+    return jax.tree.map(lambda x, own: own if x is None else x, arrays, weights, is_leaf=lambda x: x is None)
 
 
 def _is_key(x: jax.Array) -> bool:
