@@ -40,7 +40,7 @@ from parity.hooks.attach import exchanging
 from parity.hooks.methods import replaced
 from parity.hooks.tap import by_branch, single_output
 from parity.hooks.torchtools import Intercept, callable_modules, leaves, mapped, named_arguments, nearest
-from parity.paths.layout import CLOSE, Apart, Layout, is_mask, of_part
+from parity.paths.layout import CLOSE, Apart, Layout, is_exact, is_mask, of_part
 from parity.paths.loaded import tensor
 from parity.paths.loop import Around, Loop, Once, denoise
 from parity.paths.plan import DOUBT, LEFT_ALONE, TURNED, UNREAD, Plan
@@ -160,7 +160,7 @@ def _by_themselves(own: _Run) -> Iterator[tuple[Apart, list[str]]]:
     """
     right = defaultdict[str, int](int)
     for one in own.sites.values():
-        if not one.far(L2_LIMIT):
+        if not (one.exact or one.far(L2_LIMIT)):  # an integer that agrees shows nothing of what was rounded to it
             right[one.key.branch] |= one.made_of
     doubtful: dict[str, set[_Operation]] = {}
     listed = set[str]()
@@ -489,7 +489,7 @@ class _Run:
         call = self._open.pop()
         changed: dict[int, torch.Tensor] = {}
         for port, x in leaves(single_output(output), "out"):
-            if not isinstance(x, torch.Tensor) or not (x.is_floating_point() or x.is_complex()):
+            if not isinstance(x, torch.Tensor):
                 continue
             fate, new = self._value(f"{path}:{port}", call.number, x, call.known)
             changed |= {} if new is x else {id(x): new}
@@ -598,7 +598,7 @@ class _Run:
                 others = f"the reference's {counts[0]}" if counts[0] != counts[1] else "others than the reference's"
                 apart.said = f"the candidate's lets {counts[1]} keys through, {others}"
                 found[key] = apart
-        elif placed is not None and (x.is_floating_point() or x.is_complex()):
+        elif placed is not None and (not is_exact(x) or (self.plan.far and "mask" not in key.port)):
             found = layout.apart(key, x, placed, other.dtype)
             lies = self.plan.lies.get(key.module)
             if lies and found and all(x.is_turned(other.dtype, lies) for x in found.values()):

@@ -909,6 +909,39 @@ def test_a_value_that_a_block_which_agrees_made_for_the_others_is_no_doubt(
     assert [d.place for d in found] == listed
 
 
+class Placed(torch.nn.Module):
+    """Adds to each token what a table has at its relative positions, which its own code makes."""
+
+    def __init__(self, eps: float = 1e-6, sign: int = 1, at: int = 8, dtype: torch.dtype = torch.int64) -> None:
+        super().__init__()
+        self.norm, self.at, self.rel = torch.nn.LayerNorm(8, eps=eps), torch.nn.Identity(), torch.nn.Embedding(16, 8)
+        self.sign, self.first, self.dtype = sign, at, dtype
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        normed, n = self.norm(x), torch.arange(x.shape[1], dtype=self.dtype)
+        at = self.at(self.sign * (n - n[:, None]) + self.first)
+        return x + torch.tanh(normed + self.rel(at).mean(1))
+
+
+@pytest.mark.parametrize(
+    ("fault", "listed"),
+    [
+        ({"eps": 1e-5, "sign": -1}, ["blocks.*.norm", "blocks.*.at's input"]),
+        ({"eps": 1e-5, "at": 7}, ["blocks.*.norm", "blocks.*.at's input"]),
+        ({"sign": -1}, ["blocks.*.at's input"]),
+        ({"eps": 1e-5, "dtype": torch.int32}, ["blocks.*.norm"]),
+        ({"dtype": torch.int32}, []),
+    ],
+    ids=str,
+)
+def test_integers_are_judged_behind_another_fault(fault: dict[str, Any], listed: list[str]) -> None:
+    torch.manual_seed(6)
+    made = (torch.nn.Sequential(Placed(**own), Placed(**own)) for own in ({}, fault))
+    model, port = (torch.nn.Sequential(OrderedDict(blocks=blocks)) for blocks in made)
+    port.load_state_dict(model.state_dict())
+    assert [d.place for d in differences(parity.compare(model, port, X))] == listed
+
+
 class Attends(torch.nn.Module):
     """Attention in two heads of four, then an activation."""
 
