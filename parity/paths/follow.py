@@ -280,7 +280,8 @@ def _constants(own: _Run) -> Iterator[tuple[_Constant, str]]:
     for path in own.alike:
         kinds[any_block(path)].append(path)
     for kind in itertools.islice(dict.fromkeys(any_block(path) for path in inside if path in own.alike), LEFT_OUT):
-        yield (_WITHOUT, kind), kinds[kind][0] if len(kinds[kind]) == 1 else kind
+        places = zip(*(path.split(".") for path in kinds[kind]), strict=True)
+        yield (_WITHOUT, kind), ".".join(names[0] if len({*names}) == 1 else "*" for names in places)
 
 
 def _explained(run: _Run, constant: _Constant, others: str, one: Apart, rows: torch.Tensor) -> None:
@@ -288,7 +289,8 @@ def _explained(run: _Run, constant: _Constant, others: str, one: Apart, rows: to
     or without those others."""
     name, value = constant
     if name == _WITHOUT:
-        own = not one.key.is_input and any_block(one.key.module) == value
+        module = one.key.module
+        own = not one.key.is_input and module in run.alike and any_block(module) == value
         one.explain(rows, f"made without {'it' if own else others}")
         return
     one.explain(rows, f"made with {name}={value}, not {run.constants.get(one.key.module, {}).get(name, others)}")

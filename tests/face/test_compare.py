@@ -753,14 +753,19 @@ def test_what_is_made_of_other_weights_that_a_port_does_not_name_is_no_other_dif
     )
 
 
-def test_an_activation_of_a_sequence_that_is_left_out_is_named() -> None:
+@pytest.mark.parametrize(
+    ("first", "named", "cause"),
+    [(True, "mod", "without mod.0"), (True, "mod.1", "without mod.0"), (False, "mod.1", "without it")],
+)
+def test_an_activation_of_a_sequence_that_is_left_out_is_named(first: bool, named: str, cause: str) -> None:
     """Its place in the sequence is no block's number."""
     torch.manual_seed(0)
-    model = torch.nn.Sequential(OrderedDict(mod=torch.nn.Sequential(torch.nn.SiLU(), torch.nn.Linear(8, 8))))
-    linear = model.mod[1]
+    linear, act = torch.nn.Linear(8, 8), torch.nn.SiLU()
+    mod = torch.nn.Sequential(act, linear) if first else torch.nn.Sequential(linear, act)
+    model = torch.nn.Sequential(OrderedDict(mod=mod))
     w, b = (jnp.asarray(p.detach().numpy()) for p in (linear.weight, linear.bias))
-    (found,) = differences(parity.compare(model, lambda x: parity.tap("mod", x @ w.T + b), X[:1]))
-    assert found.causes == ["mod: the candidate's is the reference's made without mod.0"]
+    (found,) = differences(parity.compare(model, lambda x: parity.tap(named, x @ w.T + b), X[:1]))
+    assert found.causes == [f"{named}: the candidate's is the reference's made {cause}"]
 
 
 def test_an_activation_that_is_left_out_is_named_behind_many_norms_with_another_constant() -> None:
