@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import html
+import itertools
 import math
 import re
 from collections import OrderedDict
@@ -664,6 +665,38 @@ def test_plain_norms_under_the_names_of_modulated_ones_are_no_difference(act: st
         result.reason
     )
     assert not listed or result.origin is None or result.origin.key.module == "blocks.0.down"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "inside", "listed"),
+    [
+        (("first",), (), ["first.*.down's input"]),
+        (("first", "second"), (), ["first.*.down's input", "second.*.down's input"]),
+        (("first",), ("second",), ["first.*.down's input"]),
+        (("first", "second"), ("second",), ["first.*.down's input", "second.*.down"]),
+    ],
+)
+def test_inputs_under_another_name_are_followed_where_their_module_makes_the_same_of_them(
+    wrong: Sequence[str], inside: Sequence[str], listed: list[str]
+) -> None:
+    """The activations of a list of blocks may be wrong, and may be in the projection behind them."""
+    torch.manual_seed(0)
+    lists = {name: torch.nn.Sequential(Block(8), Block(8)) for name in ("first", "second")}
+    model = torch.nn.Sequential(OrderedDict(lists))
+    w = {name: jnp.asarray(p.detach().numpy()) for name, p in model.named_parameters()}
+
+    def linear(name: str, x: Any, act: Callable[[Any], Any] = lambda x: x) -> Any:
+        x = act(parity.tap(f"{name}:in.inputs", x))
+        return parity.tap(name, x @ w[f"{name}.weight"].T + w[f"{name}.bias"])
+
+    def port(x: Any) -> Any:
+        for name, i in itertools.product(lists, range(2)):
+            act, h = jnp.sin if name in wrong else jnp.tanh, linear(f"{name}.{i}.up", x)
+            down = f"{name}.{i}.down"
+            x = parity.tap(f"{name}.{i}", x + (linear(down, h, act) if name in inside else linear(down, act(h))))
+        return x
+
+    assert [d.place for d in differences(parity.compare(model, port, X))] == listed
 
 
 def test_channels_last() -> None:
