@@ -61,10 +61,13 @@ def norm(x: np.ndarray) -> float:
 Made = Callable[[np.ndarray], np.ndarray]
 
 
-TRANSFORMS: dict[str, Made] = {
+ROUNDINGS: dict[str, Made] = {
     "rounded down to integers": np.floor,
     "rounded to integers": np.round,
     **{f"rounded to {dtype}": cast for dtype, cast in CASTS.items()},
+}
+TRANSFORMS: dict[str, Made] = {
+    **ROUNDINGS,
     "negated": np.negative,
     "times 1000": lambda x: 1000.0 * x,
     "divided by 1000": lambda x: x / 1000.0,
@@ -107,7 +110,8 @@ def done(a: np.ndarray, b: np.ndarray, *, fitted: bool = True) -> Done | None:
         return None
     if a.size > 1 and np.ptp(a) == 0 and np.ptp(b) == 0 and b.any():
         return None  # one value shows no relation
-    ways, families = ((False, a, b), (True, b, a)), (_exactly, _about) if fitted else (_exactly,)
+    ways, families = [(False, a, b), (True, b, a)], (_exactly, _about) if fitted else (_exactly,)
+    ways = ways if a.size > 1 else ways[:1]  # by chance any two neighbours round to one
     found = (Done(words, inverse) for made in families for inverse, x, y in ways for words in made(x, y))
     return next(found, None)
 
@@ -117,8 +121,10 @@ def _exactly(x: np.ndarray, y: np.ndarray) -> Iterator[str]:
     if not y.any():
         yield "set to zero"
         return
+    several = np.unique(x[x != 0]).size > 1
+    simple = ROUNDINGS if several and _alike(_gain(x, y) * x, y) else {}  # which says less than that factor
     with np.errstate(over="ignore"):
-        yield from (words for words, make in TRANSFORMS.items() if _alike(make(x), y))
+        yield from (words for words, make in TRANSFORMS.items() if words not in simple and _alike(make(x), y))
     yield from filter(None, (_zero_rows(x, y), _clipped(x, y)))
 
 
@@ -133,7 +139,7 @@ def _about(x: np.ndarray, y: np.ndarray) -> Iterator[str]:
         yield from (words for words, made in late if _explains(made, x, y))
     yield from (words for words, made in laid_out(x) if _explains(made, x, y))
     if x.size > 1 and x.any():
-        gain = float(np.vdot(x, y) / np.vdot(x, x))
+        gain = _gain(x, y)
         if _explains(gain * x, x, y):
             yield "negated" if abs(gain + 1) <= EXACT else f"times {as_factor(gain)}"
     if x.size > 3 and np.ptp(x) > 0:
@@ -144,6 +150,11 @@ def _about(x: np.ndarray, y: np.ndarray) -> Iterator[str]:
         yield "with another scale and offset in each channel"
     if x.size > 3 and _alike(np.sort(x, None), np.sort(y, None)):
         yield "in another order"
+
+
+def _gain(x: np.ndarray, y: np.ndarray) -> float:
+    """The factor by which `x`, which is not zero throughout, is nearest to `y`."""
+    return float(np.vdot(x, y) / np.vdot(x, x))
 
 
 ULPS = 6

@@ -57,6 +57,10 @@ def test_what_gives_every_value_is_named_in_its_direction(words: str, inverse: b
         (TIMES, lambda x: x[::-1], "from last to first"),
         (TIMES, np.floor, "rounded down to integers"),
         (TIMES[:1], lambda x: 0.5 * x, None),  # one number is a multiple of any other
+        (TIMES[:1], lambda x: x - 0.3, None),  # and the other one rounded
+        (np.array([250.0, 700.0]), lambda x: np.float32(0.999) * x, "times 0.999"),  # and 699.3 rounded to bfloat16
+        (np.array([0.0, 249.6]), np.round, "rounded to integers"),  # one number that is not zero
+        (TIMES[:1] - 0.3, np.round, "rounded to integers"),
         (X, lambda x: x + OTHER, None),
         (X, lambda x: X.std() * OTHER, None),
         (X, lambda x: np.full_like(x, np.nan), None),

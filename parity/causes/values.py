@@ -105,14 +105,14 @@ def shown_by(key: Key, reference: Sequence[Record], candidate: Sequence[Record])
 
 def _tensors(ours: Record, theirs: Record, others: Sequence[Record]) -> Iterator[Cause]:
     key, a, b = ours.key, _whole(ours), _whole(theirs)
-    if a is not None and b is not None and (made := _made(a, b, fitted=False)):
+    if a is not None and b is not None and (made := done(a, b, fitted=False)):
         yield _told(key, made, a, b)
     elif "mask" in key.port:
         yield from _keys(ours, theirs)
     elif key.is_input and not sketch_distance(ours, theirs) <= SAME and (elsewhere := _elsewhere(theirs, others)):
         text = f"{_named(key)}: the candidate's is what the reference has at {elsewhere}"
         yield measured(text, detail="their values or sketches agree to rounding")
-    elif a is not None and b is not None and (made := _made(a, b, fitted=True)):
+    elif a is not None and b is not None and (made := done(a, b, fitted=True)):
         yield _told(key, made, a, b)
     elif order := reordering(ours, theirs):
         text = f"{key.site} holds the same values in another order"
@@ -122,13 +122,6 @@ def _tensors(ours: Record, theirs: Record, others: Sequence[Record]) -> Iterator
         yield measured(f"{_named(key)} is {numbers}", value=b.item(), detail="one number")
     else:
         yield from _gain(ours, theirs)
-
-
-def _made(a: np.ndarray, b: np.ndarray, *, fitted: bool) -> Done | None:
-    """What was done to the reference's values; also what that did to the candidate's, but of one number: by chance any
-    two neighbours round to one."""
-    made = done(a, b, fitted=fitted)
-    return None if made is not None and made.inverse and a.size == 1 else made
 
 
 def _told(key: Key, made: Done, a: np.ndarray, b: np.ndarray) -> Cause:

@@ -28,6 +28,9 @@ is (benchmarks/results/fault-bench.md: the largest ratio of all variants is 1.04
 HANDED_ON = 3.0
 """How much above its inputs: a block that only hands on what it was given has a ratio like theirs."""
 
+OWN = 0.5
+"""Share of a difference of the free run that is a value's own, whatever its floor: so much was not handed on."""
+
 MOST = 4
 """Modules in doubt that are looked at: those in which the others' doubts began, as a rule."""
 
@@ -104,7 +107,7 @@ def with_followed(
             note, verdict = "" if unlike else d.note, _verdict(d.key, mine, excuses)
             d = replace(d, local=mine.distance, birth=_born(d.key), verdict=verdict, note=note)
             differing.add(d.key.branch)
-        elif mine is not None and d.introduced:
+        elif mine is not None and d.introduced and not mine.distance.rel_l2 > OWN * d.distance.rel_l2:
             d = replace(d, local=mine.distance, birth="propagated")
         elif _accounted_for(d, within, outer, before=bool(differing) or i > unplaced):
             d = replace(d, birth="propagated")

@@ -40,7 +40,7 @@ from parity.hooks.attach import exchanging
 from parity.hooks.methods import replaced
 from parity.hooks.tap import by_branch, single_output
 from parity.hooks.torchtools import Intercept, callable_modules, leaves, mapped, named_arguments, nearest
-from parity.paths.layout import CLOSE, Apart, Layout, is_mask, of_part
+from parity.paths.layout import CLOSE, Apart, Layout, is_exact, is_mask, is_none, of_part
 from parity.paths.loaded import tensor
 from parity.paths.loop import Around, Loop, Once, denoise
 from parity.paths.plan import DOUBT, LEFT_ALONE, TURNED, UNREAD, Plan
@@ -160,7 +160,7 @@ def _by_themselves(own: _Run) -> Iterator[tuple[Apart, list[str]]]:
     """
     right = defaultdict[str, int](int)
     for one in own.sites.values():
-        if not one.far(L2_LIMIT):
+        if not (one.exact or one.far(L2_LIMIT)):  # an integer that agrees shows nothing of what was rounded to it
             right[one.key.branch] |= one.made_of
     doubtful: dict[str, set[_Operation]] = {}
     listed = set[str]()
@@ -280,7 +280,8 @@ def _constants(own: _Run) -> Iterator[tuple[_Constant, str]]:
     for path in own.alike:
         kinds[any_block(path)].append(path)
     for kind in itertools.islice(dict.fromkeys(any_block(path) for path in inside if path in own.alike), LEFT_OUT):
-        yield (_WITHOUT, kind), kinds[kind][0] if len(kinds[kind]) == 1 else kind
+        places = zip(*(path.split(".") for path in kinds[kind]), strict=True)
+        yield (_WITHOUT, kind), ".".join(names[0] if len({*names}) == 1 else "*" for names in places)
 
 
 def _explained(run: _Run, constant: _Constant, others: str, one: Apart, rows: torch.Tensor) -> None:
@@ -288,7 +289,8 @@ def _explained(run: _Run, constant: _Constant, others: str, one: Apart, rows: to
     or without those others."""
     name, value = constant
     if name == _WITHOUT:
-        own = not one.key.is_input and any_block(one.key.module) == value
+        module = one.key.module
+        own = not one.key.is_input and module in run.alike and any_block(module) == value
         one.explain(rows, f"made without {'it' if own else others}")
         return
     one.explain(rows, f"made with {name}={value}, not {run.constants.get(one.key.module, {}).get(name, others)}")
@@ -323,6 +325,7 @@ class _Run:
             attention, whose queries and keys may lie otherwise together. straight: those of them where that is a fault.
         unknown: sites that are held and not judged, as they are not known to be made of the candidate's values.
         own_ways: attention calls, and which they are, whose inputs are the candidate's own business.
+        called: inputs of modules that have no others, and the candidate's of another name that stand for them.
         _branches: of the call of the model. _layouts: where rows lie, by branch. _open: calls, innermost last.
     """
 
@@ -343,6 +346,7 @@ class _Run:
     unread: Sequence[str] = ()
     unknown: dict[str, None] = field(default_factory=dict)
     own_ways: set[tuple[str, int]] = field(default_factory=set)
+    called: dict[Key, Key] = field(default_factory=dict)
     _branches: tuple[str, ...] = ()
     _layouts: dict[str, Layout] = field(default_factory=dict)
     _open: list[_Call] = field(default_factory=list)
@@ -368,7 +372,22 @@ class _Run:
         around = Counter(caller_of(value.partition(":")[0]) for value in values)
         may_turn = {module for module, many in around.items() if many > 1} & self.attends - set(self.straight)
         turned = {key for key in self.turned if caller_of(key.module) in may_turn}
+        turned |= self._other_things
         return {key for key in self.held if key in turned or key.module in self.miscounted}
+
+    @property
+    def _other_things(self) -> set[Key]:
+        """Inputs under another name that are far off, and of which their module does not make what the candidate's
+        gives: one side has an activation before a projection, the other in it."""
+        near: dict[Key, bool] = {}
+        made: dict[tuple[str, str, int], bool] = {}
+        for at, one in self.sites.items():
+            key, call = replace(at, site=at.site.partition("@")[0]), (at.branch, at.module, at.call)
+            near[key] = near.get(key, True) and one.near(torch.float32)
+            if not at.is_input:
+                made[call] = made.get(call, True) and near[key]
+        far = (key for key in self.called if not near.get(key, True))
+        return {self.called[key] for key in far if not made.get((key.branch, key.module, key.call))}
 
     @property
     def miscounted(self) -> set[str]:
@@ -452,6 +471,8 @@ class _Run:
         """Hook of a module whose call begins: its arguments, as far as they give way; None to keep them."""
         number, named = self.counts[self._branches[0], path], named_arguments(module, args, kwargs)
         self.counts.update((branch, path) for branch in self._branches)
+        for branch in self._branches if not any(module.children()) else ():  # else its output shows less of its input
+            self._pair(branch, path, number, named)
         seen: dict[str, dict[str, tuple[torch.Tensor, torch.Tensor | None]]] = {branch: {} for branch in self._branches}
         for name, x in named.items():
             for branch, piece in by_branch(self._branches, x) if isinstance(x, torch.Tensor) else ():
@@ -482,14 +503,32 @@ class _Run:
 
     def _other(self, branch: str, site: str, number: int) -> torch.Tensor | None:
         """The candidate's value."""
-        return self.held.get(Key(LOOP_STAGE, 0, branch, site, number))
+        key = Key(LOOP_STAGE, 0, branch, site, number)
+        return self.held.get(self.called.get(key, key))
+
+    def _pair(self, branch: str, path: str, number: int, named: Mapping[str, Any]) -> None:
+        """Of a call that both sides give one tensor, take the candidate's for the reference's, whatever its name."""
+        given = (leaf for name, value in named.items() for leaf in leaves(value, f"in.{name}"))
+        own = [Key(LOOP_STAGE, 0, branch, f"{path}:{port}", number) for port, x in given if isinstance(x, torch.Tensor)]
+        others = self._given_to.get((branch, path, number), [])
+        if len(own) == len(others) == 1 and own != others and "mask" not in f"{own[0].port} {others[0].port}":
+            self.called[own[0]] = others[0]
+
+    @functools.cached_property
+    def _given_to(self) -> Mapping[tuple[str, str, int], list[Key]]:
+        """By branch, module and call, the tensors that the candidate is given there."""
+        found = defaultdict[tuple[str, str, int], list[Key]](list)
+        for key, x in self.held.items():
+            if key.is_input and not is_none(x):
+                found[key.branch, key.module, key.call].append(key)
+        return found
 
     def _made(self, path: str, module: torch.nn.Module, args: Any, output: Any) -> Any:
         """Hook of a module whose call has ended: its output, as far as it gives way; None to keep it."""
         call = self._open.pop()
         changed: dict[int, torch.Tensor] = {}
         for port, x in leaves(single_output(output), "out"):
-            if not isinstance(x, torch.Tensor) or not (x.is_floating_point() or x.is_complex()):
+            if not isinstance(x, torch.Tensor):
                 continue
             fate, new = self._value(f"{path}:{port}", call.number, x, call.known)
             changed |= {} if new is x else {id(x): new}
@@ -598,13 +637,13 @@ class _Run:
                 others = f"the reference's {counts[0]}" if counts[0] != counts[1] else "others than the reference's"
                 apart.said = f"the candidate's lets {counts[1]} keys through, {others}"
                 found[key] = apart
-        elif placed is not None and (x.is_floating_point() or x.is_complex()):
+        elif placed is not None and (not is_exact(x) or (self.plan.far and "mask" not in key.port)):
             found = layout.apart(key, x, placed, other.dtype)
             lies = self.plan.lies.get(key.module)
             if lies and found and all(x.is_turned(other.dtype, lies) for x in found.values()):
                 return "absent"
             if self.plan.far and found and all(x.is_turned(other.dtype) for x in found.values()):
-                self.turned[key] = None
+                self.turned[self.called.get(key, key)] = None
             if not self.plan.far and not all(one.near(other.dtype) for one in found.values()):
                 return "left"
         if judged:

@@ -26,6 +26,11 @@ def is_none(other: torch.Tensor) -> bool:
     return other.numel() == 0 and other.dtype == torch.bool
 
 
+def is_exact(x: torch.Tensor) -> bool:
+    """Whether it holds integers or booleans, which are equal or differ."""
+    return not (x.is_floating_point() or x.is_complex())
+
+
 class Layout:
     """Of one branch of one call.
 
@@ -77,9 +82,9 @@ class Layout:
             return other.to(x.device) if other.shape == x.shape and other.dtype == x.dtype else None
         if other.is_complex() != x.is_complex():
             return None
-        if not (x.is_floating_point() or x.is_complex()):
-            exact = other.shape == x.shape and torch.equal(other.to(x).to(other), other)
-            return other.to(x) if exact else None
+        if is_exact(x):
+            same = other.shape == x.shape and torch.equal(other.to(x).to(other), other)
+            return other.to(x) if same and not self.elsewhere else None
         other = other.to(device=x.device, dtype=x.dtype)
         if other.shape != x.shape and other.ndim == x.ndim > 3 and other.swapaxes(1, 2).shape == x.shape:
             other = other.swapaxes(1, 2)  # tokens before heads, as JAX has them, or behind
@@ -243,7 +248,7 @@ class Apart:
         """Of rows of the same shape; `dtype`: the candidate's own. What is not finite on one side is infinitely far."""
         bins = norms(_between(ours, theirs))
         bins[np.isnan(bins)] = np.inf
-        narrow = dtype.itemsize == 2 and ours.dtype.itemsize > 2
+        narrow = dtype.itemsize == 2 and ours.dtype.itemsize > 2 and not is_exact(ours)
         own = str(dtype).removeprefix("torch.") if narrow else ""
         return cls(key, ours, theirs, norms(_finite(ours)), bins, np.zeros_like(bins), dtype=own)
 
@@ -272,7 +277,17 @@ class Apart:
 
     def far(self, floors: float = 1.0) -> bool:
         """Whether more than rounding is between the two: so many times as much."""
-        return self.finite and self.apart > floors * max(self.whole, LEAST * self.norm)
+        return self.finite and self.apart > floors * self._least
+
+    @property
+    def exact(self) -> bool:
+        """See `is_exact`."""
+        return is_exact(self.own)
+
+    @property
+    def _least(self) -> float:
+        """What rounding moves."""
+        return max(self.whole, 0.0 if self.exact else LEAST * self.norm)
 
     @property
     def finite(self) -> bool:
@@ -332,7 +347,7 @@ class Apart:
     @property
     def floor(self) -> Floor:
         """No bin is taken to be more exact than the whole (`parity.floors.level`)."""
-        whole = max(self.whole, LEAST * self.norm)
+        whole = self._least
         share = self.sizes / self.norm if self.norm > 0 else np.ones_like(self.sizes)
         least = whole * np.maximum(share, 1.0 / np.sqrt(share.size))
         return Floor(whole, np.maximum(self.most, least).astype(np.float32))
@@ -340,6 +355,7 @@ class Apart:
 
 def _between(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """The difference; 0 where both hold the same infinity, or NaN."""
+    x, y = (v.double() if is_exact(v) else v for v in (x, y))
     return torch.where(x.isnan() & y.isnan() | (x == y), 0.0, y - x)
 
 

@@ -78,6 +78,14 @@ def test_a_module_of_whose_inputs_nothing_is_known_hands_on_what_differs_before_
     assert [(d.key.site, d.birth) for d in sites if d.birth] == [("b.0.q:out", "module"), ("y:out", "propagated")]
 
 
+@pytest.mark.parametrize(("own", "birth"), [(3.5e-7, "module"), (1e-7, "propagated")])
+def test_a_difference_that_following_leaves_as_it_is_was_not_handed_on(own: float, birth: str) -> None:
+    """Its two floors are of other draws; what fails alone is listed beside another fault too."""
+    free = SiteDiff(at("rope:out"), Distance(3.6e-7, 1e-7, 3.6), birth="module", verdict="fail")
+    (found, *_) = with_followed([free, *judged("b:out")], {free.key: Local(Distance(own, 2e-7, own / 2e-7), False)})
+    assert found.birth == birth
+
+
 @pytest.mark.parametrize(
     ("beyond", "birth"),
     [
@@ -95,7 +103,7 @@ def test_an_input_is_accounted_for_by_what_may_come_before_it_alone(beyond: str,
 
 
 def test_what_ran_before_a_difference_beside_the_sites_is_not_accounted_for_by_it() -> None:
-    """Positions are integers, which nobody follows."""
+    """Positions that the candidate does not hand out."""
     ids = SiteDiff(at("embed:in.ids"), Distance(1.0, 0.0, np.inf), dtypes=("int64",) * 2, birth="input", verdict="fail")
     found = {at("x:out"): NEAR, at("b.0.ff:in.x"): FAR, at("b.0:out"): NEAR}
     sites = with_followed([ids, *judged("x:out", "b.0:out")], found)

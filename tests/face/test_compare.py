@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import html
+import itertools
 import math
 import re
 from collections import OrderedDict
@@ -695,6 +696,38 @@ def test_plain_norms_under_the_names_of_modulated_ones_are_no_difference(act: st
     assert not listed or result.origin is None or result.origin.key.module == "blocks.0.down"
 
 
+@pytest.mark.parametrize(
+    ("wrong", "inside", "listed"),
+    [
+        (("first",), (), ["first.*.down's input"]),
+        (("first", "second"), (), ["first.*.down's input", "second.*.down's input"]),
+        (("first",), ("second",), ["first.*.down's input"]),
+        (("first", "second"), ("second",), ["first.*.down's input", "second.*.down"]),
+    ],
+)
+def test_inputs_under_another_name_are_followed_where_their_module_makes_the_same_of_them(
+    wrong: Sequence[str], inside: Sequence[str], listed: list[str]
+) -> None:
+    """The activations of a list of blocks may be wrong, and may be in the projection behind them."""
+    torch.manual_seed(0)
+    lists = {name: torch.nn.Sequential(Block(8), Block(8)) for name in ("first", "second")}
+    model = torch.nn.Sequential(OrderedDict(lists))
+    w = {name: jnp.asarray(p.detach().numpy()) for name, p in model.named_parameters()}
+
+    def linear(name: str, x: Any, act: Callable[[Any], Any] = lambda x: x) -> Any:
+        x = act(parity.tap(f"{name}:in.inputs", x))
+        return parity.tap(name, x @ w[f"{name}.weight"].T + w[f"{name}.bias"])
+
+    def port(x: Any) -> Any:
+        for name, i in itertools.product(lists, range(2)):
+            act, h = jnp.sin if name in wrong else jnp.tanh, linear(f"{name}.{i}.up", x)
+            down = f"{name}.{i}.down"
+            x = parity.tap(f"{name}.{i}", x + (linear(down, h, act) if name in inside else linear(down, act(h))))
+        return x
+
+    assert [d.place for d in differences(parity.compare(model, port, X))] == listed
+
+
 def test_channels_last() -> None:
     conv, x = torch.nn.Conv2d(3, 4, 1), torch.randn(2, 3, 5, 6)
     kernel, bias = jnp.asarray(conv.weight.detach()[:, :, 0, 0].numpy()), jnp.asarray(conv.bias.detach().numpy())
@@ -782,14 +815,19 @@ def test_what_is_made_of_other_weights_that_a_port_does_not_name_is_no_other_dif
     )
 
 
-def test_an_activation_of_a_sequence_that_is_left_out_is_named() -> None:
+@pytest.mark.parametrize(
+    ("first", "named", "cause"),
+    [(True, "mod", "without mod.0"), (True, "mod.1", "without mod.0"), (False, "mod.1", "without it")],
+)
+def test_an_activation_of_a_sequence_that_is_left_out_is_named(first: bool, named: str, cause: str) -> None:
     """Its place in the sequence is no block's number."""
     torch.manual_seed(0)
-    model = torch.nn.Sequential(OrderedDict(mod=torch.nn.Sequential(torch.nn.SiLU(), torch.nn.Linear(8, 8))))
-    linear = model.mod[1]
+    linear, act = torch.nn.Linear(8, 8), torch.nn.SiLU()
+    mod = torch.nn.Sequential(act, linear) if first else torch.nn.Sequential(linear, act)
+    model = torch.nn.Sequential(OrderedDict(mod=mod))
     w, b = (jnp.asarray(p.detach().numpy()) for p in (linear.weight, linear.bias))
-    (found,) = differences(parity.compare(model, lambda x: parity.tap("mod", x @ w.T + b), X[:1]))
-    assert found.causes == ["mod: the candidate's is the reference's made without mod.0"]
+    (found,) = differences(parity.compare(model, lambda x: parity.tap(named, x @ w.T + b), X[:1]))
+    assert found.causes == [f"{named}: the candidate's is the reference's made {cause}"]
 
 
 def test_an_activation_that_is_left_out_is_named_behind_many_norms_with_another_constant() -> None:
@@ -936,6 +974,39 @@ def test_a_value_that_a_block_which_agrees_made_for_the_others_is_no_doubt(
 
     found = differences(parity.compare(model, port, X[:1]))
     assert [d.place for d in found] == listed
+
+
+class Placed(torch.nn.Module):
+    """Adds to each token what a table has at its relative positions, which its own code makes."""
+
+    def __init__(self, eps: float = 1e-6, sign: int = 1, at: int = 8, dtype: torch.dtype = torch.int64) -> None:
+        super().__init__()
+        self.norm, self.at, self.rel = torch.nn.LayerNorm(8, eps=eps), torch.nn.Identity(), torch.nn.Embedding(16, 8)
+        self.sign, self.first, self.dtype = sign, at, dtype
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        normed, n = self.norm(x), torch.arange(x.shape[1], dtype=self.dtype)
+        at = self.at(self.sign * (n - n[:, None]) + self.first)
+        return x + torch.tanh(normed + self.rel(at).mean(1))
+
+
+@pytest.mark.parametrize(
+    ("fault", "listed"),
+    [
+        ({"eps": 1e-5, "sign": -1}, ["blocks.*.norm", "blocks.*.at's input"]),
+        ({"eps": 1e-5, "at": 7}, ["blocks.*.norm", "blocks.*.at's input"]),
+        ({"sign": -1}, ["blocks.*.at's input"]),
+        ({"eps": 1e-5, "dtype": torch.int32}, ["blocks.*.norm"]),
+        ({"dtype": torch.int32}, []),
+    ],
+    ids=str,
+)
+def test_integers_are_judged_behind_another_fault(fault: dict[str, Any], listed: list[str]) -> None:
+    torch.manual_seed(6)
+    made = (torch.nn.Sequential(Placed(**own), Placed(**own)) for own in ({}, fault))
+    model, port = (torch.nn.Sequential(OrderedDict(blocks=blocks)) for blocks in made)
+    port.load_state_dict(model.state_dict())
+    assert [d.place for d in differences(parity.compare(model, port, X))] == listed
 
 
 class Attends(torch.nn.Module):
