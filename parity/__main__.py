@@ -6,9 +6,13 @@ closed, a pipe to another process would take its number.
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__" and not sys.flags.safe_path:  # `python -m` looks for modules in the current folder first
+    del sys.path[0]
+
 import os
 import signal
-import sys
 
 from parity.errors import Terminated
 from parity.signals import signalled, terminable

@@ -135,6 +135,9 @@ def _code(error: BaseException) -> int:
         name = error.filename if len(error.filename) <= _LONGEST_NAME else f"{error.filename[:_LONGEST_NAME]}..."
         tell(f"parity: '{name}': {error.strerror}; check the path and its permissions")
         return UsageError.exit_code
+    if isinstance(error, FileNotFoundError) and error.filename is None:
+        tell("parity: the current folder is no longer there; change to another")
+        return UsageError.exit_code
     name = f"{type(error).__name__}: {error}".removesuffix(": ")
     tell(f"parity: internal error: {name}. Please report it with the traceback in {_traceback(error)}")
     return INTERNAL_ERROR

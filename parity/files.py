@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import stat
@@ -16,6 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from parity.errors import UsageError
+
+
+def unused(name: str) -> str:
+    """The first of `name`, `name-2`, ... by which nothing is called here."""
+    names = itertools.chain([name], (f"{name}-{i}" for i in itertools.count(2)))
+    return next(free for free in names if not os.path.lexists(free))
 
 
 def read_bytes(path: str | os.PathLike[str], most: int) -> bytes:

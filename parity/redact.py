@@ -44,6 +44,10 @@ def without_secrets(text: str, secrets: Sequence[str] = ()) -> str:
     return _BEHIND.sub(rf"\1{HIDDEN}", _USER.sub(rf"\1{HIDDEN}@", text))
 
 
-def typed_command(*words: str) -> str:
-    """A command as it is typed again, without the secrets of URLs."""
-    return shlex.join(map(without_secrets, words))
+def typed_command(*words: str, places: Sequence[str] = ()) -> str:
+    """A command as it is typed again, without the secrets of URLs.
+
+    Args:
+        places: arguments that are no options, whatever they begin with.
+    """
+    return shlex.join(map(without_secrets, [*words, *(f"./{x}" if x.startswith("-") else x for x in places)]))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from parity.compare.result import Result, read_result
 from parity.errors import UsageError
-from parity.files import read_bytes
+from parity.files import read_bytes, unused
 from parity.paths.plan import Openers, Role
 from parity.paths.port.settings import typed
 from parity.records import AFTER, Provenance
@@ -65,8 +65,9 @@ class ExplainRequest:
         texts = replaced(texts_of(typed(None, "torch", golden.settings)), [fault])
         words = [word for text in texts for word in ("-r", text)]
         words += [] if self.model is None else ["-m", self.model]
-        record = typed_command("parity", "record", "faulty", "--overwrite", "--inputs", self.reference, *words)
-        return f"{record} && {typed_command('parity', 'diff', 'faulty', self.candidate)}"
+        faulty = unused("faulty")
+        record = typed_command("parity", "record", faulty, "--inputs", self.reference, *words)
+        return f"{record} && {typed_command('parity', 'diff', places=[faulty, self.candidate])}"
 
 
 def of_run(where: Path, openers: Openers, named: Mapping[Role, str | None] | None = None) -> ExplainRequest:

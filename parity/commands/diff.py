@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import itertools
 import os
 import re
 import sys
@@ -38,11 +37,13 @@ from parity.commands.options import (
     Sides,
     command,
     is_port,
+    refuse_read,
     unwritten,
 )
 from parity.commands.record import Recording, recorded
 from parity.compare.result import Result
 from parity.errors import ParityError, UsageError
+from parity.files import unused
 from parity.golden import Golden
 from parity.golden.rename import NONE, Rename, load_rename
 from parity.records import Provenance
@@ -90,8 +91,6 @@ class Ported(Observed):
         Raises:
             ParityError: the port cannot be recorded as the golden was.
         """
-        if self.out is not None and _same(self.out, golden):
-            raise UsageError(f"--out: '{self.out}' is the golden itself; name another folder")
         sides = Sides(candidate=self.settings, port=port, reference_port=self.reference_port)
         made = Golden.open(golden).provenance
         observed = Observed(sites=self.sites or made.sites, values=self.values)
@@ -169,12 +168,6 @@ class Filed(Judgement):
     markdown: Annotated[Path | None, file_option("Write a summary for a pull request.")] = None
 
 
-def _same(one: str, other: str) -> bool:
-    if "://" in one or "://" in other:
-        return one.rstrip("/") == other.rstrip("/")
-    return Path(one).resolve() == Path(other).resolve()
-
-
 @command
 def diff(
     reference: Annotated[str, typer.Argument(metavar="REFERENCE", help="Golden with floors: folder or URL.")],
@@ -194,9 +187,9 @@ def diff(
     Two goldens need no model, torch or jax. A port is recorded first: model, steps, seed, embeddings and noise are
     the golden's. Exit code 0: same, 1: diverged, 2: bad input, 125: inconclusive.
     """
-    asked = [path.absolute() for path in (output.junit, output.markdown, pairing.map_out) if path is not None]
-    if len(set(asked)) < len(asked):
-        raise UsageError("--junit, --markdown and --map-out: name another file for each")
+    made = {"--junit": output.junit, "--markdown": output.markdown, "--map-out": pairing.map_out, "--out": ported.out}
+    rules = None if pairing.rules == AUTO else pairing.rules
+    refuse_read(made, (reference, candidate, rules, ported.reference_port))
     if is_port(candidate):
         try:
             with ported.recorded(candidate, reference) as recorded:
@@ -214,9 +207,10 @@ def diff(
         raise UsageError("a golden is compared as it was recorded: the options of a port are for FILE.py:FUNCTION")
     else:
         result, proposed = pairing.compared(reference, candidate, output)
+        both = reference, candidate
         following = (
-            f"{typed_command('parity', 'explain', reference, candidate)}   # why",
-            f"{typed_command('parity', 'diff', reference, candidate)} --format html > diff.html   # the page",
+            f"{typed_command('parity', 'explain', places=both)}   # why",
+            f"{typed_command('parity', 'diff', '--format', 'html', places=both)} > diff.html   # the page",
         )
     for line in proposed.dumps().splitlines() if proposed and pairing.map_out is None else ():
         tell(line)
@@ -232,10 +226,11 @@ def diff(
 
 def _following(golden: str, kept: str | None) -> tuple[str, ...]:
     """What to type after a divergence of a port; its causes are looked for in what was kept."""
-    free = itertools.chain(["candidate"], (f"candidate-{i}" for i in itertools.count(2)))
-    where = kept or next(name for name in free if not os.path.lexists(name))
-    explain = typed_command("parity", "explain", golden, where)
-    return (explain if kept else f"{typed_command('parity', *sys.argv[1:], '--out', where)}; {explain}",)
+    where, words = kept or unused("candidate"), sys.argv[1:]
+    end = words.index("--") if "--" in words else len(words)  # behind it are no options
+    again = typed_command("parity", *words[:end], "--out", where, *words[end:])
+    explain = typed_command("parity", "explain", places=[golden, where])
+    return (explain if kept else f"{again}; {explain}",)
 
 
 _IN_MESSAGES = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -39,7 +39,9 @@ def explain(
     # Two goldens are explained as far as this machine can: without torch by what they show themselves.
     with output.sides(extras=second is None) as say:
         result = explained(where, second, model, prompt, {"reference": reference_port, "candidate": port}, say)
-    document = Comparison(result, explained=True, following=_following(result, first, second), details=output.details)
+    asked = [x for name, value in (("-m", model), ("-p", prompt)) if value is not None for x in (name, value)]
+    following = _following(result, [x for x in (first, second) if x is not None], asked)
+    document = Comparison(result, explained=True, following=following, details=output.details)
 
     kept = Path(where, "explain.json") if second is None else None  # for `parity report`
     return output.judged(document, unwritten(("RUN", kept, lambda: render(document, "json"))))
@@ -69,13 +71,18 @@ def explained(
         return find_causes(request, openers, say)
 
 
-def _following(result: Result, first: str | None, second: str | None) -> tuple[str, ...]:
-    """What to type once the causes are known: what confirms the first of them, and the page."""
+def _following(result: Result, places: Sequence[str], asked: Sequence[str]) -> tuple[str, ...]:
+    """What to type once the causes are known: what confirms the first of them, and the page.
+
+    Args:
+        places: the goldens, or the kept run; none of the last one. asked: options.
+    """
     if not result.causes:
         return ()
     confirm = result.causes[0].confirm
-    page = f"{typed_command('parity', 'report', *([first] if first else []))}   # the page, with these causes"
-    if first is not None and second is not None:
-        page = f"{typed_command('parity', 'explain', first, second)} --format html > explain.html   # the page"
+    page = f"{typed_command('parity', 'report', places=places)}   # the page, with these causes"
+    if len(places) > 1:
+        page = typed_command("parity", "explain", *asked, "--format", "html", places=places)
+        page = f"{page} > explain.html   # the page"
     # The page first: a run takes the place of the last one.
     return (page, *([f"{confirm}   # passes, if this is the cause"] if confirm else []))

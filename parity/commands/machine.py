@@ -135,7 +135,7 @@ def probe_all(programs: Mapping[str, str], limit_s: float = LIMIT_S) -> dict[str
 def _answer(limit_s: float, program: str) -> Probe:
     try:
         ended = subprocess.run(
-            [sys.executable, "-c", program], stdin=subprocess.DEVNULL, capture_output=True, errors="replace",
+            [sys.executable, "-P", "-c", program], stdin=subprocess.DEVNULL, capture_output=True, errors="replace",
             timeout=limit_s,
         )  # fmt: skip
     except subprocess.TimeoutExpired:

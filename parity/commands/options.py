@@ -21,7 +21,7 @@ import copy
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from inspect import Parameter
 from pathlib import Path
@@ -348,6 +348,29 @@ def unwritten(*files: tuple[str, Path | None, Callable[[], str]]) -> Iterator[st
                 write(path, text, option)
         except UsageError as error:
             yield str(error)
+
+
+def refuse_read(files: Mapping[str, str | Path | None], read: Iterable[str | None]) -> None:
+    """Refuse, before anything is computed, to write two things to one place, or into what is read.
+
+    Args:
+        files: what is written, by its option. read: files, folders, and ports as `FILE.py:FUNCTION`.
+    """
+    where = {option: str(path) for option, path in files.items() if path is not None}
+    for option in where.keys() - {"--out"}:
+        if ":/" in where[option]:  # a path has one slash of two
+            raise UsageError(f"{option}: '{where[option]}' is a URL; name a file")
+    places = [_resolved(x.rpartition(":")[0] if is_port(x) else x) for x in read if x is not None]
+    for option, path in where.items():
+        if any(_resolved(path).is_relative_to(place) for place in places):
+            raise UsageError(f"{option}: '{path}' is read, or lies in what is read; name another")
+    if len(set(map(_resolved, where.values()))) < len(where):
+        raise UsageError(f"{', '.join(where)}: name another place for each")
+
+
+def _resolved(place: str) -> Path:
+    """A place on this machine without links; of a URL something like it."""
+    return Path(place) if "://" in place else Path(place).resolve()
 
 
 # --- groups in a command's signature

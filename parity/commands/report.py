@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from parity.commands.keep import last_run
-from parity.commands.options import command
+from parity.commands.options import command, refuse_read
 from parity.errors import ParityError, UsageError
 from parity.files import read_bytes, read_object
 from parity.golden import Golden
@@ -58,6 +58,7 @@ def report(
         run, where = last_run(), html or Path("parity-report.html")
     else:
         where = html or (run / "report.html" if run.is_dir() else run.with_suffix(".html"))
+        refuse_read({"--html": where}, [] if run.is_dir() else [str(run)])
     try:
         page = build(_shown(run), installed("tpu-parity") or "")
     except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:

@@ -67,3 +67,10 @@ def test_urls_are_read() -> None:
         write("memory://diff/candidate", CANDIDATE, [b for _, b in steps]),
     )
     cli("diff", *sides, code=0)
+
+
+def test_what_to_type_next_takes_a_name_with_a_dash_for_a_place(tmp_path: Path) -> None:
+    for golden, name in zip(pair(tmp_path / "goldens", fault=1e4), ("-r", "-c"), strict=True):
+        Path(golden).rename(tmp_path / name)
+    following = cli("diff", "--format", "json", "--", "-r", "-c", cwd=tmp_path, code=1).json["next"]
+    assert following == ["parity explain ./-r ./-c", "parity diff --format html ./-r ./-c > diff.html"]

@@ -151,7 +151,7 @@ def test_json_stays_one_document_beside_an_annotation(repository: Path, monkeypa
         ("golden nowhere.py:build --model tiny-cogvideox-1.0", "nowhere.py"),
         ("golden port.py:build", "is of the port 'model.py:reference', whose inputs are its own"),
         ("golden port.py:build --overwrite", "--overwrite replaces what --out holds: give both"),
-        ("golden port.py:build --out ./golden/ --overwrite", "--out: './golden/' is the golden itself"),
+        ("golden port.py:build --out ./golden/ --overwrite", "--out: './golden/' is read, or lies in what is read"),
         ("golden golden --candidate dtype=bfloat16", "the options of a port are for FILE.py:FUNCTION"),
     ],
 )

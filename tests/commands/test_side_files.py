@@ -26,6 +26,30 @@ def test_diff(tmp_path: Path, fault: float, verdict: str, code: int, option: str
     assert (tmp_path / "written").stat().st_size
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "diff a b --junit b/golden.json",
+        "diff a b --markdown ./a",
+        "diff a b --map auto --map-out a/golden.json",
+        "diff a port.py:build --junit port.py",
+        "diff a b --junit x --markdown ./x",
+        "diff a b --junit https://example.com/x",
+        "report r.html",
+        "report r.json --html ./r.json",
+    ],
+)
+def test_what_is_read_is_not_written_over(words: str, tmp_path: Path) -> None:
+    for golden, name in zip(pair(tmp_path / "goldens", fault=1e4), "ab", strict=True):
+        Path(golden).rename(tmp_path / name)
+    result = cli("diff", "a", "b", "--format", "json", cwd=tmp_path, code=1).out
+    for name in ("r.html", "r.json", "port.py"):
+        (tmp_path / name).write_text(result)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert "name" in cli(*words.split(), cwd=tmp_path, code=2).err
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
 def test_explain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torchax")
     result = Result("inconclusive", None, because("no floors"), "tiny")

@@ -11,6 +11,7 @@ import pytest
 
 from parity.cli import COMMANDS
 from tests.support.cli import cli
+from tests.support.made import pair
 
 REFUSED = [
     ("run --inputs nowhere", "no such file or golden: 'nowhere'"),
@@ -61,3 +62,19 @@ def test_help_imports_no_numpy() -> None:
     command = [sys.executable, "-X", "importtime", "-m", "parity", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert not re.findall(r"\| +(numpy|rich)\b", done.stderr)
+
+
+def test_modules_of_the_current_folder_stand_for_nobody_else(tmp_path: Path) -> None:
+    for name in ("random.py", "json.py", "signal.py", "typer.py"):
+        (tmp_path / name).write_text("raise RuntimeError('mine')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "parity", "diff", "a", "b"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (done.returncode, "there is no golden here" in done.stderr) == (2, True), done.stderr
+
+
+def test_a_current_folder_that_is_gone_is_said(tmp_path: Path) -> None:
+    sides = " ".join(pair(tmp_path / "goldens"))
+    words = f"mkdir gone && cd gone && rmdir ../gone && exec {sys.executable} -m parity diff {sides} --junit x"
+    done = subprocess.run(["sh", "-c", words], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, "the current folder is no longer there" in done.stderr) == (2, True), done.stderr
