@@ -33,8 +33,9 @@ from parity.settings import SETTINGS, Settings
 
 def no_run(where: Path, instead: str = "two goldens") -> UsageError:
     """The error for a folder in which no run that ended is kept; `instead`: what else could be named."""
-    if (where / FILE).is_file() and not (where / RESULT).exists():
-        return UsageError(f"'{where}' holds a run that did not end: delete it, and run it again with --out {where}")
+    if (where / FILE).is_file():
+        how = "whose documents are damaged" if (where / RESULT).exists() else "that did not end"
+        return UsageError(f"'{where}' holds a run {how}: delete it, and run it again with --out {where}")
     return UsageError(f"'{where}' is not a run folder. Create one with `parity run --out DIR`, or name {instead}")
 
 

@@ -42,7 +42,7 @@ def test_what_is_no_golden_or_no_run_is_bad_input(tmp_path: Path) -> None:
     assert "holds a run that did not end: delete it, and run it again" in explain(tmp_path / "empty", code=2).said
     for name in ("result.json", "found.json"):
         (tmp_path / "empty" / name).write_text("[]")
-    assert "is not a run folder" in explain(tmp_path / "empty", code=2).said
+    assert "holds a run whose documents are damaged" in explain(tmp_path / "empty", code=2).said
 
 
 def test_goldens_may_be_urls(monkeypatch: pytest.MonkeyPatch) -> None:

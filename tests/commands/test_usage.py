@@ -25,6 +25,7 @@ REFUSED = [
     ("run --prompt a\udcffb", "is not valid UTF-8"),
     ("run --stages text,tail", "--stages takes text, transformer, vae"),
     ("diff nowhere b", "there is no golden here"),
+    ("diff nowhere/golden.json b", "a golden is a folder; name the one that this file lies in"),
     ("diff a port.py", "'port.py' is a file; name its function that makes the port, as in port.py:build"),
     ("diff a b --format pdf", "Invalid value for '--format': 'pdf' is not one of 'html', 'json'"),
     ("diff a b --map-out x", "--map-out saves what --map auto proposes"),

@@ -93,6 +93,8 @@ class Golden:
                 shards = [cls.open(folder_of(os.fspath(where), i)) for i in range(found.provenance.shard[1])]
                 whole = whole_manifest([shard.manifest for shard in shards], [shard.name for shard in shards])
                 return cls(store.name, whole, first, tuple(shards))
+            if store.name.endswith(f"/{MANIFEST}"):
+                raise UsageError(f"{store.name}: a golden is a folder; name the one that this file lies in")
             raise UsageError(
                 f"{store.name}: there is no golden here (no {MANIFEST}); check the path, or record one: parity record"
             )
