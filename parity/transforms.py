@@ -121,9 +121,9 @@ def _exactly(x: np.ndarray, y: np.ndarray) -> Iterator[str]:
     if not y.any():
         yield "set to zero"
         return
-    several = np.unique(x[x != 0]).size > 1
-    simple = ROUNDINGS if several and _alike(_gain(x, y) * x, y) else {}  # which says less than that factor
-    with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):
+        several = np.unique(x[x != 0]).size > 1
+        simple = ROUNDINGS if several and _alike(_gain(x, y) * x, y) else {}  # a factor that fits says more
         yield from (words for words, make in TRANSFORMS.items() if words not in simple and _alike(make(x), y))
     yield from filter(None, (_zero_rows(x, y), _clipped(x, y)))
 

@@ -29,7 +29,8 @@ HANDED_ON = 3.0
 """How much above its inputs: a block that only hands on what it was given has a ratio like theirs."""
 
 OWN = 0.5
-"""Share of a difference of the free run that is a value's own, whatever its floor: so much was not handed on."""
+"""Share of a value's difference in the free run: if more than this is left when the value is made of the candidate's
+own, it was not inherited, and the free run's verdict stands."""
 
 MOST = 4
 """Modules in doubt that are looked at: those in which the others' doubts began, as a rule."""

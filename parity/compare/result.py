@@ -31,8 +31,8 @@ class Group:
     Attributes:
         kind: which way, in two words; empty for what is no difference. how: the same in a sentence. names: of the
             parameters. notes: what is to be added of each; empty for nothing. firm: whether it fails the check unless
-            the sites show that a port holds them so. everywhere: those that do in all blocks, as of a merged adapter:
-            what is wrong in one place may agree too, where the inputs do not exercise it.
+            the sites show that a port holds them so. everywhere: those that differ in all blocks, as a merged adapter's
+            do: one that differs in one block alone may agree too, where the inputs do not exercise it.
     """
 
     kind: str

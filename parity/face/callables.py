@@ -170,7 +170,8 @@ class Callee:
         import jax
 
         port, invoke, own = self.port, self._invoked(), self._padded()
-        if dtype == "float32" and port.call is None and _is_nnx(port.module):
+        bare = self.invoke is not None and port.call is None and _is_nnx(port.module)  # see `_of_nnx`
+        if dtype == "float32" and bare and self.dtype.itemsize == 2:
             made, invoke = _of_nnx(_widened(port.module))
             port = replace(port, module=made.module, weights=made.weights)
         elif dtype == "float32":
@@ -264,10 +265,10 @@ def is_16_bits(x: Any) -> bool:
 
 
 def _is_narrow(dtype: Any) -> bool:
-    """Whether it is a dtype of 16-bit floats; another thing by that name, or None, is not."""
+    """Whether it is a dtype of 16-bit floats; an attribute by that name may be anything."""
     try:
         return BITS.get(str(np.dtype(dtype)), 24) < BITS["float32"]
-    except TypeError:
+    except (TypeError, ValueError):
         return False
 
 

@@ -67,6 +67,10 @@ IN_A_ROW = 4096
 k / K: 0.42 * 2^-24 * sqrt(K / 3). XLA on a CPU is off by 8.8e-7 at most (K = 8,192; 64 to a million, 180 shapes of
 a group norm); for 4,096 that is 9.2e-7."""
 
+MOST = 1e-5
+"""Relative to what is normed, the most that counts as rounding. For means of over a dozen deviations one pass rounds
+more, but no floor may be so wide that it hides another eps where the variance is small."""
+
 _PRODUCTS = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)
 
 
@@ -167,7 +171,11 @@ class _Run:
         self.owns: list[bool] = []  # of the calls that are going on, the innermost last
 
     def generator(self, device: torch.device, stream: int = 0) -> torch.Generator:
-        """What draws on a device: a model may move from one to another."""
+        """What draws on a device: a model may move from one to another.
+
+        Args:
+            stream: 1 for what norms draw, so that all else draws what it would without them.
+        """
         at = device, stream
         if at not in self.generators:
             self.generators[at] = torch.Generator(device).manual_seed((stream << 32) + self.seed)
@@ -312,10 +320,11 @@ class _Run:
 
     def normed(self, of: str, out: torch.Tensor, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
         """A norm's output moved by what its mean and its mean square could round, from which one pass over the input,
-        as Flax makes it, takes the variance. `of`: the name of torch's argument that says what is normed."""
+        as Flax makes it, takes the variance. `of`: torch's name of what is normed, a shape or a number of groups."""
         held: dict[str, Any] = {**dict(zip(("input", of, "weight", "bias", "eps"), args, strict=False)), **kwargs}
         given, weight, grouped = held["input"], held.get("weight"), of == "num_groups"
-        if given.dtype != torch.float32 or not given.numel():
+        wrapped = torch._C._functorch.is_functorch_wrapped_tensor(given)  # by vmap, which draws nothing
+        if given.dtype != torch.float32 or not given.numel() or wrapped:
             return out  # in 16 bits the output is rounded by more
         x = given.unflatten(1, (held[of], -1)) if grouped else given
         dims = tuple(range(2, x.ndim)) if grouped else tuple(range(-len(held[of]), 0))
@@ -323,10 +332,11 @@ class _Run:
         terms = min(x.numel() // mean.numel(), IN_A_ROW) if grouped else 0
         rounds = max(MEAN, 0.42 * 2.0**-24 * math.sqrt(terms / 3))
         # All of a group moves at once: a size drawn near zero would leave it no floor.
-        up = torch.randint(0, 2, (2, *mean.shape), generator=self.generator(x.device, 1), device=x.device)
-        drawn = rounds * (2 * up - 1)
+        signs = 2 * torch.randint(0, 2, (2, *mean.shape), generator=self.generator(x.device, 1), device=x.device) - 1
         scale = (var + held.get("eps", 1e-5)).rsqrt()
-        far = (x - mean).mul_(drawn[0] * (mean.square() + var) * scale**3 / 2).add_(drawn[1] * mean * scale)
+        by, shift = ((mean.square() + var) * scale.square() / 2, mean.abs() * scale)
+        by, shift = (sign * (rounds * size).clamp(max=MOST) for sign, size in zip(signs, (by, shift), strict=True))
+        far = (x - mean).mul_(by * scale).add_(shift).nan_to_num_(0.0, 0.0, 0.0)
         far = far.flatten(1, 2) if grouped else far
         if weight is not None:
             far *= weight.reshape(-1, *(1,) * (far.ndim - 2)) if grouped else weight
@@ -386,13 +396,13 @@ class _Run:
             self.around.close()
 
     def elementary(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Moves the results of elementary functions, which no standard rounds: in a module of its own all, else those
-        of vectors."""
+        """Moves the results of norms, and of elementary functions, which no standard rounds: in a module of its own
+        all, else those of vectors."""
         out, own = func(*args, **kwargs), self.owns[-1]
         name = getattr(func, "__name__", "")
         if name in _NORMS:
             with torch._C.DisableTorchFunction():
-                return self.normed(_NORMS[name], out, args, kwargs)
+                out = self.normed(_NORMS[name], out, args, kwargs)
         if not isinstance(out, torch.Tensor) or not (own or out.ndim == 1):
             return out
         elementary = name in _ELEMENTARY or (own and _adds_up(name, args))

@@ -377,8 +377,8 @@ class _Run:
 
     @property
     def _other_things(self) -> set[Key]:
-        """Inputs under another name that are far off, and of which their module does not make what the candidate's
-        gives: one side has an activation before a projection, the other in it."""
+        """Inputs with another name that are far off although their module's output on them is not the candidate's: one
+        side has an activation before a projection, the other in it."""
         near: dict[Key, bool] = {}
         made: dict[tuple[str, str, int], bool] = {}
         for at, one in self.sites.items():
@@ -471,7 +471,7 @@ class _Run:
         """Hook of a module whose call begins: its arguments, as far as they give way; None to keep them."""
         number, named = self.counts[self._branches[0], path], named_arguments(module, args, kwargs)
         self.counts.update((branch, path) for branch in self._branches)
-        for branch in self._branches if not any(module.children()) else ():  # else its output shows less of its input
+        for branch in self._branches if not any(module.children()) else ():  # what it gives shows what it was given
             self._pair(branch, path, number, named)
         seen: dict[str, dict[str, tuple[torch.Tensor, torch.Tensor | None]]] = {branch: {} for branch in self._branches}
         for name, x in named.items():
@@ -528,8 +528,8 @@ class _Run:
         call = self._open.pop()
         changed: dict[int, torch.Tensor] = {}
         for port, x in leaves(single_output(output), "out"):
-            if not isinstance(x, torch.Tensor):
-                continue
+            if not isinstance(x, torch.Tensor) or is_exact(x):
+                continue  # chosen of floats, as by top-k, they may differ, or stand elsewhere, in a right port
             fate, new = self._value(f"{path}:{port}", call.number, x, call.known)
             changed |= {} if new is x else {id(x): new}
             if _may_be_left_out(module, args, x):

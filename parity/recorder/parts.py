@@ -103,8 +103,9 @@ class Parts:
         for component, part in components.items():
             config = getattr(part, "config", None)
             items = dict(config) if isinstance(config, Mapping) else {}
-            if hasattr(part, "register_to_config"):  # diffusers keeps what another class was made with, and reads none
-                read = inspect.signature(type(part).__init__).parameters
+            if hasattr(type(part), "register_to_config"):  # diffusers keeps what another class was made with
+                made = [vars(kind)["__init__"] for kind in type(part).__mro__ if "__init__" in vars(kind)]
+                read = {name for own in made for name in inspect.signature(own).parameters}
                 items = {name: value for name, value in items.items() if name in read}
             if component == "scheduler" and items:  # two classes may have one config
                 items["class"] = type(part).__name__

@@ -189,11 +189,12 @@ def record(
 
 
 def sites_of(like: str | os.PathLike[str] | None) -> str:
-    """The sites that a golden was recorded at, where it can be read here and says so; else `blocks`."""
+    """The sites that a golden was recorded at, where it can be read here and they have names; else `blocks`."""
+    manifest = None
     with contextlib.suppress(ParityError):
         manifest = read_manifest(open_store(os.fspath(like))) if like else None
-        return (manifest and manifest.provenance.sites) or "blocks"
-    return "blocks"
+    sites = "" if manifest is None else manifest.provenance.sites
+    return sites if sites in ("all", "none") else "blocks"  # a glob is of the names of the other side
 
 
 @dataclass(frozen=True)

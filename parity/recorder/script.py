@@ -125,7 +125,7 @@ def _watched(where: str, script: Script, run: int | None, made: Sequence[str] = 
             f"'{script.file}' called no diffusers pipeline: record its loop with `for _ in parity.record(...)`"
         )
     if watch.more:
-        warm = "" if script.asked.like else "; where that one warms up, run the script without its warm-up"
+        warm = "" if script.asked.like else "; if it only warms up, run the script without that"
         say(f"{watch.more} later call{'s' * (watch.more > 1)} of a pipeline not recorded: an earlier one is{warm}")
     found = watch.recording
     if found is not None and found.process.writes and found.steps.empty:

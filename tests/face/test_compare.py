@@ -1724,6 +1724,29 @@ def test_what_asks_for_the_16_bits_of_its_parameters_is_cast_with_them(
     assert not any("judged in its own dtype alone" in note.text for note in result.notes)
 
 
+@pytest.mark.parametrize(("narrow", "failed"), [(False, None), (True, "logic")])
+def test_one_layer_of_16_bits_is_a_fault_of_a_flax_port_in_float32(narrow: bool, failed: str | None) -> None:
+    """And its port may be given without what calls it."""
+    nnx = pytest.importorskip("flax.nnx")
+    model = torch.nn.Sequential(OrderedDict((name, torch.nn.Linear(8, 8, bias=False)) for name in "abc"))
+    model.b.weight.data = model.b.weight.data.bfloat16().float()
+
+    class Net(nnx.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            for name in "abc":
+                dtype = jnp.bfloat16 if narrow and name == "b" else jnp.float32
+                layer = nnx.Linear(8, 8, use_bias=False, dtype=dtype, param_dtype=dtype, rngs=nnx.Rngs(0))
+                layer.kernel[...] = jnp.asarray(getattr(model, name).weight.detach().numpy().T, dtype)
+                setattr(self, name, layer)
+
+        def __call__(self, input: Any) -> Any:
+            return self.c(self.b(self.a(input)))
+
+    for port in (Net(), Port(module=Net())):
+        result = parity.compare(model, port, X, sites="all")
+        assert (result.failed, [d.place for d in differences(result)]) == (failed, ["b"] if failed else [])
+
+
 class Layers(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()

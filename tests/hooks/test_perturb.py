@@ -230,6 +230,18 @@ def test_norms_move_by_what_their_mean_and_their_mean_square_round(name: str, mi
         assert not module(x.new_zeros(x.shape)).any()
 
 
+def test_no_norm_moves_far_however_its_values_lie() -> None:
+    x = torch.randn(2, 24, 48, generator=torch.Generator().manual_seed(1)) + 1e3
+    x[:, ::2] = 30.0  # rows without a variance
+    for module in (torch.nn.LayerNorm(48), torch.nn.GroupNorm(4, 24)):
+        with torch.no_grad(), perturbed(module, 0):
+            moved = module(x)
+        assert float((moved - module(x)).norm()) < 1e-3 * moved.numel() ** 0.5
+    module = torch.nn.LayerNorm(48)
+    with torch.no_grad(), perturbed(module, 0):
+        torch.vmap(lambda row: functional.layer_norm(row, (48,)))(x)  # in which nothing can be drawn
+
+
 class Waves(torch.nn.Module):
     """A time embedding whose frequencies its own forward makes: nothing at its boundary shows them."""
 

@@ -221,7 +221,7 @@ def _name(path: Any) -> str:
 
 
 def _array(port: str, path: Any, x: Any) -> jax.Array | None:
-    """A leaf of a port's weights as an array; None for one without values, as Flax' counters after `jax.eval_shape`.
+    """A leaf of a port's weights as an array; None for one without values, as Flax's counters after `jax.eval_shape`.
 
     Raises:
         UsageError: it has none, and is a weight.
@@ -238,7 +238,7 @@ def _parameter(stack: jax.Array, layer: int | None, *, is_kernel: bool) -> np.nd
 
 
 def _filled(arrays: Any, weights: Any) -> Any:
-    """A port's weights with these arrays, and as they are where there is none."""
+    """A port's weights, with these arrays in place of those that have values."""
     return jax.tree.map(lambda x, own: own if x is None else x, arrays, weights, is_leaf=lambda x: x is None)
 
 
