@@ -15,7 +15,6 @@ Cost. One read of both values, some three times the time of numpy's `norm(y - x)
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -26,7 +25,7 @@ import numpy as np
 from parity.compare.result import NAN, UNKNOWN, Distance, SiteDiff
 from parity.records import AFTER, FRAMES, LOOP, MODELS, Floor, Key, Record
 from parity.settings import BITS
-from parity.sketch import AT_ONCE, TOTAL, Geometry, bin_norms, geometry, sketch
+from parity.sketch import TOTAL, Geometry, bin_norms
 
 BLOCK = 1 << 13
 """Elements: small enough that BLAS does not wake its threads (from 10,000 on), which costs more than it gains."""
@@ -332,44 +331,12 @@ def same_mask(a: Record, b: Record) -> tuple[bool, bool]:
     lines_up = one_shape(a.shape, b.shape) and not a.rows and not b.rows
     if lines_up and Geometry(*a.frame).exact and a.sketch is not None and b.sketch is not None:
         return any(np.array_equal(x, y) for x in keys_of(a) for y in keys_of(b)), False
-    if _is_repeated(*sorted((a, b), key=lambda mask: math.prod(mask.shape))):
-        return True, False
     told = lines_up and a.dtype == b.dtype
     if told and all(_forms(mask)[1] for mask in (a, b)):
         x, y = (_per_key(mask) for mask in (a, b))
         if told := bool(np.isfinite(x).all() and np.isfinite(y).all()):
             return bool(np.abs(x - y).max() <= ALIKE * np.abs(x).max()), False
     return False, not told and bool(keys_through(a) & keys_through(b))
-
-
-def _is_repeated(few: Record, many: Record) -> bool:
-    """Whether a mask [B, ..., keys] lets the keys through that another does for each of its queries or heads."""
-    shape = (*few.shape[:1], *[1] * (len(many.shape) - len(few.shape)), *few.shape[1:])
-    fits = len(shape) == len(many.shape) and shape[-1:] == many.shape[-1:] and 0 < math.prod(many.shape) <= AT_ONCE
-    fits = fits and all(n in (1, m) for n, m in zip(shape, many.shape, strict=True))
-    whole = not any(mask.rows or Geometry(*mask.frame) != geometry(mask.shape) for mask in (few, many))
-    if not fits or not whole or many.sketch is None or not geometry(shape).exact:
-        return False
-    held = [(keys, False) for keys in keys_of(many)]
-    if not Geometry(*many.frame).exact:
-        ones, added = _forms(many)
-        held = [(many.sketch, False)] * ones + [(_per_key(many), True)] * added
-    return any(
-        _near(_repeated((~keys if left_out else keys).tobytes(), shape, many.shape), values)
-        for keys in keys_of(few)
-        for values, left_out in held
-    )
-
-
-@functools.lru_cache(maxsize=8)
-def _repeated(keys: bytes, shape: tuple[int, ...], whole: tuple[int, ...]) -> np.ndarray:
-    """The sketch of a mask of a shape, bool, that is repeated to a larger one."""
-    return sketch(np.broadcast_to(np.frombuffer(keys, bool).reshape(shape), whole))
-
-
-def _near(x: np.ndarray, y: np.ndarray) -> bool:
-    with np.errstate(invalid="ignore"):
-        return bool(np.abs(x - y.astype(np.float64)).max() <= ALIKE * max(np.abs(x).max(), 1.0))
 
 
 def _other_keys(a: Record, b: Record) -> str:
