@@ -495,7 +495,7 @@ def test_a_flax_module_may_have_counters_without_values(dtype: torch.dtype, miss
     """Loaded as shapes first, with only its weights put in: the state of its dropout stays shapes."""
     nnx = pytest.importorskip("flax.nnx")
 
-    class Flax(nnx.Module):  # type: ignore[misc, name-defined]
+    class Flax(nnx.Module):
         def __init__(self, rngs: Any) -> None:
             self.lin, self.drop = nnx.Linear(8, 8, rngs=rngs), nnx.Dropout(0.1, rngs=rngs)
 
@@ -1697,7 +1697,7 @@ def test_what_asks_for_the_16_bits_of_its_parameters_is_cast_with_them(
     """A dtype in a parameter's metadata, of its module or of one around it, which the port's code rounds to."""
     nnx = pytest.importorskip("flax.nnx")
 
-    class Layer(nnx.Module):  # type: ignore[misc, name-defined]
+    class Layer(nnx.Module):
         def __init__(self, weight: Any, asks: str) -> None:
             own = {"dtype": jnp.bfloat16} if asks == "parameter" else {}
             self.weight, self.dtype = nnx.Param(weight, **own), jnp.bfloat16 if asks == "module" else None
@@ -1705,7 +1705,7 @@ def test_what_asks_for_the_16_bits_of_its_parameters_is_cast_with_them(
         def __call__(self, input: Any) -> Any:
             return (input @ self.weight[...].T).astype(self.dtype or self.weight.dtype)
 
-    class Net(nnx.Module):  # type: ignore[misc, name-defined]
+    class Net(nnx.Module):
         def __init__(self) -> None:
             weights = [jnp.asarray(getattr(model, name).weight.detach().float().numpy(), held) for name in "abc"]
             self.a, self.b, self.c = (Layer(w, asks * (i == 1)) for i, w in enumerate(weights))
@@ -1731,7 +1731,7 @@ def test_one_layer_of_16_bits_is_a_fault_of_a_flax_port_in_float32(narrow: bool,
     model = torch.nn.Sequential(OrderedDict((name, torch.nn.Linear(8, 8, bias=False)) for name in "abc"))
     model.b.weight.data = model.b.weight.data.bfloat16().float()
 
-    class Net(nnx.Module):  # type: ignore[misc, name-defined]
+    class Net(nnx.Module):
         def __init__(self) -> None:
             for name in "abc":
                 dtype = jnp.bfloat16 if narrow and name == "b" else jnp.float32
