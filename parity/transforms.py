@@ -122,8 +122,9 @@ def _exactly(x: np.ndarray, y: np.ndarray) -> Iterator[str]:
         yield "set to zero"
         return
     with np.errstate(all="ignore"):
-        several = np.unique(x[x != 0]).size > 1
-        simple = ROUNDINGS if several and _alike(_gain(x, y) * x, y) else {}  # a factor that fits says more
+        by_factor = np.unique(x[x != 0]).size > 1 and _alike(_gain(x, y) * x, y)
+    simple = ROUNDINGS if by_factor else {}  # a factor that fits says more
+    with np.errstate(over="ignore"):
         yield from (words for words, make in TRANSFORMS.items() if words not in simple and _alike(make(x), y))
     yield from filter(None, (_zero_rows(x, y), _clipped(x, y)))
 

@@ -357,11 +357,10 @@ def refuse_read(files: Mapping[str, str | Path | None], read: Iterable[str | Non
         files: what is written, by its option. read: files, folders, and ports as `FILE.py:FUNCTION`.
     """
     where = {option: str(path) for option, path in files.items() if path is not None}
-    for option in where.keys() - {"--out"}:
-        if ":/" in where[option]:  # a path has one slash of two
-            raise UsageError(f"{option}: '{where[option]}' is a URL; name a file")
     places = [_resolved(x.rpartition(":")[0] if is_port(x) else x) for x in read if x is not None]
     for option, path in where.items():
+        if option != "--out" and ":/" in path:  # a path has one slash of two
+            raise UsageError(f"{option}: '{path}' is a URL; name a file")
         if any(_resolved(path).is_relative_to(place) for place in places):
             raise UsageError(f"{option}: '{path}' is read, or lies in what is read; name another")
     if len(set(map(_resolved, where.values()))) < len(where):

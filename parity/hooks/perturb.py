@@ -64,7 +64,7 @@ Flax's `LayerNorm` on XLA's CPU: 1.0e-7, half of which times mean square / varia
 mean, 4.9e-6 for one of ten deviations; widths from 16 to 5,120), where ulps at its boundaries leave nothing of it."""
 IN_A_ROW = 4096
 """Numbers that a mean over pixels may add one after the other, each of which rounds 0.42 half ulps of sums that grow as
-k / K: 0.42 * 2^-24 * sqrt(K / 3). XLA on a CPU is off by 8.8e-7 at most (K = 8,192; 64 to a million, 180 shapes of
+k / K: 0.42 * 2^-24 * sqrt(K / 3). XLA on a CPU is off by 8.8e-7 at most (K = 8,192; 64 to a million, 177 shapes of
 a group norm); for 4,096 that is 9.2e-7."""
 
 MOST = 1e-5

@@ -46,7 +46,7 @@ def test_what_is_read_is_not_written_over(words: str, tmp_path: Path) -> None:
     for name in ("r.html", "r.json", "port.py"):
         (tmp_path / name).write_text(result)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert "name" in cli(*words.split(), cwd=tmp_path, code=2).err
+    assert " name a" in cli(*words.split(), cwd=tmp_path, code=2).err
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
