@@ -31,7 +31,8 @@ Handle = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
 
 class Intercept(TorchFunctionMode):
-    """Within it, what torch's functions return is what a handler makes of the function and its arguments.
+    """Within it, what torch's functions return is what a handler makes of the function and its arguments; not where
+    they are traced to be compiled, as within flex attention.
 
     Args:
         handle: functions that it calls are not handed to it again.
@@ -43,7 +44,7 @@ class Intercept(TorchFunctionMode):
         self.handle, self.only = handle, only
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self.only is not None and func not in self.only:
+        if torch.compiler.is_compiling() or (self.only is not None and func not in self.only):
             return func(*args, **kwargs) if kwargs else func(*args)
         return self.handle(func, args, dict(kwargs or {}))
 

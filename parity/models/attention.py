@@ -317,9 +317,6 @@ def _flex_function(device: str) -> Callable[..., Any]:
     if device == "cuda":
         # While a call is observed, what stands there looks at each call and calls torch's.
         return _compiled(inspect.unwrap(module.flex_attention))
-    # Off CUDA torch wraps even the unfused implementation in torch.compile(backend="eager"), which adds seconds and
-    # fails once torchax is imported (dynamo asks the accelerator for its stream). This is torch's own switch for it.
-    module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
     return module.flex_attention
 
 

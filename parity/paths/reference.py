@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.attention import flex_attention
 
 from parity.errors import UsageError
 from parity.hooks.attach import attached
+from parity.hooks.methods import replaced
 from parity.hooks.reduce.on_torch import TorchReducer, has_float64, to_numpy, torch_records
 from parity.hooks.sites import SitePlan
 from parity.hooks.tap import Tap, require_fired
@@ -102,12 +104,17 @@ class TorchBackend(Base):
 
 @contextlib.contextmanager
 def torch_scope(reached: Reached) -> Iterator[None]:
-    """The context in which the reference computes: no gradients, products as `matmul_precision` says, never in TF32."""
+    """The context in which the reference computes: no gradients, products as `matmul_precision` says, never in TF32.
+
+    Flex attention that is not compiled torch wraps in torch.compile(backend="eager"), which adds seconds and fails once
+    torchax is imported (dynamo asks the accelerator for its stream); here it does not, by torch's own switch.
+    """
     before, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False  # on by default, whatever the precision of products
     try:
-        with torch.no_grad(), rounded_matmuls(reached):
+        uncompiled = replaced(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+        with torch.no_grad(), uncompiled, rounded_matmuls(reached):
             yield
     finally:
         torch.set_float32_matmul_precision(before)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from torch.nn.attention.flex_attention import flex_attention
 
 import parity
 from parity.compare.independent import differences
@@ -1012,6 +1013,8 @@ def test_integers_are_judged_behind_another_fault(fault: dict[str, Any], listed:
 class Attends(torch.nn.Module):
     """Attention in two heads of four, then an activation."""
 
+    flex = False
+
     def __init__(self, scale: float = 0.5, turned: float = 0.0, *, narrow: bool = False, behind: float = 1.0) -> None:
         super().__init__()
         torch.manual_seed(3)
@@ -1021,7 +1024,8 @@ class Attends(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = (make(x).unflatten(-1, (2, 4)).transpose(1, 2) for make in (self.to_q, self.to_k, self.to_v))
         q, v = q + self.turned * q.roll(1, -1), v.bfloat16().float() if self.narrow else v
-        out = self.behind * torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=self.scale)
+        attend = flex_attention if self.flex else torch.nn.functional.scaled_dot_product_attention
+        out = self.behind * attend(q, k, v, scale=self.scale)
         return self.ff(torch.tanh(self.to_out(out.transpose(1, 2).flatten(2))))
 
 
@@ -1048,6 +1052,15 @@ def test_what_a_block_s_own_code_does_behind_an_attention_is_a_difference_of_its
     )
     candidate.load_state_dict(reference.state_dict())
     assert [d.place for d in differences(parity.compare(reference, candidate, X))] == listed
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_each_fault_of_a_model_with_flex_attention_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Attends, "flex", True)
+    reference, candidate = (torch.nn.Sequential(Gated(), Gated(gain=gain)) for gain in (1.0, 1.1))
+    candidate.load_state_dict(reference.state_dict())
+    candidate[0].attn.to_v.forward = lambda x: 1.1 * reference[0].attn.to_v(x)
+    assert [d.place for d in differences(parity.compare(reference, candidate, X))] == ["0.attn.to_v", "1"]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+import torch.nn.attention.flex_attention
 import torchax
 from torchax import interop
 
@@ -37,6 +38,12 @@ class Tensors:
     key: np.ndarray
     value: np.ndarray
     valid: np.ndarray
+
+
+@pytest.fixture(autouse=True)
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flex attention as a reference calls it (`parity.paths.reference.torch_scope`)."""
+    monkeypatch.setattr(torch.nn.attention.flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
 
 
 @pytest.fixture(scope="module")
