@@ -21,6 +21,7 @@ from parity.compare.births import KNOWN, LATENTS, call_of, is_argument, is_predi
 from parity.compare.findings import findings
 from parity.compare.judge import Common
 from parity.compare.left_out import OTHER_UNIT
+from parity.compare.metrics import UNSEEN
 from parity.compare.places import block_of
 from parity.compare.reason import NAN, UNKNOWN, Distance, Note, Output, Reason
 from parity.compare.result import Check, Failed, Origin, Result, SiteDiff, StageDiff, StepDiff, Verdict
@@ -159,7 +160,8 @@ def conclude(
         seen: what both sides had in common, to be said where the candidate is built otherwise.
     """
     sites, steps = _without_unread_latents(collected.sites), tuple(collected.steps)
-    notes = (*([] if seen is None else _coverage(seen, sites)), *notes)
+    unseen = {f"what is decoded {UNSEEN}" for d in picked(sites, which=_is_output) if d.note == UNSEEN}
+    notes = (*([] if seen is None else _coverage(seen, sites)), *map(Note, unseen), *notes)
     nothing = Result(
         verdict="inconclusive",
         failed=None,

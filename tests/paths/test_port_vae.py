@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from parity.compare.metrics import UNSEEN
 from parity.compare.result import Result
 from parity.errors import UsageError
 from parity.runs.compare import run
@@ -24,10 +25,15 @@ def compared(folder: Path, decodes: str) -> Result:
     return run(request, quiet, openers=openers)
 
 
-@pytest.mark.parametrize("more", ["", "\nframes = (frames,)", "\nframes = {'sample': frames}"])
+@pytest.mark.parametrize(
+    "more", ["", "frames = (frames,)", "frames = {'sample': frames}", "frames = frames.clamp(-1, 1)"]
+)
 def test_a_right_decoder_passes(more: str, tmp_path: Path) -> None:
-    result = compared(tmp_path, RIGHT + more)
+    result = compared(tmp_path, f"{RIGHT}\n{more}")
     assert result.verdict == "pass", result.reason
+    assert [str(note) for note in result.notes if UNSEEN in str(note)] == [f"what is decoded {UNSEEN}"] * (
+        "clamp" in more
+    )
     assert len(result.frames) == 9
     assert all(f.by_itself is not None and f.by_itself.distance.ratio < 3 for f in result.frames)
 
