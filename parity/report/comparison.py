@@ -21,7 +21,7 @@ from parity.compare.places import place_of
 from parity.compare.result import EVIDENCE, HARMLESS, Cause, Distance, Note, Result, SettingDifference, StepDiff
 from parity.compare.sites import picked
 from parity.records import OUTSIDE
-from parity.report.document import Facts, Json, Section, Table
+from parity.report.document import Facts, Json, Section, Table, counted
 from parity.report.formats.json import written
 from parity.report.tables import blocks_table, failures, frames_table, stages_table, steps_table
 
@@ -165,7 +165,10 @@ def _effect(result: Result) -> str:
     differ = len({text for _, text in checks}) > 1
     bits = dict.fromkeys(text + name * differ for name, text in checks if text)
     spread = _propagated(result)
-    return "; ".join([*bits, *[f"{spread} tensors behind it differ"] * (spread > 0)])
+    followed = any(not math.isnan(d.local.ratio) for d in picked(result.sites, "fail"))
+    behind = f"{counted(spread, 'tensor')} behind it {'differs' if spread == 1 else 'differ'}"
+    own = "" if followed else ", not judged by " + ("itself" if spread == 1 else "themselves")
+    return "; ".join([*bits, *[behind + own] * (spread > 0)])
 
 
 def _propagated(result: Result) -> int:
