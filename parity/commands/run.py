@@ -11,6 +11,7 @@ import typer
 from msgspec.structs import replace
 
 from parity.commands.options import Generation, Judgement, Observed, Sides, command, stages_option
+from parity.compare.places import AROUND
 from parity.compare.result import Result
 from parity.redact import typed_command
 from parity.report.comparison import Comparison
@@ -69,7 +70,7 @@ def run(
 
 def _closer(result: Result, request: Request) -> tuple[str, ...]:
     """What to type where the first divergence is known to a block alone: every module would tell more."""
-    if result.origin is None or result.closer or request.sites != "blocks" or not result.origin.key.module:
+    if result.origin is None or result.closer or request.sites != "blocks" or result.origin.key.module in AROUND:
         return ()
     return (f"{replace(RunSpec.of(request), sites='all').command()}   # in every module",)
 

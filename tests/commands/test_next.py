@@ -26,6 +26,7 @@ AT = Origin(Key("transformer", 0, "cond", "blocks.0:out"), "module")
         ({"origin": AT}, {"sites": "all"}, False),
         ({"origin": None}, {}, False),
         ({"origin": replace(AT, key=replace(AT.key, site=":in.timestep"))}, {}, False),
+        ({"origin": replace(AT, key=replace(AT.key, site="loop:frames"))}, {}, False),
     ],
 )
 def test_every_module_is_offered_where_it_would_tell_more(
