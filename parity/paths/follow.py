@@ -40,7 +40,7 @@ from parity.hooks.attach import exchanging
 from parity.hooks.methods import replaced
 from parity.hooks.tap import by_branch, single_output
 from parity.hooks.torchtools import Intercept, callable_modules, leaves, mapped, named_arguments, nearest
-from parity.paths.layout import CLOSE, Apart, Layout, is_exact, is_mask, is_none, of_part
+from parity.paths.layout import CLOSE, Apart, Layout, is_exact, is_mask, is_new, is_none, of_part
 from parity.paths.loaded import tensor
 from parity.paths.loop import Around, Loop, Once, denoise
 from parity.paths.plan import DOUBT, LEFT_ALONE, TURNED, UNREAD, Plan
@@ -323,7 +323,8 @@ class _Run:
         unread: sites of values that are left out, as the candidate goes on without them.
         turned: values that are the reference's in another order. attends: modules that make a call of
             attention, whose queries and keys may lie otherwise together. straight: those of them where that is a fault.
-        unknown: sites that are held and not judged, as they are not known to be made of the candidate's values.
+        unknown: sites that are held and not judged, as they are not known to be made of the candidate's values, and
+            arguments that are why: the reference's is None, the candidate's `is_new`.
         own_ways: attention calls, and which they are, whose inputs are the candidate's own business.
         called: inputs of modules that have no others, and the candidate's of another name that stand for them.
         _branches: of the call of the model. _layouts: where rows lie, by branch. _open: calls, innermost last.
@@ -490,10 +491,11 @@ class _Run:
                     fate, new = self._value(f"{path}:{port}", number, x, caller is not None and caller.known)
                     changed |= {} if new is x else {id(x): new}
                     fates |= {fate}
-                elif x is None:
-                    others = (self._other(branch, f"{path}:{port}", number) for branch in self._branches)
-                    if any(other is not None and other.numel() > 0 for other in others):
+                elif x is None and self.plan.far:
+                    site = f"{path}:{port}"
+                    if any(is_new(port, self._other(at, site, number), both.values()) for at, both in seen.items()):
                         fates |= {"left"}
+                        self.unknown[site] = None
                 elif any(isinstance(held, torch.Tensor) for held in getattr(x, "__dict__", {}).values()):
                     fates |= {"absent"}  # an object that only its module can read
         inherited = caller is None or caller.known

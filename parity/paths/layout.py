@@ -7,7 +7,7 @@ that stand in one place: how far the candidate's are from the reference's own, a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,6 +29,14 @@ def is_none(other: torch.Tensor) -> bool:
 def is_exact(x: torch.Tensor) -> bool:
     """Whether it holds integers or booleans, which are equal or differ."""
     return not (x.is_floating_point() or x.is_complex())
+
+
+def is_new(port: str, other: torch.Tensor | None, given: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> bool:
+    """Whether what the candidate hands a module, and the reference does not, says more than the call's other arguments,
+    `given` (both sides'): a mask that lets all through says nothing."""
+    if other is None or other.numel() == 0 or (is_mask(port, other) and torch.equal(other, all_through(other))):
+        return False
+    return not any(x is not None and torch.equal(x, other) for _, x in given)
 
 
 class Layout:

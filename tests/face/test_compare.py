@@ -1142,6 +1142,50 @@ def test_a_tensor_made_in_the_shape_of_another_is_made_of_nothing() -> None:
     assert [d.place for d in differences(found)] == ["block.mix.one"], found.reason
 
 
+class Crossed(torch.nn.Module):
+    """A module that may be given a context and a mask, and beside it two gains of values inside."""
+
+    def __init__(self, given: str = "", first: float = 1.0, second: float = 1.0) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.given, self.first, self.second = given, first, second
+        self.attn = torch.nn.Module()
+        self.attn.q, self.attn.k, self.attn.o = (torch.nn.Linear(8, 8) for _ in range(3))
+        self.attn.forward = self.attend
+        self.out = torch.nn.Linear(8, 8)
+
+    def attend(self, x: torch.Tensor, context: torch.Tensor | None, mask: torch.Tensor | None) -> torch.Tensor:
+        keys = self.attn.k(self.first * (x if context is None else context))
+        mixed = self.attn.q(x)[:, :, None] * keys[:, None] * (1.0 if mask is None else mask[..., None])
+        return self.attn.o(self.second * torch.tanh(mixed.sum(2)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(x)
+        context = {"itself": x, "another": torch.sin(2.0 * x)}.get(self.given)
+        mask = {"ones": torch.ones(3, 5, 5) > 0, "causal": torch.ones(3, 5, 5).tril() > 0}.get(self.given)
+        return self.out(x + self.attn(x, context, mask))
+
+
+@pytest.mark.parametrize(
+    ("given", "gains", "listed", "why"),
+    [
+        ("itself", (1.0, 1.0), [], ""),
+        ("itself", (1.1, 1.2), ["attn.k's input", "attn.o's input"], ""),
+        ("ones", (1.0, 1.0), [], ""),
+        ("ones", (1.1, 1.2), ["attn.k's input", "attn.o's input"], ""),
+        ("another", (1.0, 1.2), ["attn.k's input"], "attn:in.context: None against a tensor"),
+        ("causal", (1.0, 1.0), ["attn's input mask"], "attn:in.mask: None against a tensor"),
+    ],
+)
+def test_an_argument_in_place_of_none_hides_faults_only_where_it_says_more_than_the_others(
+    given: str, gains: tuple[float, float], listed: list[str], why: str
+) -> None:
+    found = parity.compare(Crossed(), Crossed(given, *gains), X, sites="all")
+    assert [d.place for d in differences(found)] == listed, found.reason
+    notes = [one.text for one in found.notes if "not judged by itself" in one.text]
+    assert [f"({why})" in text for text in notes] == [True] * bool(why)
+
+
 GIVEN = ("'s input query", "'s input value")
 
 
