@@ -1971,6 +1971,21 @@ def test_one_of_several_calls_that_differs_is_no_other_thing_by_that_name_in_16_
     assert [d.place for d in differences(found)] == ["table"], found.reason
 
 
+@pytest.mark.parametrize(("eps", "listed"), [(1e-6, []), (2e-2, ["norm"])])
+def test_what_differs_by_some_roundings_is_not_said_to_be_rounded_where_the_reference_rounds_too(
+    eps: float, listed: list[str]
+) -> None:
+    def net(eps: float) -> torch.nn.Module:
+        torch.manual_seed(0)
+        parts = {"norm": torch.nn.RMSNorm(16, eps), "out": torch.nn.Linear(16, 16)}
+        return torch.nn.Sequential(OrderedDict(parts)).bfloat16()
+
+    given = {"input": torch.randn(1, 12, 16, generator=torch.Generator().manual_seed(1)).bfloat16()}
+    both = {f"{side}_settings": {"dtype": "bfloat16"} for side in ("reference", "candidate")}
+    found = parity.compare(net(1e-6), net(eps), given, checks="precision", **both)
+    assert ([d.place for d in differences(found)], found.causes) == (listed, ()), str(found)
+
+
 @pytest.mark.parametrize(("dtype", "said"), [(torch.bfloat16, True), (torch.float32, False)])
 def test_a_candidate_in_a_coarser_dtype_is_said_to_be_judged_in_that_alone(dtype: torch.dtype, said: bool) -> None:
     reference, candidate = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
