@@ -264,17 +264,19 @@ LEFT_OUT = 4
 
 
 def _constants(own: _Run) -> Iterator[tuple[_Constant, str]]:
-    """What may explain outputs that are far: other constants of the modules that made them, and what those have."""
-    outputs = [one for one in own.sites.values() if not one.key.is_input]
-    judged, far = {one.key.module for one in outputs}, {one.key.module for one in outputs if one.far()}
-    made_by = ((path if path in judged else nearest(path, judged), held) for path, held in own.constants.items())
-    held = [constants for module, constants in made_by if module in far]
+    """What may explain values that are far: other constants of the modules that made them, and what those have."""
+    far = [one for one in own.sites.values() if one.far()]
+    judged, off = ({one.key.module for one in x if not one.key.is_input} for x in (own.sites.values(), far))
+    off |= {operation.module for one in far for operation in own.operations_of(one.made_of)}
+    held = [
+        x for path, x in own.constants.items() if path in off or (path not in judged and nearest(path, judged) in off)
+    ]
     for name, values in _CONSTANTS.items():
         there = {constants[name] for constants in held if name in constants}
         for value in values:
             if others := sorted(map(str, there - {value})):
                 yield (name, value), " and ".join(others)
-    differ = (one for one in own.sites.values() if one.far() and not one.said)  # by another constant
+    differ = (one for one in far if not one.said)  # by another constant
     inside = (operation.module for one in differ for operation in own.operations_of(one.made_of))
     kinds = defaultdict[str, list[str]](list)
     for path in own.alike:
@@ -293,7 +295,8 @@ def _explained(run: _Run, constant: _Constant, others: str, one: Apart, rows: to
         own = not one.key.is_input and module in run.alike and any_block(module) == value
         one.explain(rows, f"made without {'it' if own else others}")
         return
-    one.explain(rows, f"made with {name}={value}, not {run.constants.get(one.key.module, {}).get(name, others)}")
+    made_by = {} if one.key.is_input else run.constants.get(one.key.module, {})
+    one.explain(rows, f"made with {name}={value}, not {made_by.get(name, others)}")
 
 
 @dataclass
