@@ -236,7 +236,7 @@ class Apart:
         key: of step 0. own, other: the reference's rows that count, and the candidate's.
         sizes, bins: norms of the reference's rows and of the difference, by row bin. most: the largest of a run that
             rounds otherwise, by row bin; whole: its norm. said: what was done, where `words` need not look for it.
-        dtype: the candidate's. wide: whether none of the reference's runs have it in 16 bits.
+        dtype: the candidate's, where that has 16 bits and none of the reference's runs have: those are `wide`.
         made_of: the operations that made it of the candidate's values, as bits.
     """
 
@@ -248,7 +248,7 @@ class Apart:
     most: np.ndarray
     whole: float = 0.0
     said: str = ""
-    dtype: torch.dtype = torch.float32
+    dtype: str = ""
     wide: bool = True
     made_of: int = 0
 
@@ -257,8 +257,10 @@ class Apart:
         """Of rows of the same shape; `dtype`: the candidate's own. What is not finite on one side is infinitely far."""
         bins = norms(_between(ours, theirs))
         bins[np.isnan(bins)] = np.inf
-        sizes, most, wide = norms(_finite(ours)), np.zeros_like(bins), ours.dtype.itemsize != 2
-        return cls(key, ours, theirs, sizes, bins, most, dtype=dtype, wide=wide)
+        narrow = dtype.itemsize == 2 and ours.dtype.itemsize > 2 and not is_exact(ours)
+        own = str(dtype).removeprefix("torch.") if narrow else ""
+        sizes, wide = norms(_finite(ours)), ours.dtype.itemsize != 2
+        return cls(key, ours, theirs, sizes, bins, np.zeros_like(bins), dtype=own, wide=wide)
 
     @property
     def apart(self) -> float:
@@ -273,7 +275,8 @@ class Apart:
     def widen(self, other: torch.Tensor) -> None:
         """Take in the same rows as a run has them that rounds otherwise."""
         bins = norms(_between(self.own, other))
-        self.wide = self.wide and other.dtype.itemsize != 2
+        if other.dtype.itemsize == 2:
+            self.dtype, self.wide = "", False
         if np.isfinite(bins).all():
             self.most = np.maximum(self.most, bins)
             self.whole = max(self.whole, _whole(bins))
@@ -326,21 +329,17 @@ class Apart:
         if self.said or not self.far():
             return self.said
         found = done(*(x.detach().cpu().double().numpy() for x in (self.own, self.other)), wide=self.wide)
-        if found is None and self._is_narrow and self._is_rounded():
-            return f"the candidate's is the reference's computed in {str(self.dtype).removeprefix('torch.')}"
+        if found is None and self.dtype and self._is_rounded():
+            return f"the candidate's is the reference's computed in {self.dtype}"
         return "" if found is None else str(found)
 
     @property
     def is_stored(self) -> bool:
         """Whether the candidate's is the reference's rounded to the 16 bits that it is in, and nothing else."""
-        if not self._is_narrow or self.own.is_complex():
+        if not self.dtype or self.own.is_complex():
             return False
-        stored = self.own.to(self.dtype)
+        stored = self.own.to(getattr(torch, self.dtype))
         return self.apart > 0.0 and _whole(norms(_between(stored, self.other))) <= LEFT * self.apart
-
-    @property
-    def _is_narrow(self) -> bool:
-        return self.wide and self.dtype.itemsize == 2 and not self.exact
 
     def _is_rounded(self) -> bool:
         """Whether the difference is as small as roundings to 16 bits, and no factor."""
