@@ -40,7 +40,7 @@ from parity.hooks.attach import exchanging
 from parity.hooks.methods import replaced
 from parity.hooks.tap import by_branch, single_output
 from parity.hooks.torchtools import Intercept, callable_modules, leaves, mapped, named_arguments, nearest
-from parity.paths.layout import CLOSE, Apart, Layout, is_exact, is_mask, is_none, of_part
+from parity.paths.layout import CLOSE, Apart, Layout, is_exact, is_mask, is_new, is_none, of_part
 from parity.paths.loaded import tensor
 from parity.paths.loop import Around, Loop, Once, denoise
 from parity.paths.plan import DOUBT, LEFT_ALONE, TURNED, UNREAD, Plan
@@ -264,17 +264,19 @@ LEFT_OUT = 4
 
 
 def _constants(own: _Run) -> Iterator[tuple[_Constant, str]]:
-    """What may explain outputs that are far: other constants of the modules that made them, and what those have."""
-    outputs = [one for one in own.sites.values() if not one.key.is_input]
-    judged, far = {one.key.module for one in outputs}, {one.key.module for one in outputs if one.far()}
-    made_by = ((path if path in judged else nearest(path, judged), held) for path, held in own.constants.items())
-    held = [constants for module, constants in made_by if module in far]
+    """What may explain values that are far: other constants of the modules that made them, and what those have."""
+    far = [one for one in own.sites.values() if one.far()]
+    judged, off = ({one.key.module for one in x if not one.key.is_input} for x in (own.sites.values(), far))
+    off |= {operation.module for one in far for operation in own.operations_of(one.made_of)}
+    held = [
+        x for path, x in own.constants.items() if path in off or (path not in judged and nearest(path, judged) in off)
+    ]
     for name, values in _CONSTANTS.items():
         there = {constants[name] for constants in held if name in constants}
         for value in values:
             if others := sorted(map(str, there - {value})):
                 yield (name, value), " and ".join(others)
-    differ = (one for one in own.sites.values() if one.far() and not one.said)  # by another constant
+    differ = (one for one in far if not one.said)  # by another constant
     inside = (operation.module for one in differ for operation in own.operations_of(one.made_of))
     kinds = defaultdict[str, list[str]](list)
     for path in own.alike:
@@ -293,7 +295,8 @@ def _explained(run: _Run, constant: _Constant, others: str, one: Apart, rows: to
         own = not one.key.is_input and module in run.alike and any_block(module) == value
         one.explain(rows, f"made without {'it' if own else others}")
         return
-    one.explain(rows, f"made with {name}={value}, not {run.constants.get(one.key.module, {}).get(name, others)}")
+    made_by = {} if one.key.is_input else run.constants.get(one.key.module, {})
+    one.explain(rows, f"made with {name}={value}, not {made_by.get(name, others)}")
 
 
 @dataclass
@@ -323,7 +326,8 @@ class _Run:
         unread: sites of values that are left out, as the candidate goes on without them.
         turned: values that are the reference's in another order. attends: modules that make a call of
             attention, whose queries and keys may lie otherwise together. straight: those of them where that is a fault.
-        unknown: sites that are held and not judged, as they are not known to be made of the candidate's values.
+        unknown: sites that are held and not judged, as they are not known to be made of the candidate's values, and
+            arguments that are why: the reference's is None, the candidate's `is_new`.
         own_ways: attention calls, and which they are, whose inputs are the candidate's own business.
         called: inputs of modules that have no others, and the candidate's of another name that stand for them.
         _branches: of the call of the model. _layouts: where rows lie, by branch. _open: calls, innermost last.
@@ -490,10 +494,11 @@ class _Run:
                     fate, new = self._value(f"{path}:{port}", number, x, caller is not None and caller.known)
                     changed |= {} if new is x else {id(x): new}
                     fates |= {fate}
-                elif x is None:
-                    others = (self._other(branch, f"{path}:{port}", number) for branch in self._branches)
-                    if any(other is not None and other.numel() > 0 for other in others):
+                elif x is None and self.plan.far:
+                    site = f"{path}:{port}"
+                    if any(is_new(port, self._other(at, site, number), both.values()) for at, both in seen.items()):
                         fates |= {"left"}
+                        self.unknown[site] = None
                 elif any(isinstance(held, torch.Tensor) for held in getattr(x, "__dict__", {}).values()):
                     fates |= {"absent"}  # an object that only its module can read
         inherited = caller is None or caller.known

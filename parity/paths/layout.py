@@ -7,7 +7,7 @@ that stand in one place: how far the candidate's are from the reference's own, a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,6 +29,14 @@ def is_none(other: torch.Tensor) -> bool:
 def is_exact(x: torch.Tensor) -> bool:
     """Whether it holds integers or booleans, which are equal or differ."""
     return not (x.is_floating_point() or x.is_complex())
+
+
+def is_new(port: str, other: torch.Tensor | None, given: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> bool:
+    """Whether what the candidate hands a module, and the reference does not, says more than the call's other arguments,
+    `given` (both sides'): a mask that lets all through says nothing."""
+    if other is None or other.numel() == 0 or (is_mask(port, other) and torch.equal(other, all_through(other))):
+        return False
+    return not any(x is not None and torch.equal(x, other) for _, x in given)
 
 
 class Layout:
@@ -228,7 +236,7 @@ class Apart:
         key: of step 0. own, other: the reference's rows that count, and the candidate's.
         sizes, bins: norms of the reference's rows and of the difference, by row bin. most: the largest of a run that
             rounds otherwise, by row bin; whole: its norm. said: what was done, where `words` need not look for it.
-        dtype: the candidate's, where that has 16 bits and none of the reference's runs have.
+        dtype: the candidate's, where that has 16 bits and none of the reference's runs have: those are `wide`.
         made_of: the operations that made it of the candidate's values, as bits.
     """
 
@@ -241,6 +249,7 @@ class Apart:
     whole: float = 0.0
     said: str = ""
     dtype: str = ""
+    wide: bool = True
     made_of: int = 0
 
     @classmethod
@@ -250,7 +259,8 @@ class Apart:
         bins[np.isnan(bins)] = np.inf
         narrow = dtype.itemsize == 2 and ours.dtype.itemsize > 2 and not is_exact(ours)
         own = str(dtype).removeprefix("torch.") if narrow else ""
-        return cls(key, ours, theirs, norms(_finite(ours)), bins, np.zeros_like(bins), dtype=own)
+        sizes, wide = norms(_finite(ours)), ours.dtype.itemsize != 2
+        return cls(key, ours, theirs, sizes, bins, np.zeros_like(bins), dtype=own, wide=wide)
 
     @property
     def apart(self) -> float:
@@ -265,7 +275,8 @@ class Apart:
     def widen(self, other: torch.Tensor) -> None:
         """Take in the same rows as a run has them that rounds otherwise."""
         bins = norms(_between(self.own, other))
-        self.dtype = "" if other.dtype.itemsize == 2 else self.dtype
+        if other.dtype.itemsize == 2:
+            self.dtype, self.wide = "", False
         if np.isfinite(bins).all():
             self.most = np.maximum(self.most, bins)
             self.whole = max(self.whole, _whole(bins))
@@ -317,7 +328,7 @@ class Apart:
         alone may have done it."""
         if self.said or not self.far():
             return self.said
-        found = done(*(x.detach().cpu().double().numpy() for x in (self.own, self.other)))
+        found = done(*(x.detach().cpu().double().numpy() for x in (self.own, self.other)), wide=self.wide)
         if found is None and self.dtype and self._is_rounded():
             return f"the candidate's is the reference's computed in {self.dtype}"
         return "" if found is None else str(found)

@@ -1155,6 +1155,50 @@ def test_a_tensor_made_in_the_shape_of_another_is_made_of_nothing() -> None:
     assert [d.place for d in differences(found)] == ["block.mix.one"], found.reason
 
 
+class Crossed(torch.nn.Module):
+    """A module that may be given a context and a mask, and beside it two gains of values inside."""
+
+    def __init__(self, given: str = "", first: float = 1.0, second: float = 1.0) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.given, self.first, self.second = given, first, second
+        self.attn = torch.nn.Module()
+        self.attn.q, self.attn.k, self.attn.o = (torch.nn.Linear(8, 8) for _ in range(3))
+        self.attn.forward = self.attend
+        self.out = torch.nn.Linear(8, 8)
+
+    def attend(self, x: torch.Tensor, context: torch.Tensor | None, mask: torch.Tensor | None) -> torch.Tensor:
+        keys = self.attn.k(self.first * (x if context is None else context))
+        mixed = self.attn.q(x)[:, :, None] * keys[:, None] * (1.0 if mask is None else mask[..., None])
+        return self.attn.o(self.second * torch.tanh(mixed.sum(2)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(x)
+        context = {"itself": x, "another": torch.sin(2.0 * x)}.get(self.given)
+        mask = {"ones": torch.ones(3, 5, 5) > 0, "causal": torch.ones(3, 5, 5).tril() > 0}.get(self.given)
+        return self.out(x + self.attn(x, context, mask))
+
+
+@pytest.mark.parametrize(
+    ("given", "gains", "listed", "why"),
+    [
+        ("itself", (1.0, 1.0), [], ""),
+        ("itself", (1.1, 1.2), ["attn.k's input", "attn.o's input"], ""),
+        ("ones", (1.0, 1.0), [], ""),
+        ("ones", (1.1, 1.2), ["attn.k's input", "attn.o's input"], ""),
+        ("another", (1.0, 1.2), ["attn.k's input"], "attn:in.context: None against a tensor"),
+        ("causal", (1.0, 1.0), ["attn's input mask"], "attn:in.mask: None against a tensor"),
+    ],
+)
+def test_an_argument_in_place_of_none_hides_faults_only_where_it_says_more_than_the_others(
+    given: str, gains: tuple[float, float], listed: list[str], why: str
+) -> None:
+    found = parity.compare(Crossed(), Crossed(given, *gains), X, sites="all")
+    assert [d.place for d in differences(found)] == listed, found.reason
+    notes = [one.text for one in found.notes if "not judged by itself" in one.text]
+    assert [f"({why})" in text for text in notes] == [True] * bool(why)
+
+
 GIVEN = ("'s input query", "'s input value")
 
 
@@ -1764,10 +1808,10 @@ class Layers(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.a, self.b, self.c = (torch.nn.Linear(8, 8) for _ in range(3))
-        self.norm = torch.nn.LayerNorm(8)
+        self.act, self.norm = torch.nn.GELU(), torch.nn.LayerNorm(8)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return self.c(torch.tanh(self.b(self.norm(torch.nn.functional.gelu(self.a(input))))))
+        return self.c(torch.tanh(self.b(self.norm(self.act(self.a(input))))))
 
 
 @pytest.mark.parametrize(
@@ -1803,6 +1847,8 @@ def test_each_fault_of_flax_modules_is_listed_once_where_it_is(faults: str, list
     assert (found.verdict, [d.place for d in differences(found)]) == ("fail" if listed else "pass", listed), (
         found.reason
     )
+    said = ["norm's input: the candidate's is the reference's made with approximate=tanh, not none"]
+    assert [cause.cause for cause in found.causes] == said * ("gelu" in faults)  # the port does not name its activation
 
 
 class Stack(torch.nn.Module):
@@ -1938,6 +1984,21 @@ def test_one_of_several_calls_that_differs_is_no_other_thing_by_that_name_in_16_
     both = {f"{side}_settings": {"dtype": "bfloat16"} for side in ("reference", "candidate")}
     found = parity.compare(Typed(), Typed(Stale), given, checks="precision", **both)
     assert [d.place for d in differences(found)] == ["table"], found.reason
+
+
+@pytest.mark.parametrize(("eps", "listed"), [(1e-6, []), (2e-2, ["norm"])])
+def test_what_differs_by_some_roundings_is_not_said_to_be_rounded_where_the_reference_rounds_too(
+    eps: float, listed: list[str]
+) -> None:
+    def net(eps: float) -> torch.nn.Module:
+        torch.manual_seed(0)
+        parts = {"norm": torch.nn.RMSNorm(16, eps), "out": torch.nn.Linear(16, 16)}
+        return torch.nn.Sequential(OrderedDict(parts)).bfloat16()
+
+    given = {"input": torch.randn(1, 12, 16, generator=torch.Generator().manual_seed(1)).bfloat16()}
+    both = {f"{side}_settings": {"dtype": "bfloat16"} for side in ("reference", "candidate")}
+    found = parity.compare(net(1e-6), net(eps), given, checks="precision", **both)
+    assert ([d.place for d in differences(found)], found.causes) == (listed, ()), str(found)
 
 
 @pytest.mark.parametrize(("dtype", "said"), [(torch.bfloat16, True), (torch.float32, False)])
