@@ -198,6 +198,7 @@ def boom(x: Any) -> Any:
         (torch.nn.functional.silu, lambda: lambda x, one=ONE: x / (one + jnp.exp(-x)), {}),
         (torch.nn.functional.silu, lambda: pytest.importorskip("flax.nnx").jit(jax.nn.silu), {}),
         (torch.sin, lambda: lambda x: next(jnp.sin(part) for part in (x,)), {}),
+        (torch.sin, lambda: lambda x: parity.tap("a", jnp.sin(x)), {}),
         (torch.nn.functional.silu, lambda: given_one(lambda one, x: x / (one + jnp.exp(-x))), {}),
     ],
 )
