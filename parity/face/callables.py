@@ -314,9 +314,7 @@ def _of_port(port: Port) -> Invoke | None:
     call = port.call
     if call is None:
         return None
-    if port.weights is None:
-        return _renewed(lambda weights, args, kwargs: call(kwargs))
-    return _renewed(lambda weights, args, kwargs: call(weights, kwargs))
+    return _renewed(lambda weights, args, kwargs: call(kwargs) if port.weights is None else call(weights, kwargs))
 
 
 def _of_nnx(module: Any) -> tuple[Port, Invoke]:
@@ -459,12 +457,11 @@ def _reached(function: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"default{i}", x) for i, x in enumerate(function.__defaults__ or ()))
         yield from (function.__kwdefaults__ or {}).items()
         codes = [function.__code__]
-        for code in codes:  # and of functions inside it
+        for code in codes:  # and of functions inside it; globals, no attributes
             codes += filter(inspect.iscode, code.co_consts)
-        read = (i for code in codes for i in dis.get_instructions(code))
-        loaded = {i.argval for i in read if i.opname == "LOAD_GLOBAL"}  # no attributes
+        loaded = {i.argval for code in codes for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
         yield from ((name, function.__globals__[name]) for name in sorted(loaded & function.__globals__.keys()))
-    elif hasattr(function, "__dict__") and not isinstance(function, type):
+    elif hasattr(function, "__dict__") and not isinstance(function, (type, ModuleType)):
         yield from vars(function).items()
 
 
@@ -475,12 +472,13 @@ def _runs(port: Port, invoke: Invoke | None, nest: Nest, tensors: Mapping[str, t
     if port.module is not None or port.weights is not None:
         return "jax"
     function = port.call
-    if _library(type(function)) in ("jax", "jaxlib", "flax"):  # jax.jit's and nnx.jit's
+    if _library(type(function)) in _JAX:  # jax.jit's and nnx.jit's
         return "jax"
     held = held_modules(function)  # of which it may only read a config
     if any(map(on_jax, held.values())):
         return "torchax"
-    named = _libraries(function) | ({"torch"} if held else set()) | ({"flax"} if _flax_modules(function) else set())
+    named = {_library(x) for x in _within(function, callable)} | ({"torch"} if held else set())
+    named |= {"flax"} if _flax_modules(function) else set()
     if named & _JAX and named & _TORCH:
         return "torch" if invoke is None or _traced(invoke, port, nest, tensors) is None else "jax"
     return "jax" if named & _JAX else "torch" if named & _TORCH else library
@@ -488,11 +486,6 @@ def _runs(port: Port, invoke: Invoke | None, nest: Nest, tensors: Mapping[str, t
 
 DEPTH = 3
 """Functions that call each other, up to the one that names a library."""
-
-
-def _libraries(function: Any) -> set[str]:
-    """The top packages of what a function's code can name, and of what the functions among that can."""
-    return {_library(x) for x in _within(function, callable)}
 
 
 def _flax_modules(function: Any) -> list[Any]:
@@ -505,8 +498,7 @@ def _within(function: Any, into: Callable[[Any], bool]) -> list[Any]:
     found, level = dict[int, Any](), [function]
     for _ in range(DEPTH + 1):
         named = [item for f in level for _, x in _reached(f) for item in (x, *(y for _, y in torchtools.leaves(x)))]
-        new = (x for x in named if id(x) not in found and into(x) and not isinstance(x, (type, ModuleType)))
-        level = [x for x in new if _library(x) not in _JAX | _TORCH]
+        level = [x for x in named if id(x) not in found and into(x) and _library(x) not in _JAX | _TORCH]
         found |= {id(x): x for x in named}
     return [*found.values()]
 
