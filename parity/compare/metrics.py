@@ -402,7 +402,7 @@ def unlike(a: Record, b: Record) -> str:
         return PICTURES
     if a.shape != b.shape:
         last = len(a.shape) > 3 and b.shape == (a.shape[0], *a.shape[2:], a.shape[1])
-        return f"shape {list(a.shape)} against {list(b.shape)}" + "; is its layout channels_last?" * last
+        return f"shape {list(a.shape)} against {list(b.shape)}" + "; the candidate's channels are last" * last
     if bool(a.rows) != bool(b.rows):
         known, other = ("reference", "candidate") if a.rows else ("candidate", "reference")
         return f"the {known}'s padded rows are known from a mask, the {other}'s are not"

@@ -16,7 +16,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any, get_args
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -24,6 +26,8 @@ import torch
 from parity.errors import UsageError
 from parity.face.arguments import Nest, leaves
 from parity.face.functions import Function, JaxFunction
+from parity.hooks import torchtools
+from parity.hooks.methods import all_of
 from parity.hooks.objects import objects_of
 from parity.hooks.tap import single_output
 from parity.hooks.torchtools import named_tensors, on_jax, parts_of, to_torch, uncompiled
@@ -247,7 +251,7 @@ def callee(
     elif _is_nnx(given):
         port, invoke = _of_nnx(given)
     else:
-        port, invoke = Port(call=given), lambda weights, args, kwargs: given(*args, **kwargs)
+        port, invoke = Port(call=given), _renewed(lambda weights, args, kwargs: given(*args, **kwargs))
     own = given.call or given.module if isinstance(given, Port) else given
     while isinstance(own, functools.partial):
         own = own.func
@@ -310,9 +314,7 @@ def _of_port(port: Port) -> Invoke | None:
     call = port.call
     if call is None:
         return None
-    if port.weights is None:
-        return lambda weights, args, kwargs: call(kwargs)
-    return lambda weights, args, kwargs: call(weights, kwargs)
+    return _renewed(lambda weights, args, kwargs: call(kwargs) if port.weights is None else call(weights, kwargs))
 
 
 def _of_nnx(module: Any) -> tuple[Port, Invoke]:
@@ -325,6 +327,22 @@ def _of_nnx(module: Any) -> tuple[Port, Invoke]:
         return nnx.merge(graph, weights)(*args, **kwargs)
 
     return Port(module=module, weights=state), invoke
+
+
+def _renewed(invoke: Invoke) -> Invoke:
+    """A function each call of which has copies of the Flax NNX modules that it names: `nnx.jit` writes to a module, and
+    leaves one empty that was made outside the trace."""
+    held = _flax_modules(invoke)
+    if not held:
+        return invoke
+    from flax import nnx
+
+    def renewed(*given: Any) -> Any:
+        copies = zip(held, nnx.clone(held), strict=True)
+        with all_of(patch.dict(vars(own), vars(new), clear=True) for own, new in copies):
+            return invoke(*given)
+
+    return renewed
 
 
 def _widened(module: Any) -> Any:
@@ -438,9 +456,12 @@ def _reached(function: Any) -> Iterator[tuple[str, Any]]:
                 yield name, cell.cell_contents
         yield from ((f"default{i}", x) for i, x in enumerate(function.__defaults__ or ()))
         yield from (function.__kwdefaults__ or {}).items()
-        loaded = {i.argval for i in dis.get_instructions(function) if i.opname == "LOAD_GLOBAL"}  # no attributes
+        codes = [function.__code__]
+        for code in codes:  # and of functions inside it; globals, no attributes
+            codes += filter(inspect.iscode, code.co_consts)
+        loaded = {i.argval for code in codes for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
         yield from ((name, function.__globals__[name]) for name in sorted(loaded & function.__globals__.keys()))
-    elif hasattr(function, "__dict__") and not isinstance(function, type):
+    elif hasattr(function, "__dict__") and not isinstance(function, (type, ModuleType)):
         yield from vars(function).items()
 
 
@@ -451,12 +472,13 @@ def _runs(port: Port, invoke: Invoke | None, nest: Nest, tensors: Mapping[str, t
     if port.module is not None or port.weights is not None:
         return "jax"
     function = port.call
-    if _library(type(function)) in ("jax", "jaxlib", "flax"):  # jax.jit's and nnx.jit's
+    if _library(type(function)) in _JAX:  # jax.jit's and nnx.jit's
         return "jax"
     held = held_modules(function)  # of which it may only read a config
     if any(map(on_jax, held.values())):
         return "torchax"
-    named = _libraries(function, DEPTH) | ({"torch"} if held else set())
+    named = {_library(x) for x in _within(function, callable)} | ({"torch"} if held else set())
+    named |= {"flax"} if _flax_modules(function) else set()
     if named & _JAX and named & _TORCH:
         return "torch" if invoke is None or _traced(invoke, port, nest, tensors) is None else "jax"
     return "jax" if named & _JAX else "torch" if named & _TORCH else library
@@ -466,12 +488,19 @@ DEPTH = 3
 """Functions that call each other, up to the one that names a library."""
 
 
-def _libraries(function: Any, depth: int) -> set[str]:
-    """The top packages of what a function's code can name, and of what the functions among that can."""
-    reached = [x for _, x in _reached(function)]
-    inner = [x for x in reached if callable(x) and not isinstance(x, type) and _library(x) not in _JAX | _TORCH]
-    further = (_libraries(x, depth - 1) for x in inner) if depth else ()
-    return {_library(item) for x in reached for item in (x, *(y for _, y in leaves(x)))}.union(*further)
+def _flax_modules(function: Any) -> list[Any]:
+    """The Flax NNX modules that a function's code can name, or what holds them."""
+    return [x for x in _within(function, lambda x: hasattr(x, "__dict__")) if _is_nnx(x)]
+
+
+def _within(function: Any, into: Callable[[Any], bool]) -> list[Any]:
+    """What a function's code can name, with the items of nests, and what those of them can that `into` chooses."""
+    found, level = dict[int, Any](), [function]
+    for _ in range(DEPTH + 1):
+        named = [item for f in level for _, x in _reached(f) for item in (x, *(y for _, y in torchtools.leaves(x)))]
+        level = [x for x in named if id(x) not in found and into(x) and _library(x) not in _JAX | _TORCH]
+        found |= {id(x): x for x in named}
+    return [*found.values()]
 
 
 def library_of(inputs: object) -> Runs:

@@ -135,7 +135,7 @@ def test_what_does_not_line_up_is_not_compared_inside_a_port_and_differs_by_cont
 def test_an_output_whose_channels_come_last_is_asked_about() -> None:
     ours, theirs = (StepRecords(0, (tensor("loop:noise_pred", x),)) for x in (X5, np.moveaxis(X5, 1, -1).copy()))
     (found,) = Judge(port=True).step(ours, theirs)
-    assert found.note == "shape [1, 4, 2, 6, 8] against [1, 2, 6, 8, 4]; is its layout channels_last?"
+    assert found.note == "shape [1, 4, 2, 6, 8] against [1, 2, 6, 8, 4]; the candidate's channels are last"
 
 
 TURNED = X[:, ::-1].copy()

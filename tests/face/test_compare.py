@@ -10,6 +10,7 @@ import math
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -197,6 +198,8 @@ def boom(x: Any) -> Any:
         (torch.nn.SiLU(inplace=True), lambda: torch.nn.SiLU(inplace=True), {}),
         (torch.nn.functional.silu, lambda: lambda x, one=ONE: x / (one + jnp.exp(-x)), {}),
         (torch.nn.functional.silu, lambda: pytest.importorskip("flax.nnx").jit(jax.nn.silu), {}),
+        (torch.sin, lambda: lambda x: next(jnp.sin(part) for part in (x,)), {}),
+        (torch.sin, lambda: lambda x: parity.tap("a", jnp.sin(x)), {}),
         (torch.nn.functional.silu, lambda: given_one(lambda one, x: x / (one + jnp.exp(-x))), {}),
     ],
 )
@@ -739,6 +742,35 @@ def test_channels_last() -> None:
     assert parity.compare(conv, product, x, layout="channels_last").passed
     # The library is that of what it calls, and what tells it else is traced in the port's layout.
     assert parity.compare(conv, functools.partial(lambda f, x: f(x), product), x, layout="channels_last").passed
+
+
+class FramesAsBatch(torch.nn.Module):
+    """A video [B, C, T, H, W] whose frames are convolved as one batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.out = torch.nn.Conv2d(3, 4, 1), torch.nn.Conv2d(4, 3, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        frames = x.transpose(1, 2)
+        return self.out(self.conv(frames.flatten(0, 1))).view_as(frames).transpose(1, 2)
+
+
+@pytest.mark.parametrize(("turned", "failing"), [(False, []), (True, ["conv:out", "out:out", ":out"])])
+def test_frames_in_the_batch_have_their_channels_last_too(turned: bool, failing: list[str]) -> None:
+    model, x = FramesAsBatch(), torch.randn(1, 3, 2, 6, 6)
+    w = {name: jnp.asarray(p.detach().numpy()) for name, p in model.named_parameters()}
+
+    def port(x: Any) -> Any:
+        y = x.reshape(-1, *x.shape[2:])
+        for name in ("conv", "out"):
+            y = y @ w[f"{name}.weight"][:, :, 0, 0].T + w[f"{name}.bias"]
+            y = parity.tap(name, y.swapaxes(1, 2) if turned and name == "conv" else y)
+        return y.reshape(x.shape)
+
+    found = parity.compare(model, port, x, layout="channels_last", sites="all")
+    assert [d.key.site for d in found.sites if d.verdict == "fail"] == failing
+    assert not any(d.verdict == "not compared" for d in found.sites)
 
 
 class Heads(torch.nn.Module):
@@ -1617,6 +1649,40 @@ def test_a_function_in_jax_may_read_the_configuration_of_a_torch_module(factor: 
         return out if layer.bias is None else jnp.add(out, 1)
 
     assert parity.compare(layer, port, torch.randn(2, 5, 3)).passed == (factor == 1.0)
+
+
+@pytest.mark.parametrize(
+    ("reads", "verdict"),
+    [
+        (lambda net: lambda input: net.decode(input), "pass"),
+        (lambda net: net.decode, "pass"),
+        (
+            lambda net: functools.partial(lambda held, input: held.nets[0].decode(input), SimpleNamespace(nets=[net])),
+            "pass",
+        ),
+        (lambda net: Port(call=lambda given: net.decode(given["input"])), "pass"),
+        (lambda net: lambda input: 1.01 * net.decode(input), "fail"),
+        (lambda net: lambda input: net.scale * torch.nn.functional.silu(input), "pass"),  # which runs in torch
+    ],
+)
+def test_a_function_may_call_what_flax_jits_and_leaves_it_as_it_was(reads: Any, verdict: str) -> None:
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Net(nnx.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            self.scale, self.linear = 1, nnx.Linear(8, 8, kernel_init=lambda *_: jnp.eye(8), rngs=nnx.Rngs(0))
+            self.calls = nnx.BatchStat(jnp.zeros(()))
+
+        @nnx.jit  # type: ignore[untyped-decorator]
+        def decode(self, input: Any) -> Any:
+            self.calls[...] = self.calls[...] + 1
+            return jax.nn.silu(self.linear(input))
+
+    net = Net()
+    before = dict(vars(net))
+    assert parity.compare(torch.nn.functional.silu, reads(net), {"input": X}).verdict == verdict
+    assert (vars(net), net.calls.get_value()) == (before, 0)
+    net.decode(jnp.ones(8))
 
 
 HALVED = torch.randn(8, 8).bfloat16()
