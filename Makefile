@@ -30,7 +30,7 @@ STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := install
 .PHONY: install run test test-all lint older bench fault-bench history oracle mutants ablations sensitivity pitfalls
-.PHONY: stacks families pipelines gpu goldens pictures docs fuzz kills
+.PHONY: stacks families pipelines classes gpu goldens pictures docs fuzz kills
 
 install: $(STAMP)
 
@@ -133,6 +133,11 @@ families: install
 pipelines: install
 	$(BIN)/python benchmarks/pipelines.py $(CHECKOUT)
 	rm .pipelines.json
+
+# Of the same.
+classes: install
+	$(BIN)/python -W ignore benchmarks/classes.py $(CHECKOUT)
+	rm .classes.json
 
 gpu: install
 	$(BIN)/python benchmarks/gpu.py

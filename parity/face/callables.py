@@ -13,12 +13,11 @@ import inspect
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
-from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -27,7 +26,6 @@ from parity.errors import UsageError
 from parity.face.arguments import Nest, leaves
 from parity.face.functions import Function, JaxFunction
 from parity.hooks import torchtools
-from parity.hooks.methods import all_of
 from parity.hooks.objects import objects_of
 from parity.hooks.tap import single_output
 from parity.hooks.torchtools import named_tensors, on_jax, parts_of, to_torch, uncompiled
@@ -337,10 +335,18 @@ def _renewed(invoke: Invoke) -> Invoke:
         return invoke
     from flax import nnx
 
+    def put(attributes: Iterable[Mapping[str, Any]]) -> None:
+        for module, own in zip(held, attributes, strict=True):
+            vars(module).clear()
+            vars(module).update(own)
+
     def renewed(*given: Any) -> Any:
-        copies = zip(held, nnx.clone(held), strict=True)
-        with all_of(patch.dict(vars(own), vars(new), clear=True) for own, new in copies):
+        before = [dict(vars(module)) for module in held]
+        put(map(vars, nnx.clone(held)))
+        try:
             return invoke(*given)
+        finally:
+            put(before)
 
     return renewed
 
