@@ -167,7 +167,9 @@ def compared(a: Record | None, b: Record | None, floor: Floor | None, drawn: Sit
     equal = a.kind == b.kind and (a.value == b.value or (a.value != a.value and b.value != b.value))  # NaN is NaN
     if equal or (nothing(a) and nothing(b)) or _same_number(a, b) or _no_mask(a, b):
         return replace(drawn, distance=_EQUAL)
-    inside = own and (_is_zero_for_none(a, b) if a.key.module in MODELS else not (is_mask(a) or is_mask(b)))
+    masks = is_mask(a) or is_mask(b)
+    added = a.key.module in MODELS or "float" in a.dtype + b.dtype  # zeros of integers let nothing through
+    inside = own and (added and _is_zero_for_none(a, b) if masks or a.key.module in MODELS else True)
     return _unlike(replace(drawn, note=f"{what(a)} against {what(b)}"), inside)
 
 
@@ -196,7 +198,8 @@ def _unlike(diff: SiteDiff, inside: bool) -> SiteDiff:
 
 
 def _is_zero_for_none(a: Record, b: Record) -> bool:
-    """Whether the model is given zeros on one side and nothing on the other, as for a condition that a prompt lacks."""
+    """Whether one side gives zeros and the other nothing, as for a condition that a prompt lacks, or as a mask that is
+    added."""
     return {a.kind, b.kind} == {"none", "tensor"} and is_zero(a if a.kind == "tensor" else b)
 
 

@@ -656,7 +656,12 @@ def mask(valid: int, rows: int) -> Record:
         (tensor(":in.vision", TOKENS + 1e-3), none(":in.vision"), "fail", "fail"),
         (tensor(":in.vision", TOKENS * NAN), none(":in.vision"), "fail", "fail"),
         (tensor("b.0:in.tokens", TOKENS + 1e-3), none("b.0:in.tokens"), "fail", "not compared"),
-        (tensor("b.0:in.attention_mask", TOKENS), none("b.0:in.attention_mask"), "fail", "fail"),
+        (tensor("b.0:in.attention_mask", TOKENS), none("b.0:in.attention_mask"), "fail", "not compared"),
+        (tensor("b.0:in.attention_mask", TOKENS - 1.0), none("b.0:in.attention_mask"), "fail", "fail"),
+        *(
+            (tensor("b.0:in.attention_mask", TOKENS.astype(kind)), none("b.0:in.attention_mask"), "fail", "fail")
+            for kind in (bool, np.int64)
+        ),
         # Masks that let as many rows through may be one, whatever is padded.
         (mask(6, 12), mask(6, 8), "not compared", "not compared"),
         (mask(6, 12), mask(7, 8), "fail", "not compared"),

@@ -390,7 +390,13 @@ def test_a_mask_of_another_order_leaves_its_call_judged_by_its_inputs_whatever_d
 
 
 @pytest.mark.parametrize(
-    ("mask", "verdict"), [(np.ones(64, bool), "pass"), (np.zeros((1, 1, 64), np.float32), "fail"), (KEYS, "fail")]
+    ("mask", "verdict"),
+    [
+        (np.ones(64, bool), "pass"),
+        (np.zeros((1, 1, 64), np.float32), "not compared"),  # all is read, if zeros are added, or nothing is
+        (np.zeros(64, np.int64), "fail"),
+        (KEYS, "fail"),
+    ],
 )
 def test_no_mask_is_one_that_lets_every_key_through(mask: np.ndarray, verdict: str) -> None:
     sides = tensor("b:in.text_mask", mask[None]), none("b:in.text_mask")
