@@ -250,11 +250,18 @@ def _judged(sides: Sides, findings: Sequence[Check], notes: Sequence[Note], rena
         *detectors.told,
         *_of_another_length(sides, result.origin),
         *_unrecorded(result, a, judge.seen.modules),
+        *[Note(BEHIND)] * any(d.birth == "propagated" for d in picked(result.sites, "fail")),
     )
     first = result.origin.key
     known = {code_of(cause.at or first.site) for cause in shown if isinstance(cause, Cause)}
     begins = (first, *(d.key for d in introduced(result)))
     return in_order(result.told((*shown, *of_weights(result), *config_causes(differing, begins, known))))
+
+
+BEHIND = (
+    "of recordings, what differs behind the first divergence is not judged by itself: fix it and record again, or use "
+    "parity run --port, which judges each module by what it is given"
+)
 
 
 def _unrecorded_parts(a: Provenance, b: Provenance) -> str:

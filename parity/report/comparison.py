@@ -165,10 +165,8 @@ def _effect(result: Result) -> str:
     differ = len({text for _, text in checks}) > 1
     bits = dict.fromkeys(text + name * differ for name, text in checks if text)
     spread = _propagated(result)
-    followed = any(not math.isnan(d.local.ratio) for d in picked(result.sites, "fail"))
-    behind = f"{counted(spread, 'tensor')} behind it {'differs' if spread == 1 else 'differ'}"
-    own = "" if followed else ", not judged by " + ("itself" if spread == 1 else "themselves")
-    return "; ".join([*bits, *[behind + own] * (spread > 0)])
+    behind = [f"{counted(spread, 'tensor')} behind it {'differs' if spread == 1 else 'differ'}"] * (spread > 0)
+    return "; ".join([*bits, *behind])
 
 
 def _propagated(result: Result) -> int:

@@ -182,6 +182,15 @@ def test_a_divergence_inside_which_nothing_was_recorded_is_said(first: str, insi
     assert any("inside blocks.1 nothing was recorded: --sites all" in note.text for note in notes) == inside
 
 
+@pytest.mark.parametrize("behind", [0.0, FAR])
+def test_what_recordings_hold_behind_the_first_divergence_is_said_not_to_be_judged(
+    behind: float, tmp_path: Path
+) -> None:
+    ours, theirs = walk_of({"b.0:in.x": 0.0, "b.0:out": FAR, "b.1:out": behind, "/loop:noise_pred": 0.0}).steps()
+    found = diff(write(tmp_path / "a", REFERENCE, [ours]), write(tmp_path / "b", CANDIDATE, [theirs]))
+    assert any("not judged by itself" in note.text for note in found.notes) == (behind > 0)
+
+
 @pytest.mark.parametrize("fault", [0.0, FAR])
 def test_a_pass_that_does_not_rest_on_what_a_port_installed_is_none(fault: float, tmp_path: Path) -> None:
     idle = "the function that it put in torch.nn.functional.gelu's place was never called"

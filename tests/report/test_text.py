@@ -74,12 +74,6 @@ def test_what_was_introduced_elsewhere_stands_beside_a_closer_look() -> None:
     assert "differences: the same in several blocks: blocks.* (cond)" in alike
 
 
-@pytest.mark.parametrize(("own", "text"), [(NAN, "differ, not judged by themselves\n"), (57.0, "differ\n")])
-def test_what_only_a_run_can_judge_is_not_taken_for_propagated(own: float, text: str) -> None:
-    born = replace(BORN, local=Distance(1e-3, 1e-5, own))
-    assert f"effect: {len(LATER)} tensors behind it {text}" in plain(replace(FAILING, sites=(born, *LATER)))
-
-
 def test_a_pipe_gets_every_fact_in_order_and_the_verdict_last() -> None:
     labels = [
         line.split(":")[0].split(" ")[0] for line in plain(FAILING, following=("parity explain run",)).splitlines()
