@@ -99,15 +99,15 @@ def as_factor(x: float) -> str:
     return text if abs(x) == 1.0 or text not in ("1", "-1") else f"{x:.9g}"
 
 
-COMPUTED = "computed in bfloat16"
+COMPUTED = Done("computed in bfloat16")
 
 
-def done(a: np.ndarray, b: np.ndarray, *, fitted: bool = True, wide: bool = True) -> Done | None:
+def done(a: np.ndarray, b: np.ndarray, *, fitted: bool = True) -> Done | None:
     """How one side's values were made of the other's; None where that is not known, and where they are the same.
 
     Args:
         a: the reference's values, float64. b: the candidate's, of the same shape. fitted: whether those count that hold
-            up to rounding, a gain among them. wide: whether the reference computes in more than 16 bits.
+            up to rounding, a gain among them.
     """
     if a.shape != b.shape or not (np.isfinite(a).all() and np.isfinite(b).all()) or _alike(a, b):
         return None
@@ -116,7 +116,7 @@ def done(a: np.ndarray, b: np.ndarray, *, fitted: bool = True, wide: bool = True
     ways, families = [(False, a, b), (True, b, a)], (_exactly, _about) if fitted else (_exactly,)
     ways = ways if a.size > 1 else ways[:1]  # by chance any two neighbours round to one
     found = (Done(words, inverse) for made in families for inverse, x, y in ways for words in made(x, y))
-    return next((one for one in found if wide or one.inverse or one.words != COMPUTED), None)
+    return next(found, None)
 
 
 def _exactly(x: np.ndarray, y: np.ndarray) -> Iterator[str]:
@@ -134,8 +134,6 @@ def _exactly(x: np.ndarray, y: np.ndarray) -> Iterator[str]:
 
 def _about(x: np.ndarray, y: np.ndarray) -> Iterator[str]:
     """Transforms that hold up to rounding."""
-    if _kept_in_bfloat16(x, y):
-        yield COMPUTED
     if x.ndim == 1 and (shift := _shift(x, y)):
         yield f"shifted once more, by {shift:.4g}: sigma' = s sigma / (1 + (s - 1) sigma)"
     if x.ndim == 1 and x.size > 2:  # what comes in at the end is the other's own
@@ -154,6 +152,8 @@ def _about(x: np.ndarray, y: np.ndarray) -> Iterator[str]:
         yield "with another scale and offset in each channel"
     if x.size > 3 and _alike(np.sort(x, None), np.sort(y, None)):
         yield "in another order"
+    if _kept_in_bfloat16(x, y):  # as what is a few percent larger may be too
+        yield COMPUTED.words
 
 
 def _gain(x: np.ndarray, y: np.ndarray) -> float:

@@ -18,7 +18,7 @@ from parity.hooks.torchtools import real
 from parity.paths.reference import TorchBackend
 from parity.records import Floor, Key, Moments, Record
 from parity.sketch import geometry
-from parity.transforms import LEFT, done
+from parity.transforms import COMPUTED, LEFT, done
 
 
 def is_none(other: torch.Tensor) -> bool:
@@ -328,7 +328,8 @@ class Apart:
         alone may have done it."""
         if self.said or not self.far():
             return self.said
-        found = done(*(x.detach().cpu().double().numpy() for x in (self.own, self.other)), wide=self.wide)
+        found = done(*(x.detach().cpu().double().numpy() for x in (self.own, self.other)))
+        found = found if self.wide or found != COMPUTED else None
         if found is None and self.dtype and self._is_rounded():
             return f"the candidate's is the reference's computed in {self.dtype}"
         return "" if found is None else str(found)
