@@ -251,12 +251,12 @@ def _made_of(x: torch.Tensor) -> int:
 
 
 _EPSILONS = (1e-6, 1e-5, 1e-8, 1e-3, 1e-12)
-_CONSTANTS: Mapping[str, tuple[float | str, ...]] = {
-    "eps": _EPSILONS, "variance_epsilon": _EPSILONS, "approximate": ("none", "tanh"),
+_CONSTANTS: Mapping[str, tuple[float | str | None, ...]] = {
+    "eps": _EPSILONS, "variance_epsilon": _EPSILONS, "approximate": ("none", "tanh"), "bias": (None,),
 }  # fmt: skip
-"""Attribute of a norm or an activation -> what frameworks and models have there."""
+"""Attribute of a norm, an activation or a layer -> what frameworks and models have there."""
 
-_Constant = tuple[str, float | str]
+_Constant = tuple[str, float | str | None]
 """An attribute, and what all modules have there that have it; or `_WITHOUT` and the modules that are left out."""
 _WITHOUT = "without"
 LEFT_OUT = 4
@@ -459,7 +459,8 @@ class _Run:
         with contextlib.ExitStack() as hooks:
             for path, module in callable_modules(side.model).items():
                 own = ((name, x) for name, x in vars(module).items() if name in _CONSTANTS)
-                self.constants[path] = {name: x for name, x in own if isinstance(x, float | str)}
+                biased = {"bias": "its own"} if module._parameters.get("bias") is not None else {}
+                self.constants[path] = biased | {name: x for name, x in own if isinstance(x, float | str)}
                 if self.constant is not None and self.constant[0] in self.constants[path]:
                     hooks.enter_context(replaced(module, *self.constant))
                 if self.like and path in self.like.alike and self.constant == (_WITHOUT, any_block(path)):

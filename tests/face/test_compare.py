@@ -1888,6 +1888,7 @@ class Layers(torch.nn.Module):
         ("bT", ["b"]),  # a square kernel as torch has it
         ("bT cT", ["b", "c"]),
         ("gelu cT", ["norm's input", "c"]),
+        ("b0", ["b"]),
     ],
 )
 def test_each_fault_of_flax_modules_is_listed_once_where_it_is(faults: str, listed: list[str]) -> None:
@@ -1896,7 +1897,7 @@ def test_each_fault_of_flax_modules_is_listed_once_where_it_is(faults: str, list
     class Net(nnx.Module):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             rngs = nnx.Rngs(0)
-            self.a, self.b, self.c = (nnx.Linear(8, 8, rngs=rngs) for _ in range(3))
+            self.a, self.b, self.c = (nnx.Linear(8, 8, use_bias=f"{n}0" not in faults, rngs=rngs) for n in "abc")
             self.norm = nnx.LayerNorm(8, epsilon=1e-5, rngs=rngs)
 
         def __call__(self, input: Any) -> Any:
@@ -1908,13 +1909,15 @@ def test_each_fault_of_flax_modules_is_listed_once_where_it_is(faults: str, list
     for name in "abc":
         weight = getattr(model, name).weight.detach().numpy()
         getattr(net, name).kernel[...] = jnp.asarray(weight if f"{name}T" in faults else weight.T)
-        getattr(net, name).bias[...] = jnp.asarray(getattr(model, name).bias.detach().numpy())
+        if f"{name}0" not in faults:
+            getattr(net, name).bias[...] = jnp.asarray(getattr(model, name).bias.detach().numpy())
     found = parity.compare(model, net, X, sites="all")
     assert (found.verdict, [d.place for d in differences(found)]) == ("fail" if listed else "pass", listed), (
         found.reason
     )
-    said = ["norm's input: the candidate's is the reference's made with approximate=tanh, not none"]
-    assert [cause.cause for cause in found.causes] == said * ("gelu" in faults)  # the port does not name its activation
+    said = {"gelu": "norm's input: {}approximate=tanh, not none", "b0": "b: {}bias=None, not its own"}
+    made = [text.format("the candidate's is the reference's made with ") for of, text in said.items() if of in faults]
+    assert [cause.cause for cause in found.causes] == made  # the port does not name its activation
 
 
 class Stack(torch.nn.Module):
