@@ -27,7 +27,7 @@ from parity.causes.evidence import Both, Evidence, Machine, Numbers
 from parity.causes.match import UNKNOWN, signatures
 from parity.causes.request import FOLDER, ExplainRequest, of_run, outside_of
 from parity.causes.swaps import swap_tests
-from parity.causes.values import arguments_alone, dtype, numbers_given, values, values_elsewhere
+from parity.causes.values import arguments_alone, dtype, numbers_given, schedule, values, values_elsewhere
 from parity.compare.attention import attention_causes
 from parity.compare.branches import Branches
 from parity.compare.conclude import BEFORE
@@ -231,6 +231,7 @@ WITNESSES: tuple[Callable[[Evidence], Iterable[Cause | Note]], ...] = (
     arguments_alone,
     attention,
     dtype,
+    schedule,
     values,
     values_elsewhere,
 )

@@ -5,13 +5,16 @@ are held whole: every transform is tried on them (`parity.transforms`). Of other
 and the sketch a gain.
 
 The dtype map in one word: most of the candidate's modules have another working dtype.
+
+The schedule: timesteps, sigmas and their differences dt are recorded whole. Where they differ: at which steps, by how
+much, and what was done to them.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -216,6 +219,49 @@ def dtype(evidence: Evidence) -> Iterator[Cause]:
     text = f"most modules compute in {theirs}, the reference's in {ours}"
     detail = f"dtype of the module outputs: {ours} against {theirs}"
     yield measured(text, "dtype", ours, theirs, float(BITS[theirs]), detail=detail, fix=FIX)
+
+
+# --- the schedule: the loop's own numbers at every step
+
+ANOTHER, ROUNDED = "is another", "is rounded to bfloat16"
+SET = frozenset({"shift", "schedule_dtype", "timesteps", "scheduler.step_index"})
+"""Of causes that a script's own schedule shows; see `parity.compare.values`."""
+
+
+def schedule(evidence: Evidence) -> Iterator[Cause]:
+    """One cause where the loop's numbers differ at any step, none else."""
+    steps, names = evidence.found.steps, ("timestep", "sigma", "dt")
+    numbers = np.array([[s.timestep, s.sigma, s.dt] for s in steps], np.float64).reshape(-1, len(names), 2)
+    size = np.maximum(np.nan_to_num(np.abs(numbers)).max(axis=(0, 2), initial=0.0), 1e-12)
+    # 0 where either was not recorded.
+    far = np.nan_to_num(np.abs(numbers[..., 1] - numbers[..., 0]) / size, nan=0.0, posinf=0.0)
+    hit = far > WITHIN
+    at = np.flatnonzero(hit.any(axis=1))
+    if not at.size:
+        return
+    differ = {name: numbers[:, i] for i, name in enumerate(names) if hit[:, i].any()}
+    kind = _kind(differ)
+    if kind == ANOTHER and any(cause.setting in SET for cause in evidence.found.causes):
+        return  # what was set before the first step says which
+    fix, sides = "set the scheduler up as the reference does", ("", "", "")
+    if kind == ROUNDED:
+        fix, sides = "keep the schedule in float32", ("schedule_dtype", "model", "bfloat16")
+    first = zip(names, numbers[at[0]].tolist(), hit[at[0]], strict=True)
+    shown = ", ".join(f"{name} {pair[0]:.6g} against {pair[1]:.6g}" for name, pair, differs in first if differs)
+    where = ", ".join(str(steps[i].step) for i in at[:8])
+    detail = f"{' and '.join(differ)} at steps {where}; at step {steps[at[0]].step}: {shown}"
+    yield measured(f"the schedule {kind}", *sides, float(far.max()), detail=detail, fix=fix)
+
+
+def _kind(numbers: Mapping[str, np.ndarray]) -> str:
+    """What the candidate's numbers are that differ, as a sentence's end."""
+    values = [x for name, x in numbers.items() if name != "dt"] or list(numbers.values())
+    first, *others = {done(x[:, 0], x[:, 1]) for x in values}
+    if first is None or first.inverse or others:
+        return ANOTHER
+    if first.words.startswith("a step"):
+        return f"is {first.words}: it was not reset, or warm-up calls moved it"
+    return ROUNDED if first.words == "rounded to bfloat16" else f"is the reference's {first.words}"
 
 
 # --- what these share

@@ -1,4 +1,4 @@
-"""What is measured from values: a gain, an order, a mask, an argument; silence for everything else."""
+"""What is measured from values: a gain, an order, a mask, an argument, a schedule; silence for everything else."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from parity.causes.match import error_vector
-from parity.causes.values import dtype, reordering, values, values_elsewhere, working_dtype
-from parity.compare.result import UNKNOWN, Distance, SiteDiff, StepDiff
+from parity.causes.values import dtype, reordering, schedule, values, values_elsewhere, working_dtype
+from parity.compare.result import Distance, SiteDiff, StepDiff
 from parity.records import Record, StepRecords
 from parity.transforms import bfloat16
 from tests.support.made import evidence, tensor
@@ -81,7 +81,7 @@ def test_what_happened_to_a_timestep_is_read_from_all_steps(times: np.ndarray, s
     asked = evidence(
         ours,
         theirs,
-        steps=[StepDiff(i, (t, t), (0.0, 0.0), (0.0, 0.0), *[UNKNOWN] * 3) for i, t in enumerate(GIVEN[: times.size])],
+        steps=steps(SIGMAS)[: times.size],
         origin=ours.records[0].key,
         read=lambda n: (given(GIVEN, n), given(times, n)),
     )
@@ -166,3 +166,30 @@ def test_other_arguments_are_named_only_if_it_is_clear(ours: list[Record], their
     found = argued(ours, theirs)
     assert len(found) == bool(word)
     assert all(word in text for text in found)
+
+
+# --- the schedule ----------------------------------------------------------------------------------------------
+
+SIGMAS = np.array([1.0, 0.9375, 0.8333, 0.625, 0.0])
+ZERO = Distance(0.0, 0.0, 0.0)
+
+
+def steps(theirs: np.ndarray, times: np.ndarray | None = None) -> list[StepDiff]:
+    both = np.stack([SIGMAS, theirs]).T
+    at = np.stack([1000 * SIGMAS, 1000 * theirs if times is None else times]).T
+    pairs = [(tuple(at[i]), tuple(both[i]), tuple(both[i + 1] - both[i])) for i in range(4)]
+    return [StepDiff(i, *pair, ZERO, ZERO, ZERO) for i, pair in enumerate(pairs)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("diffs", "word", "setting"),
+    [
+        # The timesteps are rounded themselves, not the sigmas times 1000.
+        (steps(bfloat16(SIGMAS), bfloat16(1000 * SIGMAS)), "rounded to bfloat16", "schedule_dtype"),
+        (steps(np.append(SIGMAS[1:], 0.0)), "a step ahead", ""),
+        (steps(SIGMAS * (1 + 1e-8)), None, ""),
+    ],
+)
+def test_another_schedule_is_named(diffs: list[StepDiff], word: str | None, setting: str) -> None:
+    causes = list(schedule(evidence(steps=diffs)))
+    assert [(word is not None and word in c.cause, c.setting) for c in causes] == [(True, setting)] * (word is not None)
