@@ -13,10 +13,9 @@ import inspect
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any, get_args
 
 import numpy as np
@@ -25,7 +24,6 @@ import torch
 from parity.errors import UsageError
 from parity.face.arguments import Nest, leaves
 from parity.face.functions import Function, JaxFunction
-from parity.hooks import torchtools
 from parity.hooks.objects import objects_of
 from parity.hooks.tap import single_output
 from parity.hooks.torchtools import named_tensors, on_jax, parts_of, to_torch, uncompiled
@@ -249,7 +247,7 @@ def callee(
     elif _is_nnx(given):
         port, invoke = _of_nnx(given)
     else:
-        port, invoke = Port(call=given), _renewed(lambda weights, args, kwargs: given(*args, **kwargs))
+        port, invoke = Port(call=given), _renewed(given, lambda weights, args, kwargs: given(*args, **kwargs))
     own = given.call or given.module if isinstance(given, Port) else given
     while isinstance(own, functools.partial):
         own = own.func
@@ -312,7 +310,9 @@ def _of_port(port: Port) -> Invoke | None:
     call = port.call
     if call is None:
         return None
-    return _renewed(lambda weights, args, kwargs: call(kwargs) if port.weights is None else call(weights, kwargs))
+    if port.weights is None:
+        return _renewed(call, lambda weights, args, kwargs: call(kwargs))
+    return _renewed(call, lambda weights, args, kwargs: call(weights, kwargs))
 
 
 def _of_nnx(module: Any) -> tuple[Port, Invoke]:
@@ -327,26 +327,29 @@ def _of_nnx(module: Any) -> tuple[Port, Invoke]:
     return Port(module=module, weights=state), invoke
 
 
-def _renewed(invoke: Invoke) -> Invoke:
-    """A function each call of which has copies of the Flax NNX modules that it names: `nnx.jit` writes to a module, and
-    leaves one empty that was made outside the trace."""
-    held = _flax_modules(invoke)
+def _renewed(function: Any, invoke: Invoke) -> Invoke:
+    """Calls of a function during which the Flax NNX modules that it names hold copies of their variables: `nnx.jit`
+    writes to a module, and leaves one empty that was made outside of the trace."""
+    held = [x for _, x in _reached(inspect.unwrap(function)) if _is_nnx(x)]
     if not held:
         return invoke
     from flax import nnx
 
-    def put(attributes: Iterable[Mapping[str, Any]]) -> None:
-        for module, own in zip(held, attributes, strict=True):
-            vars(module).clear()
-            vars(module).update(own)
+    def modules(of: Any) -> list[Any]:
+        return [node for _, node in nnx.iter_graph(of) if _is_nnx(node)]
 
     def renewed(*given: Any) -> Any:
-        before = [dict(vars(module)) for module in held]
-        put(map(vars, nnx.clone(held)))
+        own, copies = modules(held), modules(nnx.clone(held))
+        before, same = [dict(vars(x)) for x in own], {id(y): x for x, y in zip(own, copies, strict=True)}
         try:
+            for x, y in zip(own, copies, strict=True):
+                vars(x).clear()
+                vars(x).update({name: same.get(id(value), value) for name, value in vars(y).items()})
             return invoke(*given)
         finally:
-            put(before)
+            for x, attributes in zip(own, before, strict=True):
+                vars(x).clear()
+                vars(x).update(attributes)
 
     return renewed
 
@@ -462,12 +465,9 @@ def _reached(function: Any) -> Iterator[tuple[str, Any]]:
                 yield name, cell.cell_contents
         yield from ((f"default{i}", x) for i, x in enumerate(function.__defaults__ or ()))
         yield from (function.__kwdefaults__ or {}).items()
-        codes = [function.__code__]
-        for code in codes:  # and of functions inside it; globals, no attributes
-            codes += filter(inspect.iscode, code.co_consts)
-        loaded = {i.argval for code in codes for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
+        loaded = {i.argval for i in dis.get_instructions(function) if i.opname == "LOAD_GLOBAL"}  # no attributes
         yield from ((name, function.__globals__[name]) for name in sorted(loaded & function.__globals__.keys()))
-    elif hasattr(function, "__dict__") and not isinstance(function, (type, ModuleType)):
+    elif hasattr(function, "__dict__") and not isinstance(function, type):
         yield from vars(function).items()
 
 
@@ -478,13 +478,12 @@ def _runs(port: Port, invoke: Invoke | None, nest: Nest, tensors: Mapping[str, t
     if port.module is not None or port.weights is not None:
         return "jax"
     function = port.call
-    if _library(type(function)) in _JAX:  # jax.jit's and nnx.jit's
+    if _library(type(function)) in ("jax", "jaxlib", "flax"):  # jax.jit's and nnx.jit's
         return "jax"
     held = held_modules(function)  # of which it may only read a config
     if any(map(on_jax, held.values())):
         return "torchax"
-    named = {_library(x) for x in _within(function, callable)} | ({"torch"} if held else set())
-    named |= {"flax"} if _flax_modules(function) else set()
+    named = _libraries(function, DEPTH) | ({"torch"} if held else set())
     if named & _JAX and named & _TORCH:
         return "torch" if invoke is None or _traced(invoke, port, nest, tensors) is None else "jax"
     return "jax" if named & _JAX else "torch" if named & _TORCH else library
@@ -494,19 +493,13 @@ DEPTH = 3
 """Functions that call each other, up to the one that names a library."""
 
 
-def _flax_modules(function: Any) -> list[Any]:
-    """The Flax NNX modules that a function's code can name, or what holds them."""
-    return [x for x in _within(function, lambda x: hasattr(x, "__dict__")) if _is_nnx(x)]
-
-
-def _within(function: Any, into: Callable[[Any], bool]) -> list[Any]:
-    """What a function's code can name, with the items of nests, and what those of them can that `into` chooses."""
-    found, level = dict[int, Any](), [function]
-    for _ in range(DEPTH + 1):
-        named = [item for f in level for _, x in _reached(f) for item in (x, *(y for _, y in torchtools.leaves(x)))]
-        level = [x for x in named if id(x) not in found and into(x) and _library(x) not in _JAX | _TORCH]
-        found |= {id(x): x for x in named}
-    return [*found.values()]
+def _libraries(function: Any, depth: int) -> set[str]:
+    """The top packages of what a function's code can name, and of what the functions among that can."""
+    reached = [x for _, x in _reached(function)]
+    inner = [x for x in reached if callable(x) and not isinstance(x, type) and _library(x) not in _JAX | _TORCH]
+    further = (_libraries(x, depth - 1) for x in inner) if depth else ()
+    items = (item for x in reached for item in (x, *(y for _, y in leaves(x))))
+    return {"flax" if _is_nnx(item) else _library(item) for item in items}.union(*further)
 
 
 def library_of(inputs: object) -> Runs:

@@ -197,14 +197,13 @@ class _Heard:
         if not isinstance(x, jax.Array) or _is_key(x):
             return x
         if not has_heads and any(_are_pixels(x.shape[1:-1], sizes) for sizes in self.pictures):
-            x = moved(x, self.backend.port, x.ndim, -1, self.channels if x.ndim == self.rank else 1)
+            x = moved(x, self.backend.port, self.rank, -1, self.channels)
         return interop.torch_view(x)
 
 
 def _are_pixels(sizes: Sequence[int], given: Sequence[int]) -> bool:
-    """Whether sizes are those of a picture, in the proportions of one that the model is given, but for rounding; where
-    that has frames, they may be in the batch."""
-    if len(sizes) not in (2, len(given)) or len(given) < 2:
+    """Whether sizes are those of a picture, in the proportions of one that the model is given, but for rounding."""
+    if len(sizes) != len(given) or len(sizes) < 2:
         return False
     (high, wide), (height, width) = sizes[-2:], given[-2:]
     return abs(high * width - wide * height) < max(height, width)
