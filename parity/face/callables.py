@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import CodeType
 from typing import Any, get_args
 
 import numpy as np
@@ -465,10 +466,18 @@ def _reached(function: Any) -> Iterator[tuple[str, Any]]:
                 yield name, cell.cell_contents
         yield from ((f"default{i}", x) for i, x in enumerate(function.__defaults__ or ()))
         yield from (function.__kwdefaults__ or {}).items()
-        loaded = {i.argval for i in dis.get_instructions(function) if i.opname == "LOAD_GLOBAL"}  # no attributes
+        steps = (i for code in _codes(function.__code__) for i in dis.get_instructions(code))
+        loaded = {i.argval for i in steps if i.opname == "LOAD_GLOBAL"}  # no attributes
         yield from ((name, function.__globals__[name]) for name in sorted(loaded & function.__globals__.keys()))
     elif hasattr(function, "__dict__") and not isinstance(function, type):
         yield from vars(function).items()
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """A function's code, and that of the functions and comprehensions in it."""
+    yield code
+    for inner in filter(inspect.iscode, code.co_consts):
+        yield from _codes(inner)
 
 
 def _runs(port: Port, invoke: Invoke | None, nest: Nest, tensors: Mapping[str, torch.Tensor], library: Runs) -> Runs:

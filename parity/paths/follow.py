@@ -326,8 +326,7 @@ class _Run:
         unread: sites of values that are left out, as the candidate goes on without them.
         turned: values that are the reference's in another order. attends: modules that make a call of
             attention, whose queries and keys may lie otherwise together. straight: those of them where that is a fault.
-        unknown: sites that are held and not judged, as they are not known to be made of the candidate's values, and
-            arguments that are why: the reference's is None, the candidate's `is_new`.
+        unknown: sites that are held and not judged, as they are not known to be made of the candidate's values.
         own_ways: attention calls, and which they are, whose inputs are the candidate's own business.
         called: inputs of modules that have no others, and the candidate's of another name that stand for them.
         _branches: of the call of the model. _layouts: where rows lie, by branch. _open: calls, innermost last.
@@ -496,10 +495,8 @@ class _Run:
                     changed |= {} if new is x else {id(x): new}
                     fates |= {fate}
                 elif x is None and self.plan.far:
-                    site = f"{path}:{port}"
-                    if any(is_new(port, self._other(at, site, number), both.values()) for at, both in seen.items()):
-                        fates |= {"left"}
-                        self.unknown[site] = None
+                    others = ((self._other(at, f"{path}:{port}", number), both.values()) for at, both in seen.items())
+                    fates |= {"left"} if any(is_new(port, other, given) for other, given in others) else set()
                 elif any(isinstance(held, torch.Tensor) for held in getattr(x, "__dict__", {}).values()):
                     fates |= {"absent"}  # an object that only its module can read
         inherited = caller is None or caller.known

@@ -32,9 +32,12 @@ def is_exact(x: torch.Tensor) -> bool:
 
 
 def is_new(port: str, other: torch.Tensor | None, given: Iterable[tuple[torch.Tensor, torch.Tensor | None]]) -> bool:
-    """Whether what the candidate hands a module, and the reference does not, says more than the call's other arguments,
-    `given` (both sides'): a mask that lets all through says nothing."""
-    if other is None or other.numel() == 0 or (is_mask(port, other) and torch.equal(other, all_through(other))):
+    """Whether what the candidate hands a module, and the reference does not, is none of the call's other arguments,
+    `given` (both sides'), nor a mask that lets all through: ones, or zeros that are added."""
+    if other is None or other.numel() == 0:
+        return False
+    zeros = other.is_floating_point() and not other.any()
+    if is_mask(port, other) and (zeros or torch.equal(other, all_through(other))):
         return False
     return not any(x is not None and torch.equal(x, other) for _, x in given)
 
@@ -236,7 +239,8 @@ class Apart:
         key: of step 0. own, other: the reference's rows that count, and the candidate's.
         sizes, bins: norms of the reference's rows and of the difference, by row bin. most: the largest of a run that
             rounds otherwise, by row bin; whole: its norm. said: what was done, where `words` need not look for it.
-        dtype: the candidate's, where that has 16 bits and none of the reference's runs have: those are `wide`.
+        dtype: the candidate's, where that has 16 bits and none of the reference's runs have. wide: whether none of them
+            computes it in 16 bits.
         made_of: the operations that made it of the candidate's values, as bits.
     """
 
@@ -276,7 +280,9 @@ class Apart:
         """Take in the same rows as a run has them that rounds otherwise."""
         bins = norms(_between(self.own, other))
         if other.dtype.itemsize == 2:
-            self.dtype, self.wide = "", False
+            self.dtype = ""
+            # What only stores a wide value in 16 bits computes it in more.
+            self.wide &= _whole(norms(_between(self.own.to(other.dtype), other))) <= LEFT * _whole(bins)
         if np.isfinite(bins).all():
             self.most = np.maximum(self.most, bins)
             self.whole = max(self.whole, _whole(bins))

@@ -73,10 +73,12 @@ class TorchBackend(Base):
             given = given_at(self.reached.settings, calls.step, calls.features, group)
             twice = tap is not None and is_compiled(self.model)
             watched = contextlib.nullcontext() if tap is None or twice else attached(self.model, tap)
-            with self.network.running(), watched, self.listen(group), calling(given) as cached:
+            heard = self.listen is not contextlib.nullcontext  # dynamo would compile these hooks too
+            eager = eagerly(self.model) if heard else contextlib.nullcontext()
+            with eager, self.network.running(), watched, self.listen(group), calling(given) as cached:
                 out = self.network.predict(self.model, calls.of(group))
             calls.features[group] = cached.kept
-            if tap is not None and twice:  # dynamo would compile the hooks too
+            if tap is not None and twice:
                 with eagerly(self.model), self.network.running(), attached(self.model, tap), calling(given):
                     self.network.predict(self.model, calls.of(group))
             for i, branch in enumerate(group):

@@ -224,12 +224,9 @@ def _unjudged(sites: Iterable[SiteDiff], found: Sequence[StepRecords], known: Co
         sites: of the step. known: what is judged.
     """
     left = {r.key.site for r in _marked(found, LEFT_ALONE)} - {key.site for key in known}
-    off = [d for d in sites if d.key.site in left]
-    none = next((f" ({d.key.site}: {d.note})" for d in off if not d.dtypes[0]), "")
-    names = dict.fromkeys(d.key.module for d in off if d.verdict == "fail" and d.dtypes[0])
+    names = dict.fromkeys(d.key.module for d in sites if d.verdict == "fail" and d.key.site in left)
     if names:
-        why = f"what it is given does not line up{none}, or is not finite"
-        yield f"not judged by itself, as {why}: {listed([*names])}"
+        yield f"not judged by itself, as what it is given does not line up, or is not finite: {listed([*names])}"
 
 
 LOST = (ParityError, RemoteError)

@@ -1182,23 +1182,22 @@ class Crossed(torch.nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("given", "gains", "listed", "why"),
+    ("given", "gains", "listed", "noted"),
     [
-        ("itself", (1.0, 1.0), [], ""),
-        ("itself", (1.1, 1.2), ["attn.k's input", "attn.o's input"], ""),
-        ("ones", (1.0, 1.0), [], ""),
-        ("ones", (1.1, 1.2), ["attn.k's input", "attn.o's input"], ""),
-        ("another", (1.0, 1.2), ["attn.k's input"], "attn:in.context: None against a tensor"),
-        ("causal", (1.0, 1.0), ["attn's input mask"], "attn:in.mask: None against a tensor"),
+        ("itself", (1.0, 1.0), [], False),
+        ("itself", (1.1, 1.2), ["attn.k's input", "attn.o's input"], False),
+        ("ones", (1.0, 1.0), [], False),
+        ("ones", (1.1, 1.2), ["attn.k's input", "attn.o's input"], False),
+        ("another", (1.0, 1.2), ["attn.k's input"], True),
+        ("causal", (1.0, 1.0), ["attn's input mask"], True),
     ],
 )
 def test_an_argument_in_place_of_none_hides_faults_only_where_it_says_more_than_the_others(
-    given: str, gains: tuple[float, float], listed: list[str], why: str
+    given: str, gains: tuple[float, float], listed: list[str], noted: bool
 ) -> None:
     found = parity.compare(Crossed(), Crossed(given, *gains), X, sites="all")
     assert [d.place for d in differences(found)] == listed, found.reason
-    notes = [one.text for one in found.notes if "not judged by itself" in one.text]
-    assert [f"({why})" in text for text in notes] == [True] * bool(why)
+    assert any("not judged by itself" in one.text for one in found.notes) == noted
 
 
 GIVEN = ("'s input query", "'s input value")
