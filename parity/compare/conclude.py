@@ -29,7 +29,7 @@ from parity.compare.sites import AllSites, beyond, how_many, picked
 from parity.compare.values import GIVEN
 from parity.floors import L2_LIMIT, LINF_LIMIT
 from parity.golden.disk.part import chosen
-from parity.records import AFTER, LOOP, OUTSIDE, SCHEDULE, Record, StepRecords, any_block
+from parity.records import AFTER, LOOP, OUTSIDE, SCHEDULE, Record, StepRecords, above, any_block
 from parity.settings import BITS, BY_NAME, Difference
 from parity.settings.chips import NO_CHIP
 
@@ -382,8 +382,9 @@ def _never_named(seen: Common, sites: Sequence[SiteDiff]) -> Iterator[Note]:
 
 def _unpaired(before: Sequence[SiteDiff], first: SiteDiff) -> Mapping[str, str]:
     """What could not be compared before the first that differs, with how it does not line up on both sides: inputs of
-    its own call, and modules since the last site seen to agree."""
+    its own call and of modules around it, and modules since the last site seen to agree."""
     inputs: dict[str, str] = {}
+    around = above(first.key.module)
     modules: dict[str, str] = {}
     for d in before:
         if d.key.branch != first.key.branch or d.key.is_apart:
@@ -394,6 +395,8 @@ def _unpaired(before: Sequence[SiteDiff], first: SiteDiff) -> Mapping[str, str]:
             continue
         elif d.key.is_input and call_of(d.key) == call_of(first.key):
             inputs.setdefault(f"its input {d.key.port.removeprefix('in.')}", d.note)
+        elif d.key.is_input and d.key.module and d.key.module in around:
+            inputs.setdefault(f"{d.key.module}'s input {d.key.port.removeprefix('in.')}", d.note)
         elif d.key.module:
             modules.setdefault(d.key.module, d.note)
     return inputs | modules

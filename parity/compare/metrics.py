@@ -167,9 +167,7 @@ def compared(a: Record | None, b: Record | None, floor: Floor | None, drawn: Sit
     equal = a.kind == b.kind and (a.value == b.value or (a.value != a.value and b.value != b.value))  # NaN is NaN
     if equal or (nothing(a) and nothing(b)) or _same_number(a, b) or _no_mask(a, b):
         return replace(drawn, distance=_EQUAL)
-    masks = is_mask(a) or is_mask(b)
-    added = a.key.module in MODELS or "float" in a.dtype + b.dtype  # zeros of integers let nothing through
-    inside = own and (added and _is_zero_for_none(a, b) if masks or a.key.module in MODELS else True)
+    inside = own and _may_be_unlike(a, b)
     return _unlike(replace(drawn, note=f"{what(a)} against {what(b)}"), inside)
 
 
@@ -197,10 +195,14 @@ def _unlike(diff: SiteDiff, inside: bool) -> SiteDiff:
     return diff if diff.verdict == "ignored" else replace(diff, verdict="not compared")
 
 
-def _is_zero_for_none(a: Record, b: Record) -> bool:
-    """Whether one side gives zeros and the other nothing, as for a condition that a prompt lacks, or as a mask that is
-    added."""
-    return {a.kind, b.kind} == {"none", "tensor"} and is_zero(a if a.kind == "tensor" else b)
+def _may_be_unlike(a: Record, b: Record) -> bool:
+    """Whether one side may give something inside a port and the other nothing: what a model is given, and a mask, only
+    if it is zeros, as for a condition that a prompt lacks; a mask's are floats, which are added."""
+    tensor = a if a.kind == "tensor" else b
+    if a.key.module not in MODELS and not (is_mask(a) or is_mask(b)):
+        return True
+    zeros = {a.kind, b.kind} == {"none", "tensor"} and is_zero(tensor)
+    return zeros and (a.key.module in MODELS or "float" in tensor.dtype)
 
 
 def _tensors(a: Record, b: Record, floor: Floor, drawn: SiteDiff, *, own: bool) -> SiteDiff:

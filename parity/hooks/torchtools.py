@@ -31,8 +31,8 @@ Handle = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
 
 class Intercept(TorchFunctionMode):
-    """Within it, what torch's functions return is what a handler makes of the function and its arguments; not where
-    they are traced to be compiled, as within flex attention.
+    """Within it, what torch's functions return is what a handler makes of the function and its arguments. Calls that
+    torch.compile traces are left alone, as those within flex attention are.
 
     Args:
         handle: functions that it calls are not handed to it again.

@@ -204,9 +204,10 @@ def _require_common(result: Result, pair: Ready, ends: Ends) -> Result:
         return result
     if pair.request.sites == "none":
         return result.noted(f"--sites none: {ENDS_ALONE}")
-    if not ends.names or not any(pair.modules):
-        side = "reference" if ends.names else "port"
-        return result.noted(f"the {side} names no site: {ENDS_ALONE} (parity.port.tap names more)")
+    if not any(pair.modules):
+        return result.noted(f"the reference has no modules: {ENDS_ALONE}")
+    if not ends.names:
+        return result.noted(f"the port names no site: {ENDS_ALONE} (parity.port.tap names more)")
     alike = [name for name in pair.modules if name in ends.names]
     if alike and pair.plan().modules.isdisjoint(alike):
         how = "named by the port and not observed (--sites all observes them)"
