@@ -232,14 +232,15 @@ WIDEST = 0.1 / L2_LIMIT
 
 
 def _narrow(sites: Sites) -> None:
-    """A floor holds what rounding of a module's inputs makes of it, of a phase of 1000 in a time embedding; where these
-    are the same on both sides, nothing of that is in its output."""
+    """A floor holds what rounding of a module's inputs makes of it, of a phase of 1000 in a time embedding; where they
+    are the same on both sides, nothing of that is in its output. What a module rounds inside it does whatever it is
+    given: where no run that floors are measured by has other inputs, its floor stands."""
     wide = [i for i in sites.where("pass", which=_is_output) if sites.floors[i] > WIDEST and _is_wide(sites[i])]
     if not wide:
         return
     inputs = [d for d in picked(sites, which=is_input) if not d.key.is_apart]
     other = {call_of(d.key) for d in inputs if d.distance.rel_l2 != 0.0 or d.verdict != "pass"}
-    same = {call_of(d.key) for d in inputs} - other
+    same = {call_of(d.key) for d in inputs if d.distance.floor > WITHIN} - other
     for i in wide:
         d = sites[i]
         if call_of(d.key) in same:

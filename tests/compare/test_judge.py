@@ -300,21 +300,22 @@ def test_an_embedding_follows_a_timestep_that_is_rounded_within_its_floor(
 
 
 @pytest.mark.parametrize(
-    ("given", "made", "verdict"),
+    ("given", "made", "moves", "verdict"),
     [
-        (0.0, 0.5, "fail"),
-        (0.0, 0.08, "pass"),  # what a dtype may make of the same
-        (1e-3, 0.5, "pass"),  # of a timestep that is rounded it makes other phases
+        (0.0, 0.5, 0.2, "fail"),
+        (0.0, 0.08, 0.2, "pass"),  # what a dtype may make of the same
+        (1e-3, 0.5, 0.2, "pass"),  # of a timestep that is rounded it makes other phases
+        (0.0, 0.5, 1e-7, "pass"),  # and of one that it multiplies inside
     ],
 )
 def test_a_module_that_is_given_the_same_is_judged_without_the_rounding_of_its_inputs(
-    given: float, made: float, verdict: str
+    given: float, made: float, moves: float, verdict: str
 ) -> None:
     walk, x, y = Walk(), noise(1, (1, 40)), noise(2, (1, 40))
     walk.pair(tensor("time:in.t", x), tensor("time:in.t", x + given * y))
     out = tensor("time:out", x), tensor("time:out", x + made * y * np.linalg.norm(x) / np.linalg.norm(y))
     walk.pair(*out)
-    floors = {r.key: Floor(0.2 * r.moments.l2) for r in walk.reference if r.moments}
+    floors = {r.key: Floor((moves if r.key.is_input else 0.2) * r.moments.l2) for r in walk.reference if r.moments}
     assert walk.judge(floors=floors)["cond/time:out"].verdict == verdict
 
 
