@@ -100,6 +100,7 @@ def as_factor(x: float) -> str:
 
 
 COMPUTED = Done("computed in bfloat16")
+"""By the candidate, each of its operations rounded; of a reference that computes so too it says nothing."""
 
 
 def done(a: np.ndarray, b: np.ndarray, *, fitted: bool = True) -> Done | None:
