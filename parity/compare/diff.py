@@ -262,6 +262,7 @@ BEHIND = (
     "of recordings, what differs behind the first divergence is not judged by itself: fix it and record again, or use "
     "parity run --port, which judges each module by what it is given"
 )
+"""Said of two recordings that differ behind their first divergence too."""
 
 
 def _unrecorded_parts(a: Provenance, b: Provenance) -> str:

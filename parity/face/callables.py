@@ -13,7 +13,7 @@ import inspect
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import CodeType
@@ -339,18 +339,19 @@ def _renewed(function: Any, invoke: Invoke) -> Invoke:
     def modules(of: Any) -> list[Any]:
         return [node for _, node in nnx.iter_graph(of) if _is_nnx(node)]
 
+    def put(of: Iterable[Any], attributes: Iterable[Mapping[str, Any]]) -> None:
+        for module, own in zip(of, attributes, strict=True):
+            vars(module).clear()
+            vars(module).update(own)
+
     def renewed(*given: Any) -> Any:
         own, copies = modules(held), modules(nnx.clone(held))
         before, same = [dict(vars(x)) for x in own], {id(y): x for x, y in zip(own, copies, strict=True)}
         try:
-            for x, y in zip(own, copies, strict=True):
-                vars(x).clear()
-                vars(x).update({name: same.get(id(value), value) for name, value in vars(y).items()})
+            put(own, ({name: same.get(id(x), x) for name, x in vars(y).items()} for y in copies))
             return invoke(*given)
         finally:
-            for x, attributes in zip(own, before, strict=True):
-                vars(x).clear()
-                vars(x).update(attributes)
+            put(own, before)
 
     return renewed
 

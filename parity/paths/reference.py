@@ -108,8 +108,8 @@ class TorchBackend(Base):
 def torch_scope(reached: Reached) -> Iterator[None]:
     """The context in which the reference computes: no gradients, products as `matmul_precision` says, never in TF32.
 
-    Flex attention that is not compiled torch wraps in torch.compile(backend="eager"), which adds seconds and fails once
-    torchax is imported (dynamo asks the accelerator for its stream); here it does not, by torch's own switch.
+    Flex attention is not wrapped in torch.compile(backend="eager") here, by torch's own switch: that adds seconds, and
+    fails once torchax is imported (dynamo asks the accelerator for its stream).
     """
     before, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("highest")

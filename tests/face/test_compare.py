@@ -1635,12 +1635,12 @@ def test_a_function_in_jax_may_read_the_configuration_of_a_torch_module(factor: 
 def test_a_function_may_call_what_flax_jits_and_leaves_it_as_it_was(reads: Any, verdict: str) -> None:
     nnx = pytest.importorskip("flax.nnx")
 
-    class Net(nnx.Module):  # type: ignore[misc, name-defined]
+    class Net(nnx.Module):
         def __init__(self) -> None:
             self.scale, self.linear = 1, nnx.Linear(8, 8, kernel_init=lambda *_: jnp.eye(8), rngs=nnx.Rngs(0))
             self.calls = nnx.BatchStat(jnp.zeros(()))
 
-        @nnx.jit  # type: ignore[untyped-decorator]
+        @nnx.jit
         def decode(self, input: Any) -> Any:
             self.calls[...] = self.calls[...] + 1
             return jax.nn.silu(self.linear(input))
