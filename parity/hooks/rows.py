@@ -82,12 +82,21 @@ class NoRows:
         return WHOLE
 
 
+@dataclass(frozen=True, slots=True)
 class MaskedRows:
     """The rule where nothing is known of a model but the masks that it is given: whatever has as many rows as one of
-    them stands as it is, and beside it those of its rows that the mask lets through."""
+    them stands as it is, and beside it those of its rows that the mask lets through.
+
+    Attributes:
+        inside: whether this holds inside the model alone, and not of what it is given and gives.
+    """
+
+    inside: bool = False
 
     def parts(self, module: str, port: str, shape: Sequence[int], masked: Collection[int] = ()) -> tuple[Part, ...]:
-        return SEQUENCE if len(shape) > 2 and shape[1] in masked and "mask" not in port else WHOLE
+        if (self.inside and module == "") or len(shape) < 3 or shape[1] not in masked or "mask" in port:
+            return WHOLE
+        return SEQUENCE
 
 
 def take(x: Any, index: Any, weight: Any) -> tuple[Any, Any]:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from parity.errors import InconclusiveError, ParityError, UsageError, summary
-from parity.hooks.rows import SEQUENCE, WHOLE, MaskedRows, NoRows, Part, RowFrame, RowRule
+from parity.hooks.rows import SEQUENCE, WHOLE, MaskedRows, Part, RowFrame, RowRule
 from parity.models.family import Condition, Family, Place, Said, Sampler
 from parity.models.folder import Case, GenerationSpec, class_of, is_drawn, read_config, skeleton
 from parity.models.generic_inputs import (
@@ -151,7 +151,7 @@ class Generic(Family):
     def rows(self, case: Case, settings: Settings, condition: Condition) -> tuple[RowRule, Mapping[str, RowFrame]]:
         masks = text_masks(condition)
         text = masks[""].size if "" in masks else 0
-        alone = MaskedRows() if padding_of(condition) is not None else NoRows()
+        alone = MaskedRows(inside=padding_of(condition) is None)
         rule = TextRows(text, self._image_tokens(text)) if text else alone
         return rule, {f"{TEXT_FRAME}{which}": frame_of_mask(mask) for which, mask in masks.items()}
 

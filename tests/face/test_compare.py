@@ -930,6 +930,46 @@ def test_rows_that_a_mask_of_no_text_leaves_out_are_compared(name: str) -> None:
     assert not parity.compare(Masked(), Masked(1.5), given).passed
 
 
+class RaggedBlock(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor, attn_mask: torch.Tensor) -> torch.Tensor:
+        return x + torch.nn.functional.scaled_dot_product_attention(x, x, self.net(x), attn_mask=attn_mask[:, None])
+
+
+class Ragged(torch.nn.Module):
+    """As Z-Image: items of several lengths in one batch, whose padding it makes itself and cuts off again."""
+
+    def __init__(self, padding: float = 0.0, scale: float = 1.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks, self.padding = torch.nn.ModuleList(RaggedBlock() for _ in range(2)), padding
+        with torch.no_grad():
+            self.blocks[1].net.bias.mul_(scale)
+
+    def forward(self, items: list[torch.Tensor]) -> list[torch.Tensor]:
+        most = max(map(len, items))
+        padded = [torch.nn.functional.pad(x, (0, 0, 0, most - len(x)), value=self.padding) for x in items]
+        x, mask = torch.stack(padded), torch.stack([torch.arange(most) < len(x) for x in items])
+        for block in self.blocks:
+            x = block(x, mask)
+        return [x[i, : len(item)] for i, item in enumerate(items)]
+
+
+@pytest.mark.parametrize(
+    ("padding", "scale", "listed"),
+    [(1.0, 1.0, []), (0.0, 1.01, ["blocks.1.net"]), (1.0, 1.01, ["blocks.1.net"])],
+    ids=str,
+)
+def test_padding_that_a_model_makes_itself_may_hold_anything(padding: float, scale: float, listed: list[str]) -> None:
+    torch.manual_seed(1)
+    items = [torch.randn(12, 16), torch.randn(7, 16)]
+    result = parity.compare(Ragged(), Ragged(padding, scale), {"items": items})
+    assert [d.key.module for d in differences(result) if d.key] == listed, str(result)
+
+
 class Biased(torch.nn.Module):
     """As a block of T5's: the first one makes a bias, which it hands on to the others."""
 
