@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from parity.compare.births import LATENTS, call_of, is_unlike
 from parity.compare.metrics import ONE_SIDED
 from parity.compare.places import AROUND, block_of, both_blocks, code_of, place_of, within
-from parity.compare.preflight import NEAR, ROUNDING, ROUNDING_LIMIT, WEIGHTS, grouped, sentence_of
+from parity.compare.preflight import NEAR, ROUNDING, ROUNDING_LIMIT, VALUES, WEIGHTS, grouped, sentence_of
 from parity.compare.result import Cause, Check, Group, Result, SiteDiff, measured
 from parity.compare.sites import introduced, picked
 from parity.records import FRAMES, LOOP, Key, above, any_block, caller_of, is_attention
@@ -143,7 +143,8 @@ _HALVES = ("bfloat16", "float16")
 def other_weights(result: Result) -> list[Check]:
     """The checks of preflight that fail by other weights, or say that they were rounded though nobody said so."""
     halved = not any(d.setting == "dtype" for d in result.differing_settings)
-    return [c for c in result.preflight if c.computed or (halved and c.near in _HALVES)]
+    near = (VALUES, *(_HALVES if halved else ()))
+    return [c for c in result.preflight if c.computed or c.near in near]
 
 
 def settled(result: Result) -> Result:
@@ -208,7 +209,7 @@ def of_weights(result: Result) -> Iterator[Cause]:
     for d in introduced(result):
         begins.setdefault(d.key.site, (d.key, d.distance))
     fix = "load the reference's values, or undo the factor where they are used"
-    fix = "load and keep them in the reference's dtype" if check.near else fix
+    fix = "load and keep them in the reference's dtype" if check.near in _HALVES else fix
     named = {code_of(cause.at) for cause in result.causes if cause.at and not cause.harmless}
     for key, far in begins.values():
         if not key.module or (check.near and not far.rel_l2 <= ROUNDING_LIMIT):
@@ -276,7 +277,7 @@ def _by_weights(result: Result, checks: Sequence[Check]) -> Callable[[Key], bool
     modules = {name.rpartition(".")[0] for c in checks for name in c.at}
     if not modules:
         return lambda key: False
-    rounded = all(c.near in _HALVES for c in checks)
+    rounded = all(c.near for c in checks)
     unseen = modules - {d.key.module for d in result.sites}  # at which nothing was observed
     arguments = {d.key.port for d in result.sites if d.key.is_argument}
     given = {call_of(d.key) for d in result.sites if d.key.is_input and d.verdict != "not compared"}
@@ -291,7 +292,9 @@ def _by_weights(result: Result, checks: Sequence[Check]) -> Callable[[Key], bool
             return key.module == "" and not key.is_input and bool(unseen)
         caller = caller_of(key.module)
         if key.is_input:  # of its caller's own parameters; what the model is given it hands on as it is
-            return caller in modules and not (caller == "" and key.port in arguments)
+            projected = is_attention(key.module) and any(within(module, caller) for module in unseen)
+            made = caller in modules or projected
+            return made and not (caller == "" and key.port in arguments)
         own = any(within(module, key.module) for module in modules)
         # What no input was compared of, its caller's parameters may be in.
         return own or (call_of(key) not in given and caller != "" and caller in modules)

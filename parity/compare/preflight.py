@@ -23,7 +23,7 @@ from parity.compare.metrics import compare_values
 from parity.compare.result import Cause, Check, Group, measured
 from parity.errors import shown
 from parity.floors import LINF_LIMIT, SCHEDULE_ROUNDING
-from parity.golden.fingerprint import WeightPrint
+from parity.golden.fingerprint import ALIKE, WeightPrint
 from parity.records import BLOCK, Facts, Schedule, above, any_block
 from parity.settings import Difference, Input, changed_by, remedy, sentence
 from parity.transforms import CASTS, as_factor
@@ -228,24 +228,29 @@ def _grouped(
         alike = tuple(n for n in names if kind == VALUES and n in everywhere)
         groups.append(Group(kind, how, tuple(names), tuple(each[n] for n in names if each[n]), firm, alike))
     if near:
-        to, most = _rounded_to(other[n] for n in near), max(apart[n] for n in near)
-        kind = next(kind for kind, dtype in NEAR.items() if dtype == to)
-        what = kind if to == ROUNDING else f"the reference's {kind}"
+        most = max(apart[n] for n in near)
+        to = _rounded_to(other[n] for n in near) or (ROUNDING if most <= ALIKE else VALUES)
+        kind = next(kind for kind, known in NEAR.items() if known == to)
+        what = f"the reference's {kind}" if to in CASTS else kind
         how = f"are {what}, {most:.1e} relative apart at most"
         groups.append(Group(kind, how, tuple(near)))
     return groups
 
 
 ROUNDING = "rounding"
-NEAR = {"nearly equal": ROUNDING, **{f"rounded to {dtype}": dtype for dtype in CASTS}}
+NEAR = {
+    "nearly equal": ROUNDING,
+    "nearly equal, which no rounding makes them": VALUES,
+    **{f"rounded to {dtype}": dtype for dtype in CASTS},
+}
 """Kind of a group of parameters that are nearly the reference's -> `Check.near`, where all are."""
 
 
 def _rounded_to(other: Iterable[tuple[WeightPrint, WeightPrint]]) -> str:
-    """The dtype in which the candidate's extrema are the reference's, of all parameters; else `rounding`."""
+    """The dtype in which the candidate's extrema are the reference's, of all parameters; empty for none."""
     ours, theirs = (np.array([x.extrema for x in side]) for side in zip(*other, strict=True))
     moved = not np.array_equal(ours, theirs)
-    return next((dtype for dtype, cast in CASTS.items() if moved and np.array_equal(cast(ours), theirs)), ROUNDING)
+    return next((dtype for dtype, cast in CASTS.items() if moved and np.array_equal(cast(ours), theirs)), "")
 
 
 Factors = Mapping[str, frozenset[float]]

@@ -25,7 +25,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from parity.compare.independent import in_order, of_weights, settled
-from parity.compare.preflight import ROUNDING, WEIGHTS, causes_of, failed
+from parity.compare.preflight import WEIGHTS, causes_of, failed
 from parity.compare.reason import Note, Output, Reason
 from parity.compare.result import Check, Checked, CheckName, Result
 from parity.errors import InconclusiveError, Say
@@ -36,6 +36,7 @@ from parity.runs.follow import unobserved
 from parity.runs.request import Request
 from parity.runs.sides import Ready, Sink, ready, workers
 from parity.settings import BITS, differences
+from parity.transforms import CASTS
 
 Encodings = Mapping[str, Pair[Start]]
 """Check -> each side's own embeddings, where the text stage has made them."""
@@ -152,7 +153,7 @@ def _of_rounded_weights(check: Check) -> Check:
     """A preflight check of a pair that differs: weights that are nearly equal, since one side's are rounded, fail."""
     if not check.near:
         return check
-    dtype = "bfloat16" if check.near == ROUNDING else check.near
+    dtype = check.near if check.near in CASTS else "bfloat16"
     how = f"parameters of the port's are rounded to 16 bits: load them in float32, or compare with `-c dtype={dtype}`"
     return replace(check, verdict="fail", computed=True, detail=f"{len(check.at)} {how}")
 

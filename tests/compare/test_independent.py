@@ -18,6 +18,7 @@ import diffusers
 
 from parity.compare.diff import diff
 from parity.compare.independent import differences, settled
+from parity.compare.preflight import ROUNDING, VALUES
 from parity.compare.reason import UNKNOWN, Reason
 from parity.compare.result import Birth, Check, Distance, Group, Origin, Result, SettingDifference, SiteDiff, measured
 from parity.records import Key
@@ -292,12 +293,14 @@ def test_what_is_given_the_output_that_the_origin_lies_in_is_no_other_difference
         ("rope:in.frequencies", []),
         ("blocks.1.ff.net:out", []),  # of which no input is compared
         ("blocks.1.attn:out", ["blocks.1.attn"]),
+        ("blocks.1.cross.attention:in.query", []),  # by a projection at which nothing was observed
+        ("blocks.1.attn.attention:in.query", ["blocks.1.attn.attention's input query"]),
     ],
 )
 def test_a_module_beside_one_with_other_weights_is_listed(site: str, listed: list[str]) -> None:
     at = SiteDiff(Key("transformer", 0, "", site), Distance(0.5, 0.0, 1e9), verdict="fail", birth="module")
-    which = ("blocks.1.ff.weight", "blocks.1.ff.bias", "frequencies")
-    weights = Check("weights", "fail", "3 of 9", computed=True, at=which)
+    which = ("blocks.1.ff.weight", "blocks.1.ff.bias", "frequencies", "blocks.1.cross.to_q.weight")
+    weights = Check("weights", "fail", "4 of 9", computed=True, at=which)
     mask = SiteDiff(Key("transformer", 0, "", ":in.mask"), UNKNOWN)
     result = Result("fail", "preflight", Reason(kind="first_divergence"), sites=(mask, at), preflight=(weights,))
     assert [d.place for d in differences(result)] == ["the weights", *listed]
@@ -325,17 +328,21 @@ def test_what_other_weights_make_within_its_floor_is_handed_on(
 
 
 @pytest.mark.parametrize(
-    ("setting", "local", "listed"),
+    ("setting", "near", "local", "listed"),
     [
-        ("seed", 0.002, ["the weights"]),
-        ("seed", 0.5, ["the weights", "embed"]),  # far more than rounding makes of it
-        ("dtype", 0.5, ["embed"]),
+        ("seed", "bfloat16", 0.002, ["the weights"]),
+        ("seed", "bfloat16", 0.5, ["the weights", "embed"]),  # far more than rounding makes of it
+        ("dtype", "bfloat16", 0.5, ["embed"]),
+        ("dtype", VALUES, 0.002, ["the weights"]),  # of another step of the training
+        ("seed", ROUNDING, 0.002, ["embed"]),
     ],
 )
-def test_weights_that_nobody_said_are_rounded_are_one_difference(setting: str, local: float, listed: list[str]) -> None:
+def test_weights_that_are_nearly_the_reference_s_are_one_difference(
+    setting: str, near: str, local: float, listed: list[str]
+) -> None:
     far = Distance(local, 0.0, 1e9)
     at = SiteDiff(Key("transformer", 0, "", "embed:out"), far, verdict="fail", birth="module", local=far)
-    weights = Check("weights", "explained", "2 of 2", at=("embed.weight", "out.weight"), near="bfloat16")
+    weights = Check("weights", "explained", "2 of 2", at=("embed.weight", "out.weight"), near=near)
     differing = (SettingDifference(setting, "float32", "bfloat16"),)
     result = Result("fail", "logic", Reason(kind="first_divergence"), sites=(at,), preflight=(weights,))
     found = differences(replace(result, differing_settings=differing, origin=Origin(at.key, "module")))

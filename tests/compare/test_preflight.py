@@ -22,6 +22,7 @@ from parity.compare.preflight import (
     laid_out,
     preflight,
 )
+from parity.compare.reason import Distance, Reason
 from parity.compare.result import Check, Origin, measured
 from parity.golden import fingerprint
 from parity.golden.fingerprint import weight_print
@@ -250,7 +251,7 @@ UNCHANGED = {"b.weight": held(A, B)["b.weight"]}
         (held(8 * A, 8 * B), False, "fail", "2 of 2 parameters are the reference's times 8: 'a.weight', 'b.weight'"),
         (held(A + B, B), True, "fail", "1 of 2 parameters have other values, 'a.weight' by"),
         (held(A + 0.2 * ONE, B), True, "fail", "'a.weight' by 0.5% in a few places"),
-        (held(A + 1e-3 * ONE, B), False, "explained", "nearly equal"),
+        (held(A + 1e-3 * ONE, B), False, "explained", "1 of 2 parameters are nearly equal, which no rounding makes th"),
         (held(rounded(A), rounded(B)), False, "explained", "are the reference's rounded to bfloat16, 1.9e-03 relative"),
         (held(A.astype(np.float16).astype(np.float32), B), True, "explained", "are the reference's rounded to float16"),
         (held(A.T, B), False, "fail", "1 of 2 parameters hold the reference's values in another order: 'a.weight'"),
@@ -368,6 +369,23 @@ def test_a_parameter_that_is_nearly_equal_is_no_cause_beside_one_in_another_layo
     check = compare_weights(held(A, B), held(A.T, B * np.float32(1 + 1e-6)), (), own=True)
     result = replace(RESULT, sites=(at,), origin=Origin(at.key, "module"), preflight=(check,))
     assert (check.at, list(of_weights(result))) == (("b.weight",), [])
+
+
+@pytest.mark.parametrize(("moved", "far", "named"), [(1e-3, 1e-3, True), (1e-3, 0.5, False), (1e-7, 1e-3, False)])
+def test_weights_of_another_training_step_are_a_cause_of_what_is_as_near(moved: float, far: float, named: bool) -> None:
+    rng = np.random.default_rng(0)
+    ours, noise = rng.standard_normal((2, 20, 40, 40)).astype(np.float32)
+    sides = [
+        {f"blocks.{i}.weight": (x.shape, weight_print(x)) for i, x in enumerate(side)}
+        for side in (ours, ours + moved * noise)
+    ]
+    at, why = (
+        site("blocks.1:out", 1e4, "fail", birth="module"),
+        Reason(kind="preflight", distance=Distance(far, 0.0, 1e9)),
+    )
+    origin, check = Origin(at.key, "module"), compare_weights(*sides, ())
+    result = replace(RESULT, verdict="fail", sites=(at,), why=why, origin=origin, preflight=(check,))
+    assert [cause.at for cause in of_weights(result)] == ["blocks.1:out"] * named
 
 
 @pytest.mark.parametrize(("scale", "verdict"), [(1.1, "pass"), (1.0, "fail"), (0.1, "explained")])
