@@ -84,6 +84,14 @@ def is_timestep(name: str) -> bool:
     return name == "t" or "time" in name
 
 
+def in_another_unit(ours: np.ndarray, theirs: np.ndarray) -> bool:
+    """Whether timesteps are the reference's in the other of the units that models take: in [0, 1], or up to 1000."""
+    if ours.shape != theirs.shape:
+        return False
+    near = {unit: LINF_LIMIT * SCHEDULE_ROUNDING * max(unit, 1.0) for unit in (TIMES, 1.0 / TIMES)}
+    return any((np.abs(theirs - unit * ours) <= most).all() for unit, most in near.items())
+
+
 def _adds_exactly(dtype: str, largest: float, g: Geometry) -> bool:
     """Whether a tensor is of whole numbers whose sums a float32 holds, in whatever order they are made: token ids."""
     if not dtype.startswith(("int", "bool")):

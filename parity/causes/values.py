@@ -22,7 +22,7 @@ import numpy as np
 from parity.causes.evidence import Evidence, Numbers
 from parity.compare.births import UNITS
 from parity.compare.independent import differences
-from parity.compare.metrics import is_zero, keys_through, sketch_distance
+from parity.compare.metrics import is_zero, keys_through, sketch_distance, whole
 from parity.compare.places import code_of
 from parity.compare.reason import Note
 from parity.compare.result import Cause, measured
@@ -31,9 +31,6 @@ from parity.records import LOOP, PORT, Key, Record, StepRecords
 from parity.settings import BITS
 from parity.sketch import Geometry, of_the_whole
 from parity.transforms import EXACT, LEFT, WITHIN, Done, as_factor, done, norm
-
-MOST = 1 << 24
-"""Elements of a value that transforms are tried on."""
 
 
 def values(evidence: Evidence) -> Iterator[Cause]:
@@ -76,7 +73,7 @@ def _shown(evidence: Evidence, key: Key) -> Iterator[Cause]:
 
 def numbers_given(step: StepRecords) -> Numbers:
     """What the model is given that is one number, as its timestep is."""
-    held = ((r.key, _whole(r)) for r in chosen(step.records, _is_argument) if math.prod(r.shape) == 1)
+    held = ((r.key, whole(r)) for r in chosen(step.records, _is_argument) if math.prod(r.shape) == 1)
     return {key: float(x.item()) for key, x in held if x is not None}
 
 
@@ -104,7 +101,7 @@ def shown_by(key: Key, reference: Sequence[Record], candidate: Sequence[Record])
 
 
 def _tensors(ours: Record, theirs: Record, others: Sequence[Record]) -> Iterator[Cause]:
-    key, a, b = ours.key, _whole(ours), _whole(theirs)
+    key, a, b = ours.key, whole(ours), whole(theirs)
     if a is not None and b is not None and (made := done(a, b, fitted=False)):
         yield _told(key, made, a, b)
     elif "mask" in key.port:
@@ -134,17 +131,6 @@ def _told(key: Key, made: Done, a: np.ndarray, b: np.ndarray) -> Cause:
 def _named(key: Key) -> str:
     what = key.port.removeprefix("in.")
     return f"the argument {what} of {key.module or 'the model'}" if key.is_input else key.site
-
-
-def _whole(record: Record) -> np.ndarray | None:
-    """The values of a tensor that is small or held, float64."""
-    if isinstance(record.value, np.ndarray):
-        return record.value.astype(np.float64) if 0 < record.value.size <= MOST else None
-    if record.sketch is None or not Geometry(*record.frame).exact or not record.sketch.size:
-        return None
-    x = record.sketch.astype(np.float64)
-    whole = record.rows == "" and x.size == int(np.prod(record.shape))
-    return x.reshape(record.shape) if whole else x
 
 
 def _keys(ours: Record, theirs: Record) -> Iterator[Cause]:

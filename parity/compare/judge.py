@@ -24,7 +24,7 @@ from parity.compare.sites import Measured, Sites, beyond, picked
 from parity.compare.values import LATENTS_AS
 from parity.floors import L2_LIMIT
 from parity.golden.disk.part import tabled
-from parity.records import LOOP, LOOP_STAGE, MODELS, Key, StepRecords
+from parity.records import LOOP, LOOP_STAGE, Key, StepRecords
 from parity.settings import BITS
 from parity.transforms import WITHIN
 
@@ -188,16 +188,7 @@ def _made_alone(step: Measured, sites: Sites, given: Mapping[Argument, bytes]) -
     agree = {(d.key.branch, d.key.site) for d in picked(sites, "pass", which=is_input) if not beyond(d)}
     known = {(at[0], value) for at, value in given.items() if at in agree and any(value)}
     differ = {(sites[i].key.branch, step.held_bytes(i)[0]) for i in far}
-    alone: dict[object, bool] = {}
-    for r in step.ours:
-        if r.sketch is None or r.key.is_apart or r.key.module in (*MODELS, LOOP):
-            continue
-        call, value = call_of(r.key), (r.key.branch, r.sketch.tobytes())
-        if r.key.is_input:
-            alone[call] = alone.get(call, True) and value in known
-        elif alone.get(call, False) and value not in differ:
-            known.add(value)
-    return {call for call, made in alone.items() if made}
+    return left_out.made_of(step, known, differ)
 
 
 SHARP = 1e-3

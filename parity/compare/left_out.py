@@ -24,7 +24,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from parity.compare.births import CUT, MOVED, SAME_KEYS, call_of, is_number
+from parity.compare.births import CUT, MOVED, SAME_KEYS, call_of, is_number, is_prediction
 from parity.compare.metrics import (
     ALIKE,
     FORMS,
@@ -39,8 +39,8 @@ from parity.compare.metrics import (
 )
 from parity.compare.result import SiteDiff
 from parity.compare.sites import Measured, Sites, beyond
-from parity.floors import L2_LIMIT, LINF_LIMIT, SCHEDULE_ROUNDING, TIMES
-from parity.records import LOOP, Key, Record, above, is_attention
+from parity.floors import L2_LIMIT, LINF_LIMIT, in_another_unit, is_timestep
+from parity.records import LOOP, MODELS, Key, Record, above, is_attention
 from parity.sketch import Geometry
 from parity.transforms import as_factor
 
@@ -86,24 +86,49 @@ def set_in_order(step: Measured, sites: Sites) -> None:
 
 
 def excuse_units(step: Measured, sites: Sites) -> None:
-    """Timesteps of a schedule are not compared that are the reference's in another unit: what the model is given, and
-    what a step makes of them, decides."""
+    """Timesteps are not compared that are the reference's in another unit: a schedule's, as what the model is given
+    decides, and the model's where something agrees that is made of them alone, or what is predicted."""
     for i in sites.where("pass", beyond=True, which=_is_time):
-        if (both := step.values(i)) is None or both[0].shape != both[1].shape:
+        both = step.values(i)
+        if both is None or not both[0].any() or not in_another_unit(*both):
             continue
-        for unit in _UNITS:
-            near = LINF_LIMIT * SCHEDULE_ROUNDING * max(unit, 1.0)
-            if (np.abs(both[1] - unit * both[0]) <= near).all():
-                sites.leave_out(i, OTHER_UNIT)
+        if is_number(sites[i].key) or _is_undone(step, sites, i):
+            sites.leave_out(i, OTHER_UNIT)
 
 
-OTHER_UNIT = "the reference's timesteps in another unit; what the model is given decides"
-"""The note of a schedule in [0, 1]."""
-_UNITS = (TIMES, 1.0 / TIMES)
+OTHER_UNIT = "the reference's timesteps in another unit; what is made of them decides"
+"""The note of a timestep in [0, 1]."""
 
 
 def _is_time(d: SiteDiff) -> bool:
-    return is_number(d.key) and d.key.port.startswith("timestep")
+    return (is_number(d.key) or d.key.is_argument) and is_timestep(d.key.port.removeprefix("in."))
+
+
+def _is_undone(step: Measured, sites: Sites, i: int) -> bool:
+    """Whether a site agrees that is made of an argument alone, or the prediction."""
+    branch, known = sites[i].key.branch, {(sites[i].key.branch, step.held_bytes(i)[0])}
+    made_of(step, known)
+    agree = (j for j in sites.where("pass") if j != i and sites[j].key.branch == branch and _agrees(sites[j]))
+    return any(is_prediction(sites[j]) or (branch, step.held_bytes(j)[0]) in known for j in agree)
+
+
+def made_of(step: Measured, known: set[Value], differ: Container[Value] = ()) -> set[object]:
+    """The reference's calls that are given nothing but these values, as they are, and what is made of these alone,
+    which is added to them, unless it is among those that differ."""
+    alone: dict[object, bool] = {}
+    for r in step.ours:
+        if r.sketch is None or r.key.is_apart or r.key.module in (*MODELS, LOOP):
+            continue
+        call, value = call_of(r.key), (r.key.branch, r.sketch.tobytes())
+        if r.key.is_input:
+            alone[call] = alone.get(call, True) and value in known
+        elif alone.get(call, False) and value not in differ:
+            known.add(value)
+    return {call for call, made in alone.items() if made}
+
+
+Value = tuple[str, bytes]
+"""A branch, and what the reference has there, bit for bit."""
 
 
 def _is_named_mask(d: SiteDiff) -> bool:

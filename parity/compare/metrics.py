@@ -412,3 +412,18 @@ def unlike(a: Record, b: Record) -> str:
         known, other = ("reference", "candidate") if a.rows else ("candidate", "reference")
         return f"the {known}'s padded rows are known from a mask, the {other}'s are not"
     return f"rows of '{a.rows}', {a.frame} of them, against rows of '{b.rows}', {b.frame}"
+
+
+MOST = 1 << 24
+"""Elements of a value that is looked at whole."""
+
+
+def whole(record: Record) -> np.ndarray | None:
+    """The values of a tensor that is small or held, float64."""
+    if isinstance(record.value, np.ndarray):
+        return record.value.astype(np.float64) if 0 < record.value.size <= MOST else None
+    if record.sketch is None or not Geometry(*record.frame).exact or not record.sketch.size:
+        return None
+    x = record.sketch.astype(np.float64)
+    whole = record.rows == "" and x.size == int(np.prod(record.shape))
+    return x.reshape(record.shape) if whole else x

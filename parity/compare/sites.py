@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.compare.metrics import between, compared, ratios
+from parity.compare.metrics import between, compared, ratios, whole
 from parity.compare.pairs import Meeting
 from parity.compare.result import NAN, Distance, Result, SiteDiff, SiteVerdict
 from parity.floors import L2_LIMIT, LINF_LIMIT
@@ -268,8 +268,8 @@ class Measured:
         return (both[0], both[1]) if len(both) == 2 else (b"", b"")
 
     def values(self, i: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """What both sides hold whole at a site, in float64; None elsewhere."""
-        held = [np.asarray(r.value, np.float64) for r in self._records(i) if isinstance(r.value, np.ndarray)]
+        """What both sides hold whole at a site, or is small, in float64; None elsewhere."""
+        held = [x for x in map(whole, self._records(i)) if x is not None]
         return (held[0], held[1]) if len(held) == 2 else None
 
     def numbers(self, i: int) -> tuple[float, float] | None:

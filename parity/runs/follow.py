@@ -36,6 +36,7 @@ from parity.compare.findings import without_trace
 from parity.compare.followed import Local, doubtful, followed_errors, with_followed
 from parity.compare.independent import OF_WEIGHTS, other_weights, settled
 from parity.compare.judge import Judge, is_sharp
+from parity.compare.left_out import OTHER_UNIT
 from parity.compare.places import code_of, place_of, within
 from parity.compare.preflight import factors_at
 from parity.compare.result import Cause, Failed, Result, SiteDiff, measured
@@ -240,7 +241,8 @@ def _lost(error: Exception) -> str:
 
 def _as_paired(held: Mapping[Key, Array], sites: Sequence[SiteDiff]) -> dict[Key, Array]:
     """What the candidate hands out under the reference's names, in whichever block: one that Flax scans gives
-    `(x, None)`, and its layers call what they are given `inputs`. What may be another thing keeps its own."""
+    `(x, None)`, and its layers call what they are given `inputs`. What may be another thing keeps its own, and the
+    reference keeps a timestep that the candidate takes in another unit."""
     renamed = [d for d in sites if d.called]
     ports = {(any_block(d.key.module), d.called): d.key.port for d in renamed if d.verdict != "not compared"}
     loose = {(d.key.module, d.called) for d in renamed if d.verdict == "not compared"}
@@ -250,7 +252,8 @@ def _as_paired(held: Mapping[Key, Array], sites: Sequence[SiteDiff]) -> dict[Key
         other = replace(key, site=f"{key.module}:{port}")
         return key if other in held or (key.module, key.port) in loose else other
 
-    return {named(key): x for key, x in held.items()}
+    timed = {(d.key.branch, d.key.site) for d in sites if d.note == OTHER_UNIT}
+    return {named(key): x for key, x in held.items() if (key.branch, key.site) not in timed}
 
 
 def _passes(sites: Sequence[SiteDiff], held: Mapping[Key, Array], modules: Sequence[str]) -> list[list[str]]:

@@ -970,6 +970,62 @@ def test_padding_that_a_model_makes_itself_may_hold_anything(padding: float, sca
     assert [d.key.module for d in differences(result) if d.key] == listed, str(result)
 
 
+class Sinusoids(torch.nn.Module):
+    def forward(self, timestep: torch.Tensor) -> torch.Tensor:
+        return torch.cat([torch.cos(timestep[:, None] * 0.01), torch.sin(timestep[:, None] * 0.01)], -1)
+
+
+class InAUnit(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.time_proj, self.first, self.embed = Sinusoids(), torch.nn.Linear(16, 32), torch.nn.Linear(2, 32)
+        self.last = torch.nn.Linear(32, 16)
+
+    def forward(self, x: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.last(self.first(x).tanh() + self.embed(self.time_proj(timestep))[:, None])
+        return made
+
+
+@pytest.mark.parametrize(
+    ("times", "factor", "listed"),
+    [
+        (1000.0, 1.0, []),
+        (1.0, 1.0, ["the argument timestep"]),
+        (1000.0, 1.01, ["last's input"]),
+        (1.0, 1.01, ["the argument timestep", "last's input"]),
+    ],
+)
+def test_a_port_may_take_its_timestep_in_another_unit(times: float, factor: float, listed: list[str]) -> None:
+    linen = pytest.importorskip("flax.linen")
+
+    class Flax(linen.Module):
+        def setup(self) -> None:
+            self.first, self.embed, self.last = linen.Dense(32), linen.Dense(32), linen.Dense(16)
+
+        def __call__(self, x: Any, timestep: Any) -> Any:
+            t = timestep[:, None] * times * 0.01
+            e = self.embed(jax.numpy.concatenate([jax.numpy.cos(t), jax.numpy.sin(t)], -1))
+            return self.last(factor * jax.numpy.tanh(self.first(x)) + e[:, None])
+
+    reference, net = InAUnit(), Flax()
+    layers = dict(reference.named_children())
+    held = {
+        name: {
+            "kernel": jax.numpy.asarray(layers[name].weight.detach().numpy().T),
+            "bias": layers[name].bias.detach().numpy(),
+        }
+        for name in ("first", "embed", "last")
+    }
+    port = Port(
+        call=lambda weights, given: net.apply({"params": weights}, given["x"], given["timestep"] / 1000.0),
+        module=net,
+        weights=held,
+    )
+    result = parity.compare(reference, port, {"x": torch.randn(1, 24, 16), "timestep": torch.tensor([731.0])})
+    assert [d.place for d in differences(result)] == listed, str(result)
+
+
 class Biased(torch.nn.Module):
     """As a block of T5's: the first one makes a bias, which it hands on to the others."""
 
