@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import html
 import itertools
 import math
 import re
+import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from torch.nn.attention.flex_attention import flex_attention
+from torch.overrides import BaseTorchFunctionMode
 
 import parity
 from parity.compare.independent import differences
@@ -23,6 +28,7 @@ from parity.compare.reason import Reason
 from parity.compare.result import Result
 from parity.errors import UsageError
 from parity.face.verbs import Result as Shown
+from parity.paths.port.load import MODES
 from parity.port import Port
 from parity.report.comparison import Comparison
 from parity.report.formats import render
@@ -1515,6 +1521,53 @@ def test_the_caller_s_modules_and_torchax_s_switch_stay_as_they_were() -> None:
     for name, p in model.named_parameters():
         same, dtype, values = before[name]
         assert (id(p), p.dtype, torch.equal(p, values)) == (same, dtype, True)
+
+
+def test_threads_compare_one_after_the_other() -> None:
+    taken, together = threading.Lock(), []
+
+    def scaled(x: torch.Tensor, by: float = 1.0) -> torch.Tensor:
+        together.append(not taken.acquire(blocking=False))
+        time.sleep(0.02)
+        if not together[-1]:
+            taken.release()
+        return x * by
+
+    def compared(by: float) -> str:
+        return parity.compare(scaled, functools.partial(scaled, by=by), X).verdict
+
+    with ThreadPoolExecutor(3) as threads:
+        assert [*threads.map(compared, (1.0, 1.01, 1.0))] == ["pass", "fail", "pass"]
+    assert not any(together)
+
+
+def refused(x: torch.Tensor) -> torch.Tensor:
+    import torchax
+
+    torchax.enable_globally()
+    raise ValueError("no")
+
+
+@pytest.mark.parametrize("mode", [contextlib.nullcontext, BaseTorchFunctionMode])
+def test_torchax_turned_on_in_one_thread_is_left_on_there_alone(mode: Callable[[], Any]) -> None:
+    import torchax
+
+    def verdicts() -> list[str]:
+        before = [stack.read() for stack in MODES]
+        found = [parity.compare(NET, NET, X, runs=runs, checks="logic").verdict for runs in ("torch", "torchax")]
+        with pytest.raises(UsageError, match="no"):
+            parity.compare(NET, refused, X)
+        assert [stack.read() for stack in MODES] == before
+        return found
+
+    torchax.enable_globally()
+    try:
+        with mode(), ThreadPoolExecutor(1) as other:
+            assert other.submit(verdicts).result() == verdicts() == ["pass", "pass"]
+        assert torchax.default_env().enabled
+    finally:
+        torchax.disable_globally()
+    assert [stack.read() for stack in MODES] == [[], []]
 
 
 def test_a_module_of_torchax_keeps_its_dtypes() -> None:
