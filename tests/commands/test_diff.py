@@ -15,17 +15,24 @@ from tests.support.made import CANDIDATE, REFERENCE, pair, renamed, walk, write
 FAR = 1e4
 
 
-def test_the_exit_codes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("github", [False, True])
+def test_the_exit_codes(github: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true" if github else "")
     same, apart = pair(tmp_path / "same"), pair(tmp_path / "apart", fault=FAR)
     other = write(tmp_path / "seed", replace(CANDIDATE, seed=8), [walk(0).steps()[1], walk(1).steps()[1]])
-    for sides, code, said in (
-        (same, 0, "verdict: pass: tiny"),
-        (apart, 1, "first divergence: blocks.1 output (step 1, cond): inputs match, output differs"),
-        ((same[0], other), 125, "reason: not comparable: seed: 7 against 8"),
+    first = "first divergence: blocks.1 output (step 1, cond): inputs match, output differs"
+    not_comparable = "not comparable: seed: 7 against 8"
+    for sides, code, said, annotated in (
+        (same, 0, "verdict: pass: tiny", ""),
+        (apart, 1, first, f"::error title=parity%3A fail (logic)::{first}"),
+        ((same[0], other), 125, f"reason: {not_comparable}", f"::error title=parity%3A inconclusive::{not_comparable}"),
+        ((same[0], tmp_path), 2, "", f"::error title=parity%3A error::{tmp_path}: there is no golden here"),
+        ((same[0], "port.py"), 2, "", "::error title=parity%3A error::'port.py' is a file"),
     ):
         ran = cli("diff", *sides, code=code)
         assert said in ran.out
-        assert ran.err == ""
+        lines = [line for line in ran.err.splitlines() if code != 2 or line.startswith("::")]
+        assert [line[: len(annotated)] for line in lines] == [annotated] * (github and code > 0)
 
 
 def test_what_comes_next_is_a_command(tmp_path: Path) -> None:
