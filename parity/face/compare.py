@@ -31,7 +31,7 @@ from parity.compare.result import Origin, SiteDiff
 from parity.errors import InconclusiveError
 from parity.face.arguments import split
 from parity.face.callables import Callee, callee, library_of
-from parity.face.verbs import Result, Settings, texts
+from parity.face.verbs import Result, Settings, checked, texts
 from parity.floors import L2_LIMIT
 from parity.paths.live import Host
 from parity.paths.port.load import MODES, Modes, is_torchax
@@ -57,6 +57,7 @@ def _alone() -> Iterator[None]:
 _COMPARES = threading.RLock()
 
 
+@checked
 @_alone()
 def compare(
     reference: object,

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import parity
+from parity.errors import UsageError
 from tests.support.cli import cli
 from tests.support.made import CANDIDATE, REFERENCE, pair, renamed, walk, write
 
@@ -33,6 +38,33 @@ def test_the_exit_codes(github: bool, tmp_path: Path, monkeypatch: pytest.Monkey
         assert said in ran.out
         lines = [line for line in ran.err.splitlines() if code != 2 or line.startswith("::")]
         assert [line[: len(annotated)] for line in lines] == [annotated] * (github and code > 0)
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "options", "said"),
+    [
+        (parity.diff, [None], {}, "parity.diff: reference takes str, found None"),
+        (parity.diff, ["a"], {"steps": "2"}, "parity.diff: steps takes int, found '2'"),
+        (parity.diff, ["a"], {"steps": -1}, "--steps -1: a holds 2 steps of the loop"),
+        (parity.diff, ["a"], {"candidate": "port.py:build"}, "port.py:build: this is code and no golden"),
+        (parity.run, [5], {}, "parity.run: model takes str, found 5"),
+        (parity.run, [], {"values": "a"}, "parity.run: values takes Sequence[str], found 'a'"),
+        (parity.run, [], {"reference": {"jit": None}}, "parity.run: reference takes Mapping[str, str"),
+        (parity.run, [], {"isolate": "x"}, "parity.run: isolate takes none, steps, found 'x'"),
+        (parity.explain, ["a"], {"port": 3}, "parity.explain: port takes str, found 3"),
+    ],
+)
+def test_wrong_arguments_in_python(
+    function: Callable[..., object], arguments: list[object], options: dict[str, object], said: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    reference, candidate = pair(tmp_path)
+    Path(reference).rename(tmp_path / "a")
+    monkeypatch.chdir(tmp_path)
+    own = {"candidate": candidate} if function is parity.diff else {}
+    with pytest.raises(UsageError, match=re.escape(said)):
+        function(*arguments, **own | options)
+    assert parity.diff(Path("a"), candidate, steps=np.int64(1)).passed
 
 
 def test_what_comes_next_is_a_command(tmp_path: Path) -> None:

@@ -1619,10 +1619,14 @@ def test_assert_parity_raises_the_card() -> None:
         (torch.nn.Linear(8, 8, device="meta"), X, "'weight' of Linear has no values"),
         (NET, {"x": X, "checks": "logics"}, "checks takes both, logic, precision, found 'logics'"),
         (NET, {"x": X, "runs": "tpu"}, "runs takes torch, torchax, jax, found 'tpu'"),
+        (NET, {"x": X, "layout": "NHWC"}, "layout takes channels_first, channels_last, found 'NHWC'"),
+        (NET, {"x": X, "rename": 5}, r"rename takes Mapping\[str, str\], found 5"),
     ],
 )
 def test_what_cannot_be_compared_is_said(candidate: Any, inputs: Any, message: str) -> None:
-    options = {n: inputs.pop(n) for n in ("checks", "runs") if isinstance(inputs, dict) and n in inputs}
+    options = {
+        n: inputs.pop(n) for n in ("checks", "runs", "layout", "rename") if isinstance(inputs, dict) and n in inputs
+    }
     with pytest.raises(UsageError, match=message):
         parity.compare(NET, candidate, inputs, **options)
 
