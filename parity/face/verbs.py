@@ -29,7 +29,7 @@ from parity.paths.plan import Role
 from parity.paths.worker.extras import check_extras
 from parity.paths.worker.process import Workers
 from parity.report.comparison import Comparison, card, context
-from parity.report.document import Facts, lines
+from parity.report.document import Facts, finite, lines
 from parity.report.formats import render as rendered
 from parity.report.output import silent
 from parity.runs.request import Checks, Isolation
@@ -101,7 +101,8 @@ class Result(compared.Result):
         return "\n".join(line for section in (first, told) for line in lines(section))
 
     def metrics(self) -> dict[str, float]:
-        """Numbers for an experiment tracker, `wandb.log(result.metrics())`; what was not measured is left out.
+        """Numbers for an experiment tracker, `wandb.log(result.metrics())`; what was not measured is left out,
+        and an infinity, which JSON has no number for, is the largest double.
 
         Returns:
             `passed`: 1 or 0. `failed_tensors`: how many are beyond their floors. `worst_ratio`: the largest difference,
@@ -119,7 +120,7 @@ class Result(compared.Result):
             found[f"{at}/bits"] = step.bits
             for name, distance in (("noise_pred", step.noise_pred), ("latents", step.latents)):
                 found |= {f"{at}/{name}/{measure}": x for measure, x in asdict(distance).items()}
-        return {name: value for name, value in found.items() if not math.isnan(value)}
+        return {name: number for name, value in found.items() if (number := finite(value)) is not None}
 
     def __str__(self) -> str:
         return self.card
