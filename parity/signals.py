@@ -1,4 +1,5 @@
 """SIGTERM and SIGHUP as exceptions, so that what is open is closed and a line is printed; and none of them is lost.
+After SIGKILL, which nothing can answer, no process goes on that parity started for itself.
 
 A signal's exception is raised wherever the interpreter happens to be. In a finaliser or a weak reference's callback
 Python prints it and goes on, and a command that was told to stop would not: it is raised once more, a moment later.
@@ -7,11 +8,14 @@ Python prints it and goes on, and a command that was told to stop would not: it 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 
 from parity.errors import Terminated
@@ -82,3 +86,31 @@ def _again(hook: Callable[[sys.UnraisableHookArgs], object]) -> Callable[[sys.Un
         later.start()
 
     return handle
+
+
+# --- a process that ends with this one
+
+
+def own_process(program: str) -> list[str]:
+    """The words that run a program of parity's in an interpreter of its own, which ends with this process, or with the
+    thread of it that starts it."""
+    begin = f"import sys; sys.path.append({str(Path(__file__).parents[1])!r}); from parity.signals import end_with"
+    return [sys.executable, "-P", "-c", f"{begin}; end_with({os.getpid()}); {program}"]
+
+
+_PR_SET_PDEATHSIG = 1
+"""Of prctl(2)."""
+
+
+def end_with(parent: int) -> None:
+    """End this process when its parent has: by the kernel if it can, whatever holds the interpreter here, else, and
+    if the parent has ended already, within a second."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -23,6 +23,9 @@ os.environ.setdefault(
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false",
 )
 
+# On GitHub's machines `parity diff` prints a line more.
+os.environ.pop("GITHUB_ACTIONS", None)
+
 from tests.support.nursery import warm
 
 # A shell that starts the suite with `nohup` or `&` hands down ignored signals, and so would every process started here.

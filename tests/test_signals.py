@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -59,3 +60,19 @@ def test_other_exceptions_of_finalisers_are_reported_as_ever(monkeypatch: pytest
         thing = Fails()
         del thing
     assert [str(error) for error in told] == ["in a finaliser"]
+
+
+KILLED = """
+import os, signal, subprocess, time
+from parity.signals import own_process
+subprocess.Popen(own_process("import time; time.sleep(60)"))
+time.sleep({})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.5])
+def test_own_processes_end_with_the_one_that_started_them(seconds: float) -> None:
+    """Also where it ended before they could ask the kernel for that: what it prints to is closed."""
+    done = subprocess.run([sys.executable, "-c", KILLED.format(seconds)], stdout=subprocess.PIPE, timeout=10)
+    assert done.returncode == -signal.SIGKILL

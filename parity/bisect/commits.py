@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,7 @@ exit 125
 """Runs the command at a commit, restores the checkout, which git judges by its HEAD, and maps the exit code for git."""
 
 GRACE = 3.0
-"""Seconds between SIGTERM and SIGKILL for an interrupted command."""
+"""Seconds between SIGTERM and SIGKILL for an interrupted command and what it started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +154,13 @@ def _run(words: Sequence[str], folder: Path) -> int:
     try:
         return process.wait()
     except BaseException:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError):  # once the group is empty
             os.killpg(process.pid, signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(GRACE)
+            end = time.monotonic() + GRACE
+            while time.monotonic() < end:
+                time.sleep(0.05)
+                process.poll()
+                os.killpg(process.pid, 0)
             os.killpg(process.pid, signal.SIGKILL)  # what the command started may ignore SIGTERM
         process.wait()
         raise

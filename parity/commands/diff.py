@@ -1,7 +1,7 @@
 """`parity diff`: two goldens where there is no model; or a golden and a port, which is first recorded as that was.
 
-On GitHub's machines the verdict on a port is annotated: a line that GitHub shows at a place of a file, among a pull
-request's changes.
+On GitHub's machines all but a pass is annotated: a line that GitHub shows with the job, and if a port is compared, at a
+place of its file, among a pull request's changes.
 
     ::error file=my_port.py,line=12,title=parity%3A fail::first divergence: ...
 
@@ -42,7 +42,7 @@ from parity.commands.options import (
 )
 from parity.commands.record import Recording, recorded
 from parity.compare.result import Result
-from parity.errors import ParityError, UsageError
+from parity.errors import InconclusiveError, ParityError, UsageError
 from parity.files import unused
 from parity.golden import Golden
 from parity.golden.rename import NONE, Rename, load_rename
@@ -86,11 +86,20 @@ class Ported(Observed):
 
     @contextlib.contextmanager
     def recorded(self, port: str, golden: str) -> Iterator[str]:
-        """The folder of the port's golden, without `--out` there until the block ends.
+        """The folder of the port's golden, without `--out` there until the block ends; of a golden its own.
 
         Raises:
-            ParityError: the port cannot be recorded as the golden was.
+            ParityError: the port cannot be recorded as the golden was, or the options of one stand beside a golden.
         """
+        if not is_port(port):
+            if port.endswith(".py"):
+                raise UsageError(f"'{port}' is a file; name its function that makes the port, as in {port}:build")
+            if self != Ported():
+                raise UsageError(
+                    "a golden is compared as it was recorded: the options of a port are for FILE.py:FUNCTION"
+                )
+            yield port
+            return
         sides = Sides(candidate=self.settings, port=port, reference_port=self.reference_port)
         made = Golden.open(golden).provenance
         observed = Observed(sites=self.sites or made.sites, values=self.values)
@@ -189,24 +198,20 @@ def diff(
     """
     made = {"--junit": output.junit, "--markdown": output.markdown, "--map-out": pairing.map_out, "--out": ported.out}
     rules = None if pairing.rules == AUTO else pairing.rules
-    refuse_read(made, (reference, candidate, rules, ported.reference_port))
+    try:
+        refuse_read(made, (reference, candidate, rules, ported.reference_port))
+        with ported.recorded(candidate, reference) as recorded:
+            result, proposed = pairing.compared(reference, recorded, output)
+    except ParityError as error:
+        inconclusive = error.exit_code == InconclusiveError.exit_code
+        annotate(candidate, "inconclusive" if inconclusive else "error", str(error))
+        raise
+    if result.verdict != "pass":
+        failed = f" ({result.failed})" if result.failed else ""
+        annotate(candidate, f"{result.verdict}{failed}", f"{result.reason} (golden: {reference})")
     if is_port(candidate):
-        try:
-            with ported.recorded(candidate, reference) as recorded:
-                result, proposed = pairing.compared(reference, recorded, output)
-        except ParityError as error:
-            annotate(candidate, "parity: inconclusive", str(error))
-            raise
-        if result.verdict != "pass":
-            failed = f" ({result.failed})" if result.failed else ""
-            annotate(candidate, f"parity: {result.verdict}{failed}", f"{result.reason} (golden: {reference})")
         following = _following(reference, ported.out)
-    elif candidate.endswith(".py"):
-        raise UsageError(f"'{candidate}' is a file; name its function that makes the port, as in {candidate}:build")
-    elif ported != Ported():
-        raise UsageError("a golden is compared as it was recorded: the options of a port are for FILE.py:FUNCTION")
     else:
-        result, proposed = pairing.compared(reference, candidate, output)
         both = reference, candidate
         following = (
             f"{typed_command('parity', 'explain', places=both)}   # why",
@@ -237,17 +242,18 @@ _IN_MESSAGES = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
 _IN_PROPERTIES = {**_IN_MESSAGES, **str.maketrans({":": "%3A", ",": "%2C"})}
 
 
-def annotate(port: str, title: str, message: str) -> None:
-    """Show a message at a port's function, `FILE.py:FUNCTION`; on GitHub's machines only."""
+def annotate(candidate: str, title: str, message: str) -> None:
+    """Show a message, of a port at its function, `FILE.py:FUNCTION`; on GitHub's machines only."""
     if os.environ.get("GITHUB_ACTIONS") == "true":
-        name, _, function = port.rpartition(":")
-        tell(error_line(_in_repository(Path(name)), _line(Path(name), function), title, message))
+        name, _, function = candidate.rpartition(":") if is_port(candidate) else ("", "", "")
+        place = {"file": _in_repository(Path(name)), "line": str(_line(Path(name), function))} if name else {}
+        tell(error_line(message, **place, title=f"parity: {title}"))
 
 
-def error_line(file: str, line: int, title: str, message: str) -> str:
+def error_line(message: str, **properties: str) -> str:
     """One error as a workflow command, escaped as its format asks."""
-    where = f"file={file.translate(_IN_PROPERTIES)},line={line},title={title.translate(_IN_PROPERTIES)}"
-    return f"::error {where}::{message.translate(_IN_MESSAGES)}"
+    named = ",".join(f"{name}={text.translate(_IN_PROPERTIES)}" for name, text in properties.items())
+    return f"::error {named}::{message.translate(_IN_MESSAGES)}"
 
 
 def _in_repository(file: Path) -> str:

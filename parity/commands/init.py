@@ -56,8 +56,10 @@ def init(
     write(where, text, "PORT.py")
     shown = printable(str(where), "utf-8")
     first = ["--reference-port", f"{shown}:reference"] if model is None or kind != "torchax" else ["--model", model]
-    run = ["python", shown, "golden"] if kind == "script" else ["parity", "run", *first, "--port", f"{shown}:build"]
-    show(f"wrote {shown}; try: {typed_command(*run)}")
+    port = ["--port", f"{shown}:build"]
+    run = ["python", shown, "golden"] if kind == "script" else ["parity", "run", *first, *port]
+    filled_in = [] if model is None or kind != "jax" else [["parity", "run", "--model", model, *port]]
+    show(f"wrote {shown}; try: {'; filled in: '.join(typed_command(*words) for words in (run, *filled_in))}")
 
 
 REFERENCE = "\n\nclass Block"

@@ -18,7 +18,6 @@ import json
 import os
 import platform
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +26,7 @@ from dataclasses import asdict, dataclass
 from packaging.requirements import Requirement
 
 from parity.report.document import Facts, Listing
+from parity.signals import own_process
 from parity.versions import installed
 
 DISTRIBUTION = "tpu-parity"
@@ -135,9 +135,8 @@ def probe_all(programs: Mapping[str, str], limit_s: float = LIMIT_S) -> dict[str
 def _answer(limit_s: float, program: str) -> Probe:
     try:
         ended = subprocess.run(
-            [sys.executable, "-P", "-c", program], stdin=subprocess.DEVNULL, capture_output=True, errors="replace",
-            timeout=limit_s,
-        )  # fmt: skip
+            own_process(program), stdin=subprocess.DEVNULL, capture_output=True, errors="replace", timeout=limit_s
+        )
     except subprocess.TimeoutExpired:
         return Probe(False, error=f"no answer within {limit_s:g} s")
     if ended.returncode:

@@ -130,10 +130,10 @@ def _model(a: Provenance, b: Provenance, weights: Check, *, mapped: bool) -> Che
     names = f"{shown(a.model)} against {shown(b.model)}"
     if weights.verdict == "pass":
         return Check("model", "explained", f"{names}, with equal weights")
-    if mapped:
-        return Check("model", "explained", f"{names}, mapped onto each other by rename rules")
     if PurePosixPath(a.model).name == PurePosixPath(b.model).name:
         return Check("model", "explained", f"{names}: taken for the same by the last part of the name")
+    if mapped:
+        return Check("model", "explained", f"{names}: taken for the same in another implementation")
     return Check("model", "fail", names)
 
 

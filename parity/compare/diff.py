@@ -122,9 +122,9 @@ class Sides:
         return common if self.first is None else tuple(step for step in common if step < self.first)
 
     def require_steps(self) -> None:
-        """Raise UsageError where a side has fewer steps than are asked for."""
+        """Raise UsageError where a side has fewer steps than are asked for, or none is."""
         for golden, held in zip((self.reference, self.candidate), self.loops, strict=True):
-            if self.first is not None and held < self.first:
+            if self.first is not None and not 0 < self.first <= held:
                 raise UsageError(f"--steps {self.first}: {golden.name} holds {held} steps of the loop")
 
     @property

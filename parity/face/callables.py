@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import CodeType
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -232,8 +232,6 @@ def callee(
     Raises:
         UsageError: it cannot be called, or not copied, or is no module of the library that runs it.
     """
-    if runs not in (None, *get_args(Runs)):
-        raise UsageError(f"runs takes {', '.join(get_args(Runs))}, found '{runs}'")
     invoke: Invoke | None = None
     if isinstance(given, Port):
         port, invoke = given, _of_port(given)

@@ -17,7 +17,8 @@ import contextlib
 import functools
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec
 
@@ -30,9 +31,10 @@ from parity.compare.result import Origin, SiteDiff
 from parity.errors import InconclusiveError
 from parity.face.arguments import split
 from parity.face.callables import Callee, callee, library_of
-from parity.face.verbs import Result, Settings, texts
+from parity.face.verbs import Result, Settings, checked, texts
 from parity.floors import L2_LIMIT
 from parity.paths.live import Host
+from parity.paths.port.load import MODES, Modes, is_torchax
 from parity.port import Layout, Runs
 from parity.records import LOOP, Key, Record, StepRecords
 from parity.report.output import silent
@@ -44,6 +46,19 @@ from parity.runs.sides import Sink
 P = ParamSpec("P")
 
 
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Within it, no other thread compares: sides replace functions of libraries, torch's precision and torchax's
+    operators, which are of the whole process."""
+    with _COMPARES:
+        yield
+
+
+_COMPARES = threading.RLock()
+
+
+@checked
+@_alone()
 def compare(
     reference: object,
     candidate: object,
@@ -271,10 +286,22 @@ def _texts(side: Callee, given: Settings | None) -> list[str]:
 
 @contextlib.contextmanager
 def _torchax_off() -> Iterator[None]:
-    """Within it, torch is torch's own, as the reference needs it, though the script turned torchax on."""
-    module = sys.modules.get("torchax")
+    """Within it, torch is torch's own in this thread, as the reference needs it, though the script turned torchax on.
+    After it the thread's modes are those before, and so is torchax's `enabled`, which is of the whole process."""
     with contextlib.ExitStack() as after:
-        if module is not None and module.default_env().enabled:
-            module.disable_globally()
-            after.callback(module.enable_globally)
+        if (torchax := sys.modules.get("torchax")) is not None:
+            env = torchax.default_env()
+            after.callback(setattr, env, "enabled", env.enabled)
+        for stack in MODES:
+            after.callback(_hold, stack, before := stack.read())
+            _hold(stack, [mode for mode in before if not is_torchax(mode)])
         yield
+
+
+def _hold(stack: Modes, modes: Sequence[Any]) -> None:
+    """Have a stack of this thread hold these modes."""
+    if (now := stack.read()) != modes:
+        for mode in reversed(now):  # of torchax's own torch notes more than its place
+            mode.__exit__(None, None, None) if is_torchax(mode) else stack.pop()
+        for mode in modes:
+            mode.__enter__() if is_torchax(mode) else stack.push(mode)

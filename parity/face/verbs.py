@@ -5,31 +5,76 @@ Each side runs in a process of its own, as on the command line. Progress is not 
 
 from __future__ import annotations
 
+import functools
 import html
+import inspect
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
+from itertools import chain
 from pathlib import Path
-from typing import Literal, Self
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+import numpy as np
 
 from parity.compare import result as compared
 from parity.compare.diff import Auto, diff as diff_goldens
 from parity.compare.sites import how_many
+from parity.errors import UsageError, shown
 from parity.golden.rename import NONE, load_rename
 from parity.paths.plan import Role
 from parity.paths.worker.extras import check_extras
 from parity.paths.worker.process import Workers
 from parity.report.comparison import Comparison, card, context
-from parity.report.document import Facts, lines
+from parity.report.document import Facts, finite, lines
 from parity.report.formats import render as rendered
 from parity.report.output import silent
 from parity.runs.request import Checks, Isolation
 from parity.settings import Value, render
 
-Where = str | os.PathLike[str]
+if TYPE_CHECKING:
+    Where = str | os.PathLike[str]
+else:
+    Where = str  # what a path comes to
 Settings = Mapping[str, Value]
 """Values by name: `{"attention.mask": "none", "jit": False}`."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def checked(function: Callable[P, T]) -> Callable[P, T]:
+    """A function whose arguments are what its annotations say, paths and numpy's numbers as Python's.
+
+    Raises:
+        UsageError: one is not.
+    """
+
+    @functools.wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        __tracebackhide__ = True
+        given, kinds = inspect.signature(function).bind(*args, **kwargs), get_type_hints(function)
+        for name, value in given.arguments.items():
+            given.arguments[name] = _taken(f"parity.{function.__name__}: {name}", value, kinds[name])
+        return function(*given.args, **given.kwargs)
+
+    return called
+
+
+def _taken(named: str, value: Any, kind: Any) -> Any:
+    if kind is object:
+        return value
+    plain = os.fspath(value) if isinstance(value, os.PathLike) else value
+    try:
+        return msgspec.convert(plain.item() if isinstance(plain, np.generic) else plain, kind)
+    except msgspec.ValidationError:
+        kinds = [x for x in get_args(kind) if x is not NoneType] if NoneType in get_args(kind) else [kind]
+        words = [get_args(x) if get_origin(x) is Literal else [inspect.formatannotation(x)] for x in kinds]
+        takes = ", ".join(chain(*words)).replace("collections.abc.", "")
+        raise UsageError(f"{named} takes {takes}, found {shown(value)}") from None
 
 
 class Result(compared.Result):
@@ -56,7 +101,8 @@ class Result(compared.Result):
         return "\n".join(line for section in (first, told) for line in lines(section))
 
     def metrics(self) -> dict[str, float]:
-        """Numbers for an experiment tracker, `wandb.log(result.metrics())`; what was not measured is left out.
+        """Numbers for an experiment tracker, `wandb.log(result.metrics())`; what was not measured is left out,
+        and an infinity, which JSON has no number for, is the largest double.
 
         Returns:
             `passed`: 1 or 0. `failed_tensors`: how many are beyond their floors. `worst_ratio`: the largest difference,
@@ -74,7 +120,7 @@ class Result(compared.Result):
             found[f"{at}/bits"] = step.bits
             for name, distance in (("noise_pred", step.noise_pred), ("latents", step.latents)):
                 found |= {f"{at}/{name}/{measure}": x for measure, x in asdict(distance).items()}
-        return {name: value for name, value in found.items() if not math.isnan(value)}
+        return {name: number for name, value in found.items() if (number := finite(value)) is not None}
 
     def __str__(self) -> str:
         return self.card
@@ -92,6 +138,7 @@ def texts(settings: Settings | None) -> list[str]:
     return [f"{name}={render(value)}" for name, value in (settings or {}).items()]
 
 
+@checked
 def run(
     model: str | None = None,
     *,
@@ -144,6 +191,7 @@ def run(
         return Result.of(result)
 
 
+@checked
 def diff(
     reference: Where, candidate: Where, *, rename: Where | Literal["auto"] | None = None, steps: int | None = None
 ) -> Result:
@@ -160,6 +208,7 @@ def diff(
     return Result.of(diff_goldens(reference, candidate, rename=rules, steps=steps))
 
 
+@checked
 def explain(
     run_or_reference: Where,
     candidate: Where | None = None,

@@ -31,9 +31,12 @@ from parity.hooks.methods import all_of, replaced, watched
 from parity.recorder.parts import Parts, place, say
 from parity.recorder.record import Asked, Recording, absolute, in_torch, recorded, refuse_taken, unharmed
 from parity.recorder.rerun import components_of, modules_in, modules_of, rounding, write_floors
+from parity.signals import own_process
 
 ROUNDING = "PARITY_ROUNDING"
 """Environment variable: which perturbed run this process is."""
+_PARITY = "from parity.__main__ import main; main()"
+"""The command line, in a process of its own."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ def _rounded(script: Script, scratch: Path) -> list[str]:
         values = [word for glob in asked.values for word in ("--values", glob)]
         floors = ["--floors", asked.chip] if asked.chip else []
         options = ["--script", str(script.file), "--sites", asked.sites, *values, *floors]
-        command = [sys.executable, "-P", "-m", "parity", "record", folder, *options, "--", *script.arguments]
+        command = [*own_process(_PARITY), "record", folder, *options, "--", *script.arguments]
         done = subprocess.run(
             command, env={**os.environ, ROUNDING: str(run)}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
         )

@@ -92,9 +92,6 @@ class Request:
         stages: parts of the generation (`parity.runs.compare`); `compare` runs one. part: which encoder of the text
             stage it is. stage2: a port's latents, for the VAE alone.
         like: embeddings and noise of a golden, in place of the prompt's and the seed's.
-
-    Raises:
-        UsageError: no such check or isolation.
     """
 
     model: str
@@ -114,11 +111,6 @@ class Request:
     part: str = ""
     stage2: Path | None = None
     like: Like | None = None
-
-    def __post_init__(self) -> None:
-        for name, value, kind in (("checks", self.checks, Checks), ("isolate", self.isolate, Isolation)):
-            if value not in get_args(kind):
-                raise UsageError(f"{name} takes {', '.join(get_args(kind))}, found '{value}'")
 
     @property
     def alone(self) -> bool:

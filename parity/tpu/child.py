@@ -18,7 +18,7 @@ from typing import Any
 
 from parity.errors import ParityError, UsageError, summary
 from parity.paths.port.settings import chosen
-from parity.paths.worker.extras import end_with_parent, quieten
+from parity.paths.worker.extras import quieten
 from parity.tpu.compiler import Answer, Request
 from parity.versions import installed
 
@@ -32,7 +32,6 @@ def main() -> None:
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is no answer
     sys.stdout = sys.stderr
-    end_with_parent()
     try:
         answer = asdict(_answered(Request(**json.loads(sys.stdin.read()))))
     except ParityError as error:

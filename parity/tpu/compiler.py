@@ -9,16 +9,13 @@ import math
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import parity
 from parity.errors import InconclusiveError, UsageError, line_in
 from parity.paths.worker.process import LATE, too_late
-
-_PROGRAM = "import sys; sys.path.append({!r}); from parity.tpu.child import main; main()"
+from parity.signals import own_process
 
 ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",  # no question to a metadata server, which only a machine with a TPU has
@@ -126,10 +123,9 @@ def compile_candidate(request: Request, limit: float) -> Answer:
         )
     # A port that asks JAX for devices finds as many CPUs as the topology has chips.
     cpus = {} if request.port is None else {"JAX_NUM_CPU_DEVICES": str(devices)}
-    program = _PROGRAM.format(str(Path(parity.__file__).parents[1]))
     try:
         done = subprocess.run(
-            [sys.executable, "-P", "-c", program],
+            own_process("from parity.tpu.child import main; main()"),
             input=json.dumps(asdict(request)),
             capture_output=True,
             text=True,

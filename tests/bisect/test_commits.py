@@ -169,12 +169,15 @@ def test_outside_a_repository(tmp_path: Path, bisect: Bisect) -> None:
     assert (code, "not a git repository" in err) == (2, True)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_an_interrupted_search_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
-    """Also not the command's children, one of which ignores SIGTERM; within `git bisect run`, at commit 4 of 8."""
+@pytest.mark.parametrize(
+    ("number", "ends"), [(signal.SIGTERM, ""), (signal.SIGINT, "sleep 0.5; touch {}/cleaned; exit")]
+)
+def test_an_interrupted_search_leaves_nothing(number: signal.Signals, ends: str, tmp_path: Path) -> None:
+    """Also not the command's children, one of which ignores SIGTERM, and one of which takes its time to end; within
+    `git bisect run`, at commit 4 of 8."""
     repo = line(tmp_path / "repo", 8)
-    deaf = f"sh -c 'trap \"\" TERM; echo $$ > {tmp_path}/pid; exec sleep 60'"
-    words = ["main~8", "main", "--", "sh", "-c", f"test $(cat number) != 4 || {deaf}; {HERE}"]
+    child = f"sh -c 'trap \"{ends.format(tmp_path)}\" TERM; echo $$ > {tmp_path}/pid; while :; do sleep 0.1; done'"
+    words = ["main~8", "main", "--", "sh", "-c", f"test $(cat number) != 4 || {child}; {HERE}"]
     parity = subprocess.Popen(
         [sys.executable, "-m", "parity", "bisect", *words], cwd=repo, stderr=subprocess.PIPE, text=True
     )
@@ -190,3 +193,4 @@ def test_an_interrupted_search_leaves_nothing(number: signal.Signals, tmp_path: 
     assert left_over(repo) == []
     status = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/status")
     assert not status.exists() or "State:\tZ" in status.read_text()
+    assert (tmp_path / "cleaned").exists() == bool(ends)

@@ -141,7 +141,7 @@ def test_json_stays_one_document_beside_an_annotation(repository: Path, monkeypa
     (repository / "candidate").rmdir()
     (repository / "raises.py").write_text("\n\ndef build(case):\n    raise ValueError('50%')\n")
     ran = cli("diff", "golden", "raises.py:build", *REFERENCE, cwd=repository, code=2)
-    assert "::error file=raises.py,line=3,title=parity%3A inconclusive::" in ran.err
+    assert "::error file=raises.py,line=3,title=parity%3A error::" in ran.err
 
 
 @pytest.mark.parametrize(
@@ -161,5 +161,5 @@ def test_wrong_usage(words: str, said: str, repository: Path) -> None:
 
 
 def test_an_annotation_is_escaped_as_its_format_asks() -> None:
-    line = error_line("a,b:c%.py", 3, "x: y, z", "50% of\r\n`a:b`, c")
+    line = error_line("50% of\r\n`a:b`, c", file="a,b:c%.py", line="3", title="x: y, z")
     assert line == "::error file=a%2Cb%3Ac%25.py,line=3,title=x%3A y%2C z::50%25 of%0D%0A`a:b`, c"

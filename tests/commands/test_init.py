@@ -27,6 +27,13 @@ def test_a_port_agrees_with_its_reference_and_is_observed(kind: str, tmp_path: P
     assert "exists; name another file" in cli("init", where, code=2).said
 
 
+def test_what_to_try_and_what_to_type_once_a_function_is_filled_in(tmp_path: Path) -> None:
+    ltx()[0].transformer.save_pretrained(tmp_path / "ckpt" / "transformer")
+    told = cli("init", "x.py", "--jax", "--model", "ckpt", cwd=tmp_path, code=0).out
+    as_it_is = "parity run --reference-port x.py:reference --port x.py:build"
+    assert told == f"wrote x.py; try: {as_it_is}; filled in: parity run --model ckpt --port x.py:build\n"
+
+
 def test_a_script_records_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cli("init", "mine.py", "--script", cwd=tmp_path, code=0)
     monkeypatch.chdir(tmp_path)

@@ -80,6 +80,9 @@ def mapped(module: str) -> str:
         # A checkpoint may have two names; equal weights decide.
         (changed(model="other", weights={}), None, "model", "fail", "'tiny' against 'other'"),
         (changed(model="hub/tiny", weights={}), None, "model", "explained", ""),
+        (changed(model="hub/tiny", weights={}), mapped, "model", "explained", "the same by the last part of the name"),
+        (changed(model="port", weights={}), same, "model", "explained", "'port': taken for the same in another"),
+        (changed(model="port"), same, "model", "explained", "'port', with equal weights"),
         # Weights are compared under the reference's names; a mapped implementation may split its parameters.
         (changed(weights=LAYERS), None, "weights", "explained", ""),
         (changed(weights={**LAYERS, "layers.0.weight": OTHER}), mapped, "weights", "fail", "value: 'blocks.0.weight'"),

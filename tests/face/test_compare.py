@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import html
 import itertools
+import json
 import math
 import re
+import sys
+import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from torch.nn.attention.flex_attention import flex_attention
+from torch.overrides import BaseTorchFunctionMode
 
 import parity
 from parity.compare.independent import differences
@@ -23,6 +30,7 @@ from parity.compare.reason import Reason
 from parity.compare.result import Result
 from parity.errors import UsageError
 from parity.face.verbs import Result as Shown
+from parity.paths.port.load import MODES
 from parity.port import Port
 from parity.report.comparison import Comparison
 from parity.report.formats import render
@@ -1573,6 +1581,53 @@ def test_the_caller_s_modules_and_torchax_s_switch_stay_as_they_were() -> None:
         assert (id(p), p.dtype, torch.equal(p, values)) == (same, dtype, True)
 
 
+def test_threads_compare_one_after_the_other() -> None:
+    taken, together = threading.Lock(), []
+
+    def scaled(x: torch.Tensor, by: float = 1.0) -> torch.Tensor:
+        together.append(not taken.acquire(blocking=False))
+        time.sleep(0.02)
+        if not together[-1]:
+            taken.release()
+        return x * by
+
+    def compared(by: float) -> str:
+        return parity.compare(scaled, functools.partial(scaled, by=by), X).verdict
+
+    with ThreadPoolExecutor(3) as threads:
+        assert [*threads.map(compared, (1.0, 1.01, 1.0))] == ["pass", "fail", "pass"]
+    assert not any(together)
+
+
+def refused(x: torch.Tensor) -> torch.Tensor:
+    import torchax
+
+    torchax.enable_globally()
+    raise ValueError("no")
+
+
+@pytest.mark.parametrize("mode", [contextlib.nullcontext, BaseTorchFunctionMode])
+def test_torchax_turned_on_in_one_thread_is_left_on_there_alone(mode: Callable[[], Any]) -> None:
+    import torchax
+
+    def verdicts() -> list[str]:
+        before = [stack.read() for stack in MODES]
+        found = [parity.compare(NET, NET, X, runs=runs, checks="logic").verdict for runs in ("torch", "torchax")]
+        with pytest.raises(UsageError, match="no"):
+            parity.compare(NET, refused, X)
+        assert [stack.read() for stack in MODES] == before
+        return found
+
+    torchax.enable_globally()
+    try:
+        with mode(), ThreadPoolExecutor(1) as other:
+            assert other.submit(verdicts).result() == verdicts() == ["pass", "pass"]
+        assert torchax.default_env().enabled
+    finally:
+        torchax.disable_globally()
+    assert [stack.read() for stack in MODES] == [[], []]
+
+
 def test_a_module_of_torchax_keeps_its_dtypes() -> None:
     half = on_torchax(HALF)
     assert parity.compare(HALF, half, X.bfloat16(), checks="logic").passed
@@ -1622,10 +1677,14 @@ def test_assert_parity_raises_the_card() -> None:
         (torch.nn.Linear(8, 8, device="meta"), X, "'weight' of Linear has no values"),
         (NET, {"x": X, "checks": "logics"}, "checks takes both, logic, precision, found 'logics'"),
         (NET, {"x": X, "runs": "tpu"}, "runs takes torch, torchax, jax, found 'tpu'"),
+        (NET, {"x": X, "layout": "NHWC"}, "layout takes channels_first, channels_last, found 'NHWC'"),
+        (NET, {"x": X, "rename": 5}, r"rename takes Mapping\[str, str\], found 5"),
     ],
 )
 def test_what_cannot_be_compared_is_said(candidate: Any, inputs: Any, message: str) -> None:
-    options = {n: inputs.pop(n) for n in ("checks", "runs") if isinstance(inputs, dict) and n in inputs}
+    options = {
+        n: inputs.pop(n) for n in ("checks", "runs", "layout", "rename") if isinstance(inputs, dict) and n in inputs
+    }
     with pytest.raises(UsageError, match=message):
         parity.compare(NET, candidate, inputs, **options)
 
@@ -1659,8 +1718,8 @@ def test_a_single_element_of_an_output_is_named_there() -> None:
 def test_its_numbers_for_a_tracker() -> None:
     numbers = Shown.of(FAILING).metrics()
     assert (numbers["passed"], numbers["failed_tensors"], numbers["worst_ratio"]) == (0.0, 15.0, 19142.9)
-    assert not any(math.isnan(value) for value in numbers.values())
-    assert numbers["step_0/noise_pred/ratio"] == FAILING.steps[0].noise_pred.ratio
+    assert json.loads(json.dumps(numbers, allow_nan=False)) == numbers
+    assert (FAILING.steps[0].noise_pred.ratio, numbers["step_0/noise_pred/ratio"]) == (math.inf, sys.float_info.max)
 
 
 def test_it_prints_as_its_card_and_its_page_lies_in_a_frame_of_its_own() -> None:

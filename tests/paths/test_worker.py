@@ -32,8 +32,8 @@ from multiprocessing.connection import Connection
 import numpy as np
 from parity.records import Key, Record, StepRecords
 from parity.paths.worker import wire
-from parity.paths.worker.extras import end_with_parent
-end_with_parent()
+from parity.signals import end_with
+end_with(os.getppid())
 requests, answers = Connection(int(sys.argv[1]), writable=False), Connection(int(sys.argv[2]), readable=False)
 step = 0
 while True:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,17 @@ def test_call_that_is_to_compile_or_fails_is_recorded_anew(first: str, said: str
     words = ("record", tmp_path / "candidate", "--script", file, "--inputs", tmp_path / "golden", "--", model())
     assert said in cli(*words, code=0).err
     assert cli("diff", tmp_path / "golden", tmp_path / "candidate").code == 0
+
+
+@pytest.mark.slow
+def test_perturbed_runs_end_with_the_recording_that_started_them(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import time\nopen('began', 'w')\ntime.sleep(60)\n")
+    words = [sys.executable, "-m", "parity", "record", "golden", "--script", "script.py"]
+    with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE) as recording:
+        while not (tmp_path / "began").exists():
+            time.sleep(0.1)
+        recording.kill()
+        recording.communicate(timeout=10)  # nobody prints to it any more
 
 
 def test_a_script_that_ends_before_its_pipeline_leaves_nothing(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from parity.paths.worker import process
+from parity.signals import end_with
 
 _PROGRAM = "import sys; sys.path.append({!r}); from tests.support.nursery import serve; serve({}, {})"
 _LAZY = (
@@ -125,4 +126,5 @@ def _keep(request: dict[str, dict[str, str]], read: int, write: int, output: int
         os.dup2(output, printed)
     from parity.paths.worker.serve import answer
 
+    end_with(os.getppid())
     answer(read, write)

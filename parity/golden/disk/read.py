@@ -17,6 +17,7 @@ import contextlib
 import hashlib
 import itertools
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +32,9 @@ from parity.golden.disk.store import MissingError, Store, open_store
 from parity.golden.disk.tensors import read_tensors
 from parity.golden.fingerprint import fingerprint
 from parity.records import LOOP_STAGE, SCHEDULE, Array, Provenance, StepRecords
+
+_CODE = re.compile(r"\.py(:\w+)?$")
+"""A script, or a port."""
 
 INPUTS = "inputs.safetensors"
 MOST = 1 << 32
@@ -95,6 +99,11 @@ class Golden:
                 return cls(store.name, whole, first, tuple(shards))
             if store.name.endswith(f"/{MANIFEST}"):
                 raise UsageError(f"{store.name}: a golden is a folder; name the one that this file lies in")
+            if _CODE.search(store.name):
+                raise UsageError(
+                    f"{store.name}: this is code and no golden; `parity diff GOLDEN FILE.py:FUNCTION` records a port "
+                    "and compares it"
+                )
             raise UsageError(
                 f"{store.name}: there is no golden here (no {MANIFEST}); check the path, or record one: parity record"
             )

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import overrides
@@ -298,8 +298,29 @@ def _pile(count: Callable[[], int], drop: Callable[[], object]) -> Switch:
     return count, cut
 
 
+class Modes(NamedTuple):
+    """A stack of torch's modes of this thread: reads it, innermost last; takes the innermost away; adds one."""
+
+    read: Callable[[], list[Any]]
+    pop: Callable[[], object]
+    push: Callable[[Any], None]
+
+
+MODES = (
+    Modes(overrides._get_current_function_mode_stack, overrides._pop_mode, overrides._push_mode),
+    Modes(dispatch._get_current_dispatch_mode_stack, dispatch._pop_mode, dispatch._push_mode),
+)
+"""Of functions, and of what they dispatch to."""
+
+
+def is_torchax(mode: Any) -> bool:
+    """Whether a mode is torchax's."""
+    return type(mode).__module__.partition(".")[0] == "torchax"
+
+
 def _torchax_on() -> bool:
-    return "torchax" in sys.modules and bool(sys.modules["torchax"].default_env().enabled)
+    """Whether it is on in this thread: its `enabled` is of the whole process, and of its last operator."""
+    return any(map(is_torchax, MODES[0].read()))
 
 
 _JAX = {
@@ -327,6 +348,6 @@ _SWITCHES: dict[str, Switch] = {
     },
     "the working folder": (os.getcwd, os.chdir),
     # After the default device, which is one of them.
-    "torch's function modes": _pile(lambda: len(overrides._get_current_function_mode_stack()), overrides._pop_mode),
-    "torch's dispatch modes": _pile(lambda: len(dispatch._get_current_dispatch_mode_stack()), dispatch._pop_mode),
+    "torch's function modes": _pile(lambda: len(MODES[0].read()), MODES[0].pop),
+    "torch's dispatch modes": _pile(lambda: len(MODES[1].read()), MODES[1].pop),
 }

@@ -1,15 +1,11 @@
-"""What a process needs before it loads a model: a parent, and libraries that are there and keep quiet."""
+"""What a process needs before it loads a model: libraries that are there and keep quiet."""
 
 from __future__ import annotations
 
-import ctypes
 import glob
 import importlib.util
 import os
-import signal
 import sys
-import threading
-import time
 import warnings
 
 from parity.errors import UsageError
@@ -19,24 +15,6 @@ CHIPS = ("/dev/accel*", "/dev/vfio/[0-9]*")
 
 GPUS = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg")
 """Device files of GPUs: of NVIDIA's, of AMD's, of either under Windows."""
-
-
-_PR_SET_PDEATHSIG = 1
-"""Of prctl(2)."""
-
-
-def end_with_parent() -> None:
-    """End this process when its parent has, or the thread of it that started this: by the kernel if it can, whatever
-    holds the interpreter here, else within a second."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-
-
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def quieten() -> None:

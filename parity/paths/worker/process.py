@@ -31,15 +31,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
 
-import parity
 from parity.errors import InconclusiveError, ParityError, UsageError, line_in
 from parity.paths.plan import Ends, Forced, Opener, Plan, Role, Spec, State
 from parity.paths.port.settings import PortInfo, port_timeout
 from parity.paths.worker import wire
 from parity.records import Facts, StepRecords
 from parity.redact import printable
+from parity.signals import own_process
 
-_PROGRAM = "import sys; sys.path.append({!r}); from parity.paths.worker.serve import answer; answer({}, {})"
 LATE, ABORTED = "Timeout (", "Fatal Python error"
 """How faulthandler begins to say where a process was that took too long, or that aborts."""
 _LONGEST_LINE = 1 << 16
@@ -210,7 +209,7 @@ def _end(process: subprocess.Popen[bytes], pipe: Connection, awaited: queue.Simp
 
 def _start(read: int, write: int, output: int) -> subprocess.Popen[bytes]:
     """An interpreter of its own."""
-    command = [sys.executable, "-P", "-c", _PROGRAM.format(str(Path(parity.__file__).parents[1]), read, write)]
+    command = own_process(f"from parity.paths.worker.serve import answer; answer({read}, {write})")
     # A terminal interrupts every process of the command: that is the parent's to answer, from this one's first line on.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

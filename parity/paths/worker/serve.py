@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from parity.errors import ParityError, UsageError, summary
 from parity.paths.worker import wire
-from parity.paths.worker.extras import end_with_parent, quieten, require_extras
+from parity.paths.worker.extras import quieten, require_extras
 from parity.paths.worker.process import ABORTED
 
 if TYPE_CHECKING:
@@ -115,7 +115,6 @@ def answer(read: int, write: int) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     faulthandler.enable()
     leave = _tell_exits()
-    end_with_parent()
     server, refused = None, ParityError("")
     try:
         load()
