@@ -128,13 +128,14 @@ def attention_causes(reference: Sequence[Record], candidate: Sequence[Record], m
 
 def phantom_cause(found: Phantoms, module: str) -> Cause:
     """A count in words."""
+    on = f" on {found.branch}" if found.branch else ""
     text = (
-        f"{found.count:.2f} phantom keys on {found.branch} = {found.meaning()}: keys and values are zeroed there, and "
-        "each still has weight exp(0)"
+        f"{found.count:.2f} phantom keys{on} = {found.meaning()}: keys and values are zeroed there, and each still has "
+        "weight exp(0)"
     )
     detail = (
-        f"{found.count:.4f} +- {found.spread:.1g} phantom keys on {found.branch}, {found.meaning()}, at "
-        f"{found.share:.1%} of the queries and heads of {module}"
+        f"{found.count:.4f} +- {found.spread:.1g} phantom keys{on}, {found.meaning()}, at {found.share:.1%} of the "
+        f"queries and heads of {module}"
     )
     return measured(text, value=found.count, detail=detail, fix=remedy("attention.mask"))
 

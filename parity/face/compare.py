@@ -26,6 +26,8 @@ import torch
 
 from parity.causes.values import shown_by
 from parity.compare import result as results
+from parity.compare.attention import attention_causes
+from parity.compare.metrics import MOST
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Origin, SiteDiff
 from parity.errors import InconclusiveError
@@ -36,7 +38,7 @@ from parity.floors import L2_LIMIT
 from parity.paths.live import Host
 from parity.paths.port.load import MODES, Modes, is_torchax
 from parity.port import Layout, Runs
-from parity.records import LOOP, Key, Record, StepRecords
+from parity.records import LOOP, Key, Record, StepRecords, is_attention
 from parity.report.output import silent
 from parity.runs import compare as runs_compare
 from parity.runs.checks import ENDS_ALONE
@@ -118,6 +120,9 @@ def compare(
     kept = _Kept()
     with _torchax_off():
         found = runs_compare.compare(request, openers, silent, kept)
+        if module := kept.attention(found):  # which its values say more of
+            again = replace(request, sites=module, values=(module,))
+            runs_compare.compare(again, openers, silent, kept.attended)
     if checks is None and theirs.holds_16_bits:
         found = found.noted(OWN_DTYPE.format(CAST_HERE if theirs.port.module is None else BUILT_HERE))
     elif checks is None and coarser:
@@ -146,6 +151,11 @@ class _Kept(Sink):
     ours: tuple[Record, ...] = ()
     theirs: tuple[Record, ...] = ()
 
+    @functools.cached_property
+    def attended(self) -> _Kept:
+        """The same with the values of the attention call in which a divergence begins."""
+        return _Kept()
+
     def step(self, reference: StepRecords, candidate: StepRecords) -> None:
         self.ours, self.theirs = tuple(reference.records), tuple(candidate.records)
 
@@ -173,11 +183,23 @@ class _Kept(Sink):
             return found.unjudged(detail="what the reference returns is empty: nothing was compared")
         return found
 
+    def attention(self, found: results.Result) -> str:
+        """The attention call in which a divergence begins, if its values are few; else empty."""
+        begins = found.origin.key if found.verdict == "fail" and found.origin is not None else None
+        if begins is None or begins.is_input or not is_attention(begins.module):
+            return ""
+        sizes = (math.prod(r.shape) for r in self.ours if r.key.module == begins.module)
+        return begins.module if max(sizes, default=0) <= MOST else ""
+
     def with_causes(self, found: results.Result) -> results.Result:
         """A failing comparison with what the values show where it begins."""
         if found.origin is None or any(cause.at == found.origin.key.site for cause in found.causes):
             return found
-        return replace(found, causes=(*found.causes, *shown_by(found.origin.key, self.ours, self.theirs)))
+        key = found.origin.key
+        attended = self.attended.ours, self.attended.theirs
+        ours, theirs = ([replace(r, key=_key(r.key)) for r in side] for side in attended)
+        named = attention_causes(ours, theirs, key.module)
+        return replace(found, causes=(*found.causes, *(named or shown_by(key, self.ours, self.theirs))))
 
 
 def _is_output(record: Record) -> bool:

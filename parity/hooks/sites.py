@@ -179,7 +179,7 @@ def meets(glob: str, paths: list[str]) -> bool:
     """Whether a glob names a module, or attention calls of one."""
     module = glob.partition(":")[0]
     # Attention calls are no modules: a glob of theirs names the module that makes them.
-    globs = {module, module.removesuffix(f".{ATTENTION}")}
+    globs = {module, module.removesuffix(ATTENTION).removesuffix(".")}
     return any(fnmatch.fnmatchcase(path, g) for path in paths for g in globs)
 
 
