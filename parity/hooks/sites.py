@@ -96,11 +96,11 @@ class SitePlan:
             return True
         if not is_attention(path):
             return False
+        owner, *around = above(path)  # a port's block may make the call of a module that it does not have
         if self.choice == "blocks":
-            return block_of(path) is not None
+            return owner in self.modules or block_of(path) is not None
         if self.choice != "all":
             return self.wants_port(path, "*")
-        owner, *around = above(path)  # a port's block may make the call of a module that it does not have
         return owner in self.modules or any(module in self.modules for module in around if module)
 
     def wants_port(self, path: str, port: str) -> bool:

@@ -72,6 +72,9 @@ def test_a_choice_may_name_ports(glob: str, ports: list[str], others: list[str])
         ("all", "lost.attn.attention", False),
         ("all", "attention", True),
         ("blocks", "blocks.10.attn.attention", True),
+        ("blocks", "embed.attention", True),
+        ("blocks", "attention", True),
+        ("blocks", "embed.proj.attention", False),
         ("embed", "blocks.1.attn.attention", False),
     ],
 )
