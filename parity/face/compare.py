@@ -74,7 +74,8 @@ def compare(
         sites: `blocks`, `all` or a glob. values: globs of the sites whose values are kept.
         checks: `logic`, `precision` or `both`; by default both, but precision alone where the candidate's weights
             are already rounded to fewer bits than the reference's, so that no cast brings their float32 values back, or
-            are arrays of 16 bits that a function of JAX's closes over.
+            are arrays of 16 bits that a function of JAX's closes over, or if it multiplies most of its weights in 16
+            bits whatever it is given, as Flax modules with a `dtype` do.
         reference_settings, candidate_settings: such as `{"dtype": "bfloat16"}`; by default each side's dtype is that
             of its weights.
 
@@ -87,7 +88,8 @@ def compare(
     ours = callee(reference, nest, tensors, library, None, "reference")
     theirs = callee(candidate, nest, tensors, library, runs, "candidate")
     port = replace(theirs.port, rename=rename or theirs.port.rename, layout=layout or theirs.port.layout)
-    theirs = replace(theirs, port=port, fields=ours.fields)
+    compiled = "jit=false" not in texts(candidate_settings)
+    theirs = replace(theirs, port=port, fields=ours.fields, compiled=compiled)
     openers = Host(first := ours.entry("reference"), second := theirs.entry("candidate"))
     ports = Ports(first.info, second.info, alone=True, openers=openers)
     settings = ports.settings(_texts(ours, reference_settings), _texts(theirs, candidate_settings))
@@ -104,7 +106,8 @@ def compare(
     with _torchax_off():
         found = runs_compare.compare(request, openers, silent, kept)
     if checks is None and theirs.holds_16_bits:
-        found = found.noted(OWN_DTYPE.format(CAST_HERE if theirs.port.module is None else BUILT_HERE))
+        closes_over = theirs.port.module is None and theirs.port.weights is None
+        found = found.noted(OWN_DTYPE.format(CAST_HERE if closes_over else BUILT_HERE))
     elif checks is None and coarser:
         found = found.noted(OTHER_DTYPE)
     if ours.padding is not None:
@@ -113,7 +116,7 @@ def compare(
 
 
 OWN_DTYPE = (
-    "judged in its own dtype alone: the candidate holds 16 bits that nobody casts; {} "
+    "judged in its own dtype alone: the candidate holds or computes in 16 bits that nobody casts; {} "
     "its logic is judged in float32 too"
 )
 OTHER_DTYPE = (
@@ -121,7 +124,7 @@ OTHER_DTYPE = (
     "in that dtype too, its logic is judged in float32 as well"
 )
 CAST_HERE, BUILT_HERE = "with weights given as `Port(call, weights=...)`", "built in float32"
-"""A function, and a module of Flax's that was built to compute in 16 bits."""
+"""A function that closes over its weights, and what computes in 16 bits whatever its weights are."""
 
 
 @dataclass

@@ -1817,6 +1817,72 @@ def test_one_module_that_computes_in_16_bits_is_a_fault_of_a_port_in_float32() -
     assert (result.failed, [d.place for d in differences(result)]) == ("logic", ["b"]), result.reason
 
 
+class Attentive(torch.nn.Module):
+    """Two layers with an attention between them, over more tokens than channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.a(x)
+        return self.b(torch.softmax(h @ h.mT, -1) @ h)
+
+
+@pytest.mark.parametrize(
+    ("narrow", "held", "gain", "failed"),
+    [
+        ("a.b", "bfloat16", 1.0, None),
+        ("a.b", "bfloat16", 1.1, "precision"),
+        ("a.b", "float32", 1.0, None),
+        ("", "bfloat16", 1.0, None),
+        ("", "float32", 1.0, None),
+        ("b", "float32", 1.0, "logic"),
+        ("attention", "float32", 1.0, "logic"),
+    ],
+)
+def test_a_linen_port_that_multiplies_its_weights_in_16_bits_is_judged_in_those(
+    narrow: str, held: str, gain: float, failed: str | None
+) -> None:
+    """Its modules hold no arrays. One layer in 16 bits, or the attention, is a fault of a port in float32."""
+    nn = pytest.importorskip("flax.linen")
+
+    class Net(nn.Module):
+        def setup(self) -> None:
+            self.a, self.b = (nn.Dense(8, dtype=jnp.bfloat16 if name in narrow.split(".") else None) for name in "ab")
+
+        def __call__(self, x: Any) -> Any:
+            h = self.a(x)
+            q = h.astype(jnp.bfloat16 if narrow == "attention" else h.dtype)
+            h = jnp.einsum("bts,bsd->btd", jax.nn.softmax(jnp.einsum("btd,bsd->bts", q, q)), q).astype(h.dtype)
+            return gain * self.b(h)
+
+    model, net = Attentive().to(getattr(torch, held)), Net()
+    own = {name: x.detach().float().numpy() for name, x in model.named_parameters()}
+    weights = {name: {"kernel": own[f"{name}.weight"].T, "bias": own[f"{name}.bias"]} for name in "ab"}
+    weights = jax.tree.map(lambda x: jnp.asarray(x, held), weights)
+    port = Port(call=lambda w, given: net.apply({"params": w}, **given), module=net, weights=weights)
+    given = torch.randn(1, 24, 8, generator=torch.Generator().manual_seed(1)).to(getattr(torch, held))
+    found = parity.compare(model, port, {"x": given})
+    assert (found.failed, found.passed) == (failed, failed is None), str(found)
+    assert any("judged in its own dtype alone" in note.text for note in found.notes) == (narrow == "a.b")
+
+
+def test_a_port_that_is_called_as_it_is_may_keep_what_it_computes() -> None:
+    """A trace would leave its arrays there."""
+    model, kept = torch.nn.Linear(8, 8), list[Any]()
+    weights = {n: jnp.asarray(x.detach().numpy()) for n, x in model.named_parameters()}
+
+    def call(w: Any, given: Any) -> Any:
+        kept.append(given["input"])
+        return kept[0] @ w["weight"].T + w["bias"]
+
+    assert parity.compare(
+        model, Port(call=call, weights=weights), {"input": X}, candidate_settings={"jit": False}
+    ).passed
+
+
 @pytest.mark.parametrize("asks", ["module", "parameter", "holder"])
 @pytest.mark.parametrize(
     ("held", "gain", "failed"), [("bfloat16", 1.0, None), ("bfloat16", 1.001, "logic"), ("float32", 1.0, "logic")]
