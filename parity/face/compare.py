@@ -21,8 +21,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec
 
-import torch
-
 from parity.causes.values import shown_by
 from parity.compare import result as results
 from parity.compare.reason import Note, Reason
@@ -72,10 +70,10 @@ def compare(
         runs: the library that runs the candidate, where it is not to be found out: `torchax` compiles a torch module.
         layout: `channels_last` where the candidate's arrays of the highest rank have their channels last.
         sites: `blocks`, `all` or a glob. values: globs of the sites whose values are kept.
-        checks: `logic`, `precision` or `both`; by default both, but precision alone where the candidate's weights
-            are already rounded to fewer bits than the reference's, so that no cast brings their float32 values back, or
-            are arrays of 16 bits that a function of JAX's closes over, or if it multiplies most of its weights in 16
-            bits whatever it is given, as Flax modules with a `dtype` do.
+        checks: `logic`, `precision` or `both`; by default both, but precision alone where one side's weights
+            are already rounded to fewer bits than the other's, so that no cast brings their float32 values back, or the
+            candidate's are arrays of 16 bits that a function of JAX's closes over, or if it multiplies most of them in
+            16 bits whatever it is given, as Flax modules with a `dtype` do.
         reference_settings, candidate_settings: such as `{"dtype": "bfloat16"}`; by default each side's dtype is that
             of its weights.
 
@@ -93,14 +91,13 @@ def compare(
     openers = Host(first := ours.entry("reference"), second := theirs.entry("candidate"))
     ports = Ports(first.info, second.info, alone=True, openers=openers)
     settings = ports.settings(_texts(ours, reference_settings), _texts(theirs, candidate_settings))
-    coarser = torch.finfo(theirs.dtype).bits < torch.finfo(ours.dtype).bits
     request = Request(
         ours.name,
         *settings,
         sites=sites,
         values=tuple(values),
         ports=ports,
-        checks=checks or ("precision" if coarser or theirs.holds_16_bits else "both"),
+        checks=checks or ("precision" if theirs.holds_16_bits else "both"),
     )
     kept = _Kept()
     with _torchax_off():
@@ -108,8 +105,6 @@ def compare(
     if checks is None and theirs.holds_16_bits:
         closes_over = theirs.port.module is None and theirs.port.weights is None
         found = found.noted(OWN_DTYPE.format(CAST_HERE if closes_over else BUILT_HERE))
-    elif checks is None and coarser:
-        found = found.noted(OTHER_DTYPE)
     if ours.padding is not None:
         found = found.noted(f"the padding of the text, {int(ours.padding.sum())} tokens, was not compared")
     return Result.of(without_loop(kept.with_causes(kept.with_outputs(found))))
@@ -118,10 +113,6 @@ def compare(
 OWN_DTYPE = (
     "judged in its own dtype alone: the candidate holds or computes in 16 bits that nobody casts; {} "
     "its logic is judged in float32 too"
-)
-OTHER_DTYPE = (
-    "judged by the precision check alone, as the candidate's dtype is coarser than the reference's; given a reference "
-    "in that dtype too, its logic is judged in float32 as well"
 )
 CAST_HERE, BUILT_HERE = "with weights given as `Port(call, weights=...)`", "built in float32"
 """A function that closes over its weights, and what computes in 16 bits whatever its weights are."""

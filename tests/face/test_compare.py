@@ -2143,10 +2143,42 @@ def test_what_differs_by_some_roundings_is_not_said_to_be_rounded_where_the_refe
     assert ([d.place for d in differences(found)], found.causes) == (listed, ()), str(found)
 
 
-@pytest.mark.parametrize(("dtype", "said"), [(torch.bfloat16, True), (torch.float32, False)])
-def test_a_candidate_in_a_coarser_dtype_is_said_to_be_judged_in_that_alone(dtype: torch.dtype, said: bool) -> None:
-    reference, candidate = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
-    candidate.load_state_dict(reference.state_dict())
-    found = parity.compare(reference, candidate.to(dtype), X)
-    assert found.passed, found.reason
-    assert any("judged by the precision check alone" in note.text for note in found.notes) == said
+class Gained(torch.nn.Linear):
+    gain = 1.0
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return self.gain * super().forward(input)
+
+
+@pytest.mark.parametrize("gain", [1.0, 1.05])
+@pytest.mark.parametrize(
+    ("dtypes", "rounded", "factor", "side"),
+    [
+        (("float32", "bfloat16"), False, 1.0, "candidate"),
+        (("bfloat16", "float32"), False, 1.0, "reference"),
+        (("bfloat16", "float32"), False, 1.05, "reference"),
+        (("float32", "float32"), False, 1.0, ""),
+        (("float32", "bfloat16"), True, 1.0, ""),
+        (("bfloat16", "float32"), True, 1.0, ""),
+        (("bfloat16", "bfloat16"), False, 1.0, ""),
+    ],
+)
+@pytest.mark.parametrize("library", ["torch", "jax"])
+def test_weights_rounded_on_one_side_alone_are_judged_by_the_precision_check(
+    library: str, dtypes: tuple[str, str], rounded: bool, factor: float, side: str, gain: float
+) -> None:
+    torch.manual_seed(0)
+    model = Gained(8, 8)
+    model = model.bfloat16().float() if rounded else model
+    reference, candidate = (copy.deepcopy(model).to(getattr(torch, dtype)) for dtype in dtypes)
+    candidate.weight.data *= factor
+    candidate.gain = gain
+    port: Any = candidate
+    if library == "jax":
+        held = {n: jnp.asarray(x.detach().float().numpy(), dtypes[1]) for n, x in candidate.named_parameters()}
+        held["count"] = jnp.arange(3)
+        port = Port(call=lambda w, given: gain * (given["input"] @ w["weight"].T + w["bias"]), weights=held)
+    found = parity.compare(reference, port, {"input": X.to(getattr(torch, dtypes[0]))})
+    assert found.passed == (gain == factor == 1.0), str(found)
+    notes = [note.text for note in found.notes if "judged by the precision check alone" in note.text]
+    assert [f"load the {side} in float32" in text for text in notes] == [True] * bool(side), notes
