@@ -2035,6 +2035,57 @@ def test_parameters_of_a_stack_are_compared_layer_by_layer(order: Sequence[int],
     assert said in next(check.detail for check in found.preflight if check.check == "weights")
 
 
+@pytest.mark.parametrize(
+    ("order", "said"),
+    [
+        ((0, 1, 2), "6 parameters equal"),
+        ((1, 2, 2), "4 of 6 parameters hold others of the reference's, 'blocks.0.bias' those of 'blocks.1.bias'"),
+    ],
+)
+@pytest.mark.parametrize("way", ["modules", "taps"])
+def test_a_stack_is_found_where_the_port_has_its_layers(way: str, order: Sequence[int], said: str) -> None:
+    """A scan deeper than the name that `rename` gives, or a function whose taps have the reference's names."""
+    nn = pytest.importorskip("flax.linen")
+
+    class Step(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any, _: None) -> Any:
+            return x + jnp.tanh(nn.Dense(8, name="net")(x)), None
+
+    class Layers(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            scanned = nn.scan(Step, variable_axes={"params": 0}, split_rngs={"params": True}, length=3)
+            return scanned(name="carry")(x, None)[0]
+
+    class Net(nn.Module):
+        def setup(self) -> None:
+            self.blocks = Layers()
+
+        def __call__(self, input: Any) -> Any:
+            return self.blocks(input)
+
+    def layer(x: Any, w: Any) -> Any:
+        return x + jnp.tanh(parity.tap("blocks.*", x @ w["kernel"] + w["bias"])), None
+
+    def tapped(weights: Any, given: Any) -> Any:
+        return jax.lax.scan(layer, given["input"], weights["layers"])[0]
+
+    model, net = Stack(), Net()
+    own = [model.blocks[i] for i in order]
+    kernels, biases = ([getattr(m, kind).detach().numpy().T for m in own] for kind in ("weight", "bias"))
+    held = {"kernel": jnp.stack(kernels), "bias": jnp.stack(biases)}
+    if way == "modules":
+        weights: Any = {"blocks": {"carry": {"net": held}}}
+        rename = {r"blocks\.carry\.(\d+)\.net": r"blocks.\1"}
+        port = Port(call=lambda w, i: net.apply({"params": w}, **i), module=net, weights=weights, rename=rename)
+    else:
+        port = Port(call=tapped, weights={"layers": held}, rename={r"layers\.(\d+)": r"blocks.\1"})
+    found = parity.compare(model, port, {"input": X}, sites="all")
+    assert found.passed == (said.endswith("equal")), str(found)
+    assert said in next(check.detail for check in found.preflight if check.check == "weights")
+
+
 @pytest.mark.parametrize("held", ["closed over", "given"])
 @pytest.mark.parametrize(("factor", "verdict"), [(1.0, "pass"), (1.1, "fail")])
 def test_a_port_that_computes_in_the_16_bits_of_its_weights_is_no_fault(held: str, factor: float, verdict: str) -> None:
