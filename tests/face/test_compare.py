@@ -2086,6 +2086,24 @@ def test_a_stack_is_found_where_the_port_has_its_layers(way: str, order: Sequenc
     assert said in next(check.detail for check in found.preflight if check.check == "weights")
 
 
+def test_a_note_shows_names_that_meet_no_module_once_for_all_blocks() -> None:
+    model = Stack()
+    weights = [[jnp.asarray(x.detach().numpy()) for x in (m.weight, m.bias)] for m in model.blocks]
+
+    def call(w: Any, given: Any) -> Any:
+        x = given["input"]
+        for i, (weight, bias) in enumerate(w):
+            h = parity.tap(f"blocks.{i}", x @ weight.T + bias)
+            x = parity.tap(f"blocks.{i}.sum", x + parity.tap(f"blocks.{i}.act", jnp.tanh(h)))
+        return parity.tap("blocks.2.last", x)
+
+    found = parity.compare(model, Port(call=call, weights=weights), {"input": X})
+    each = ", ".join(f"'blocks.{x}' (nearest: 'blocks.{x[0]}')" for x in ("*.act", "*.sum", "2.last"))
+    said = f"7 of the port's 10 names meet no module of the reference: {each}; nothing was compared there"
+    assert found.passed, str(found)
+    assert any(said in note.text for note in found.notes), found.notes
+
+
 @pytest.mark.parametrize("held", ["closed over", "given"])
 @pytest.mark.parametrize(("factor", "verdict"), [(1.0, "pass"), (1.1, "fail")])
 def test_a_port_that_computes_in_the_16_bits_of_its_weights_is_no_fault(held: str, factor: float, verdict: str) -> None:
