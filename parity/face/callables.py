@@ -67,7 +67,8 @@ class Callee:
         port: as it was given, or made of what was given. invoke: (weights, args, kwargs) -> output; None for a torch
             module that is called as it is. runs: the library that runs it. name: for people.
         nest: of the arguments. tensors: by name, as they were given. file: that it is written in.
-        fields: the names in what the reference returns first, in its order. compiled: by parity.
+        fields: the names in what the reference returns first, in its order. may_trace: whether JAX may trace it
+            beforehand, which leaves arrays of that trace in what the code keeps between calls.
     """
 
     port: Port
@@ -78,7 +79,7 @@ class Callee:
     tensors: Mapping[str, torch.Tensor]
     file: str
     fields: list[str] = field(default_factory=list)
-    compiled: bool = False
+    may_trace: bool = False
 
     @property
     def dtype(self) -> torch.dtype:
@@ -104,9 +105,14 @@ class Callee:
     def holds_16_bits(self) -> bool:
         """Whether it computes in 16 bits whatever it is given, or most of what a function of JAX's closes over is of 16
         bits: nobody casts that."""
-        closes_over = self._program is not None and self.port.module is None and self.port.weights is None
-        held = [x for x in _constants(self._program) if str(x.dtype) in BITS] if closes_over else []
+        program = self._program if self.closes_over else None
+        held = [x for x in _constants(program) if str(x.dtype) in BITS] if program is not None else []
         return self._narrow != "" or 2 * sum(x.size for x in held if is_16_bits(x)) > sum(x.size for x in held)
+
+    @property
+    def closes_over(self) -> bool:
+        """Whether it is a function alone, which closes over its weights if it has any."""
+        return self.port.module is None and self.port.weights is None
 
     @functools.cached_property
     def _narrow(self) -> str:
@@ -120,8 +126,8 @@ class Callee:
 
     @functools.cached_property
     def _program(self) -> Any:
-        """See `_traced`; None of what is called as it is, in which a trace may leave its arrays."""
-        if self.runs != "jax" or self.invoke is None or not (self.compiled or self.port.call is None):
+        """See `_traced`; of Flax NNX a copy is called."""
+        if self.runs != "jax" or self.invoke is None or not (self.may_trace or self.port.call is None):
             return None
         return _traced(self.invoke, self.port, self.nest, self.tensors)
 

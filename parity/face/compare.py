@@ -86,8 +86,8 @@ def compare(
     ours = callee(reference, nest, tensors, library, None, "reference")
     theirs = callee(candidate, nest, tensors, library, runs, "candidate")
     port = replace(theirs.port, rename=rename or theirs.port.rename, layout=layout or theirs.port.layout)
-    compiled = "jit=false" not in texts(candidate_settings)
-    theirs = replace(theirs, port=port, fields=ours.fields, compiled=compiled)
+    may_trace = theirs.closes_over or "jit=false" not in texts(candidate_settings)
+    theirs = replace(theirs, port=port, fields=ours.fields, may_trace=may_trace)
     openers = Host(first := ours.entry("reference"), second := theirs.entry("candidate"))
     ports = Ports(first.info, second.info, alone=True, openers=openers)
     settings = ports.settings(_texts(ours, reference_settings), _texts(theirs, candidate_settings))
@@ -103,8 +103,7 @@ def compare(
     with _torchax_off():
         found = runs_compare.compare(request, openers, silent, kept)
     if checks is None and theirs.holds_16_bits:
-        closes_over = theirs.port.module is None and theirs.port.weights is None
-        found = found.noted(OWN_DTYPE.format(CAST_HERE if closes_over else BUILT_HERE))
+        found = found.noted(OWN_DTYPE.format(CAST_HERE if theirs.closes_over else BUILT_HERE))
     if ours.padding is not None:
         found = found.noted(f"the padding of the text, {int(ours.padding.sum())} tokens, was not compared")
     return Result.of(without_loop(kept.with_causes(kept.with_outputs(found))))

@@ -2106,7 +2106,10 @@ def test_a_note_shows_names_that_meet_no_module_once_for_all_blocks() -> None:
 
 @pytest.mark.parametrize("held", ["closed over", "given"])
 @pytest.mark.parametrize(("factor", "verdict"), [(1.0, "pass"), (1.1, "fail")])
-def test_a_port_that_computes_in_the_16_bits_of_its_weights_is_no_fault(held: str, factor: float, verdict: str) -> None:
+@pytest.mark.parametrize("jit", [True, False])
+def test_a_port_that_computes_in_the_16_bits_of_its_weights_is_no_fault(
+    held: str, factor: float, verdict: str, jit: bool
+) -> None:
     weights = factor * jnp.asarray(HALVED.float().numpy(), "bfloat16")
 
     def call(weights: Any, x: Any) -> Any:
@@ -2115,7 +2118,10 @@ def test_a_port_that_computes_in_the_16_bits_of_its_weights_is_no_fault(held: st
     port = (lambda x: call(weights, x)) if held == "closed over" else None
     candidate = port or Port(call=lambda w, given: call(w["w"], given["x"]), weights={"w": weights})
     given = {"x": torch.randn(4, 8).bfloat16()}
-    result = parity.compare(lambda x: torch.tanh(torch.nn.functional.linear(x, HALVED)), candidate, given)
+    settings = {"jit": jit}
+    result = parity.compare(
+        lambda x: torch.tanh(torch.nn.functional.linear(x, HALVED)), candidate, given, candidate_settings=settings
+    )
     assert result.verdict == verdict, result.reason
     assert any("judged in its own dtype alone" in note.text for note in result.notes) == (held == "closed over")
 
