@@ -345,7 +345,7 @@ class Facts:
         lacks: setting -> why it has no meaning for this model.
         compiled: whether a compiler makes one program of its calls, which is another where they are observed.
         trunk: the child of its module that holds the blocks; empty where the module itself does.
-        narrow: share of its weights that lie in parameters which hold numbers of 16 bits alone, whatever their dtype.
+        narrow: share of its floating weights in parameters that hold numbers of 16 bits alone, whatever their dtype.
     """
 
     inputs: Mapping[str, Array]

@@ -23,9 +23,8 @@ import numpy as np
 import torch
 
 from parity.errors import UsageError
-from parity.face.arguments import Nest, leaves
+from parity.face.arguments import Nest, is_array, leaves
 from parity.face.functions import Function, JaxFunction
-from parity.hooks.objects import objects_of
 from parity.hooks.tap import single_output
 from parity.hooks.torchtools import named_tensors, on_jax, parts_of, to_torch, uncompiled
 from parity.models.generic import padding_of
@@ -68,7 +67,8 @@ class Callee:
         port: as it was given, or made of what was given. invoke: (weights, args, kwargs) -> output; None for a torch
             module that is called as it is. runs: the library that runs it. name: for people.
         nest: of the arguments. tensors: by name, as they were given. file: that it is written in.
-        fields: the names in what the reference returns first, in its order.
+        fields: the names in what the reference returns first, in its order. may_trace: whether JAX may trace it
+            beforehand, which leaves arrays of that trace in what the code keeps between calls.
     """
 
     port: Port
@@ -79,11 +79,12 @@ class Callee:
     tensors: Mapping[str, torch.Tensor]
     file: str
     fields: list[str] = field(default_factory=list)
+    may_trace: bool = False
 
     @property
     def dtype(self) -> torch.dtype:
-        """What it works in: the floating dtype of most of its weights, some of which may stay in float32, or in which
-        most modules of Flax NNX compute; else that of its arguments."""
+        """What it works in: the 16 bits in which it multiplies whatever it is given; else the floating dtype of most of
+        its weights, some of which may stay in float32; else that of its arguments."""
         if self._narrow:
             return getattr(torch, self._narrow)
         weights = [x for m in self._held.values() for _, x in named_tensors(m)]
@@ -102,24 +103,33 @@ class Callee:
 
     @functools.cached_property
     def holds_16_bits(self) -> bool:
-        """Whether most of what a function of JAX's closes over is of 16 bits, or most modules of Flax NNX compute in
-        them: nobody casts that."""
-        closes_over = self.runs == "jax" and self.port.module is None and self.port.weights is None
-        if not closes_over or self.invoke is None:
-            return self._narrow != ""
-        closed = _traced(self.invoke, self.port, self.nest, self.tensors)
-        held = [x for x in _constants(closed) if str(x.dtype) in BITS] if closed is not None else []
-        return 2 * sum(x.size for x in held if is_16_bits(x)) > sum(x.size for x in held)
+        """Whether it computes in 16 bits whatever it is given, or most of what a function of JAX's closes over is of 16
+        bits: nobody casts that."""
+        program = self._program if self.closes_over else None
+        held = [x for x in _constants(program) if str(x.dtype) in BITS] if program is not None else []
+        return self._narrow != "" or 2 * sum(x.size for x in held if is_16_bits(x)) > sum(x.size for x in held)
+
+    @property
+    def closes_over(self) -> bool:
+        """Whether it is a function alone, which closes over its weights if it has any."""
+        return self.port.module is None and self.port.weights is None
 
     @functools.cached_property
     def _narrow(self) -> str:
-        """The 16 bits in which most modules of Flax NNX compute that have parameters; empty where most do not."""
-        if self.runs != "jax" or self.invoke is None or self.port.module is None:
-            return ""
-        objects = (getattr(x, "__dict__", {}) for x in objects_of(self.port.module).values())
-        given = [own.get("dtype") for own in objects if any(hasattr(held, "shape") for held in own.values())]
-        narrow = [str(np.dtype(x)) for x in given if _is_narrow(x)]
-        return narrow[0] if 2 * len(narrow) > len(given) else ""
+        """The 16 bits in which it multiplies most of its weights though they and its arguments are in float32; empty if
+        it multiplies most in float32, or if JAX cannot trace it."""
+        sizes = Counter[str]()
+        for size, dtype in _products(self._program.jaxpr) if self._program is not None else ():
+            sizes[dtype] += size
+        wide = sizes.pop("", 0)
+        return sizes.most_common(1)[0][0] if sizes.total() > wide else ""
+
+    @functools.cached_property
+    def _program(self) -> Any:
+        """See `_traced`; of Flax NNX a copy is called."""
+        if self.runs != "jax" or self.invoke is None or not (self.may_trace or self.port.call is None):
+            return None
+        return _traced(self.invoke, self.port, self.nest, self.tensors)
 
     @functools.cached_property
     def padding(self) -> np.ndarray | None:
@@ -277,20 +287,40 @@ def _wide(x: Any) -> Any:
 
 
 def _traced(invoke: Invoke, port: Port, nest: Nest, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """What JAX traces of a function on these arguments, in its layout; None where it cannot. Nothing is computed."""
+    """What JAX traces of a function on its weights and these arguments, in its layout, those of 16 bits in float32;
+    None if it cannot. Nothing is computed."""
     import jax
 
     from parity.paths.jax.tracing import to_jax  # jax, for a function that has it
 
-    def called(given: Mapping[str, Any]) -> list[Any]:
+    def called(weights: Any, given: Mapping[str, Any]) -> list[Any]:
         args, kwargs = nest.fill(given)
-        return [x for _, x in leaves(invoke(None, args, kwargs))]
+        return [x for _, x in leaves(invoke(weights, args, kwargs))]
+
+    def shaped(x: Any) -> Any:
+        return jax.ShapeDtypeStruct(x.shape, "float32" if _is_narrow(x.dtype) else x.dtype) if is_array(x) else x
 
     rank = max(x.ndim for x in tensors.values())
     try:
-        return jax.make_jaxpr(called)({name: to_jax(moved(x, port, rank, 1, -1)) for name, x in tensors.items()})
+        given = {name: to_jax(moved(x, port, rank, 1, -1)) for name, x in tensors.items()}
+        return jax.make_jaxpr(called)(*jax.tree.map(shaped, (port.weights, given)))
     except Exception:  # the comparison says what is wrong with it
         return None
+
+
+def _products(jaxpr: Any) -> Iterator[tuple[int, str]]:
+    """The products with weights in a traced program: the elements of the smaller operand, and the 16 bits of an operand
+    or of the result, empty if none has. Both operands of an attention's products have a batch, a kernel's are tiles."""
+    for equation in jaxpr.eqns:
+        kind, params = equation.primitive.name, equation.params
+        if kind == "conv_general_dilated" or (kind == "dot_general" and not any(params["dimension_numbers"][1])):
+            dtypes = [str(x.aval.dtype) for x in (*equation.invars, *equation.outvars)]
+            yield min(x.aval.size for x in equation.invars), next(filter(_is_narrow, dtypes), "")
+        for x in params.values() if kind != "pallas_call" else ():
+            for inner in x if isinstance(x, tuple) else (x,):  # the branches of a condition
+                inner = getattr(inner, "jaxpr", inner)
+                if hasattr(inner, "eqns"):
+                    yield from ((params.get("length", 1) * size, dtype) for size, dtype in _products(inner))
 
 
 def _constants(closed: Any) -> Iterator[Any]:

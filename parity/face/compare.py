@@ -22,8 +22,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec
 
-import torch
-
 from parity.causes.values import shown_by
 from parity.compare import result as results
 from parity.compare.attention import attention_causes
@@ -89,9 +87,10 @@ def compare(
         runs: the library that runs the candidate, where it is not to be found out: `torchax` compiles a torch module.
         layout: `channels_last` where the candidate's arrays of the highest rank have their channels last.
         sites: `blocks`, `all` or a glob. values: globs of the sites whose values are kept.
-        checks: `logic`, `precision` or `both`; by default both, but precision alone where the candidate's weights
-            are already rounded to fewer bits than the reference's, so that no cast brings their float32 values back, or
-            are arrays of 16 bits that a function of JAX's closes over.
+        checks: `logic`, `precision` or `both`; by default both, but precision alone where one side's weights
+            are already rounded to fewer bits than the other's, so that no cast brings their float32 values back, or the
+            candidate's are arrays of 16 bits that a function of JAX's closes over, or if it multiplies most of them in
+            16 bits whatever it is given, as Flax modules with a `dtype` do.
         reference_settings, candidate_settings: such as `{"dtype": "bfloat16"}`; by default each side's dtype is that
             of its weights.
 
@@ -104,18 +103,18 @@ def compare(
     ours = callee(reference, nest, tensors, library, None, "reference")
     theirs = callee(candidate, nest, tensors, library, runs, "candidate")
     port = replace(theirs.port, rename=rename or theirs.port.rename, layout=layout or theirs.port.layout)
-    theirs = replace(theirs, port=port, fields=ours.fields)
+    may_trace = theirs.closes_over or "jit=false" not in texts(candidate_settings)
+    theirs = replace(theirs, port=port, fields=ours.fields, may_trace=may_trace)
     openers = Host(first := ours.entry("reference"), second := theirs.entry("candidate"))
     ports = Ports(first.info, second.info, alone=True, openers=openers)
     settings = ports.settings(_texts(ours, reference_settings), _texts(theirs, candidate_settings))
-    coarser = torch.finfo(theirs.dtype).bits < torch.finfo(ours.dtype).bits
     request = Request(
         ours.name,
         *settings,
         sites=sites,
         values=tuple(values),
         ports=ports,
-        checks=checks or ("precision" if coarser or theirs.holds_16_bits else "both"),
+        checks=checks or ("precision" if theirs.holds_16_bits else "both"),
     )
     kept = _Kept()
     with _torchax_off():
@@ -124,24 +123,18 @@ def compare(
             again = replace(request, sites=module, values=(module,))
             runs_compare.compare(again, openers, silent, kept.attended)
     if checks is None and theirs.holds_16_bits:
-        found = found.noted(OWN_DTYPE.format(CAST_HERE if theirs.port.module is None else BUILT_HERE))
-    elif checks is None and coarser:
-        found = found.noted(OTHER_DTYPE)
+        found = found.noted(OWN_DTYPE.format(CAST_HERE if theirs.closes_over else BUILT_HERE))
     if ours.padding is not None:
         found = found.noted(f"the padding of the text, {int(ours.padding.sum())} tokens, was not compared")
     return Result.of(without_loop(kept.with_causes(kept.with_outputs(found))))
 
 
 OWN_DTYPE = (
-    "judged in its own dtype alone: the candidate holds 16 bits that nobody casts; {} "
+    "judged in its own dtype alone: the candidate holds or computes in 16 bits that nobody casts; {} "
     "its logic is judged in float32 too"
 )
-OTHER_DTYPE = (
-    "judged by the precision check alone, as the candidate's dtype is coarser than the reference's; given a reference "
-    "in that dtype too, its logic is judged in float32 as well"
-)
 CAST_HERE, BUILT_HERE = "with weights given as `Port(call, weights=...)`", "built in float32"
-"""A function, and a module of Flax's that was built to compute in 16 bits."""
+"""A function that closes over its weights, and what computes in 16 bits whatever its weights are."""
 
 
 @dataclass

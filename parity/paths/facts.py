@@ -7,7 +7,6 @@ realise settings so (attention processors, forwards that JAX can trace); a port 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -40,12 +39,15 @@ def facts_of(loop: Loop, spec: Spec) -> Facts:
     side = loop.side
     network, backend, settings, given = side.network, side.backend, side.settings, side.inputs
     shapes: dict[str, tuple[int, ...]] = {}
+    sizes: dict[str, int] = {}
     narrow_ones: dict[str, int] = {}
 
     def read(name: str, values: Callable[[], np.ndarray]) -> np.ndarray:
         x = values()
-        is_narrow = x.dtype.kind == "f" and stored_as(x.reshape(-1)[:SAMPLE]) != "float32"
-        shapes[name], narrow_ones[name] = x.shape, x.size if is_narrow else 0
+        shapes[name] = x.shape
+        if x.dtype.kind == "f":
+            is_narrow = stored_as(x.reshape(-1)[:SAMPLE]) != "float32"
+            sizes[name], narrow_ones[name] = x.size, x.size if is_narrow else 0
         return narrow(x)
 
     each = list(backend.weights())
@@ -73,7 +75,7 @@ def facts_of(loop: Loop, spec: Spec) -> Facts:
         tensors={name: array(x) for name, x in own.items()},
         lacks=dict(network.without()),
         compiled=not isinstance(backend, TorchBackend) and bool(settings["jit"]),
-        narrow=sum(narrow_ones.values()) / max(sum(map(math.prod, shapes.values())), 1),
+        narrow=sum(narrow_ones.values()) / max(sum(sizes.values()), 1),
     )
 
 

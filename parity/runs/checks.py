@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -23,7 +24,7 @@ from parity.compare.sites import AllSites, how_many, picked
 from parity.floors import Floors
 from parity.hooks.implementations import sentence
 from parity.paths.plan import Ends, Forced, Pair, Plan, Side, State, state_of
-from parity.records import ATTENTION, LOOP, LOOP_STAGE, Key, StepRecords
+from parity.records import ATTENTION, LOOP, LOOP_STAGE, Key, StepRecords, any_block
 from parity.runs.follow import Following, behind, causes_of_followed, descend, holding, listed, unobserved, without_held
 from parity.runs.sides import Ready, Sink, counted
 from parity.settings import NEUTRAL, Difference, Reached
@@ -180,16 +181,20 @@ def attention(reference: Ends, candidate: Ends) -> Iterator[str]:
 
 
 def _unmatched(pair: Ready, names: Sequence[str]) -> tuple[str, ...]:
-    """The names that a port gave to values and that no module of the reference has, with the nearest."""
+    """The names that a port gave to values and that no module of the reference has, with the nearest; names that differ
+    in their block alone are one, `blocks.*.norm`."""
     known = {*pair.modules, *(f"{module}.{ATTENTION}" for module in pair.modules)}
     alone = [name for name in names if name and name not in known]
     if not alone or len(alone) == len(names):  # where none meets any, nothing is judged, as the note says
         return ()
-    shown = []
-    for name in alone[:3]:
-        near = difflib.get_close_matches(name, pair.modules, n=1, cutoff=0.3)
-        shown.append(f"'{name}'" + (f" (nearest: '{near[0]}')" if near else ""))
-    some = listed([*shown, *alone[3:]], 3)
+    shown, kinds = list[str](), defaultdict[str, list[str]](list)
+    for name in alone:
+        kinds[any_block(name)].append(name)
+    for own in kinds.values():
+        found = [own[0], *difflib.get_close_matches(own[0], pair.modules, n=1, cutoff=0.3)]
+        name, *near = map(any_block, found) if len(own) > 1 else found
+        shown.append(f"'{name}'" + "".join(f" (nearest: '{x}')" for x in near))
+    some = listed(shown, 6)
     text = f"{len(alone)} of the port's {len(names)} names meet no module of the reference: {some}"
     return (f"{text}; nothing was compared there",)
 

@@ -29,7 +29,7 @@ from parity.compare.preflight import WEIGHTS, causes_of, failed
 from parity.compare.reason import Note, Output, Reason
 from parity.compare.result import Check, Checked, CheckName, Result
 from parity.errors import InconclusiveError, Say
-from parity.paths.plan import Ends, Openers, Pair, Start
+from parity.paths.plan import Ends, Openers, Pair, Role, Start
 from parity.records import LOOP
 from parity.runs.checks import REACHED, logic, precision, truth_alone
 from parity.runs.follow import unobserved
@@ -82,15 +82,15 @@ def compare(request: Request, openers: Openers, say: Say, sink: Sink, own: Encod
             return _decided(given, {"precision": precision(given, truth_alone(given), sink)})
     # The pair as given makes room for the exact one, and is loaded again: weights can be large.
     with ready(exact, openers, say, own.get("logic")) as pair:
-        stays_narrow = _stays_narrow(pair, request)
-        if not stays_narrow:
+        rounded = _rounded(pair, request)
+        if rounded is None:
             first, truth = logic(pair, sink)
             if request.checks == "logic":
                 first = unobserved(first, pair, truth.steps[0])
-    if stays_narrow:
+    if rounded is not None:
         if request.checks == "logic":
-            raise InconclusiveError(NARROW)
-        return compare(replace(request, checks="precision"), openers, say, sink, own).noted(NARROW)
+            raise InconclusiveError(NARROW.format(rounded))
+        return compare(replace(request, checks="precision"), openers, say, sink, own).noted(NARROW.format(rounded))
     if request.checks == "logic" or first.verdict != "pass":
         return _decided(given, {"logic": first})
     with ready(request, openers, say, own.get("precision")) as pair:
@@ -129,19 +129,26 @@ def _of_check(problem: Check) -> Reason:
 
 
 NARROW = (
-    "the port's weights are rounded to 16 bits even where it is asked for float32: its logic is judged by the floors "
-    "of 16 bits alone; load them in case.settings['dtype'] to have it checked in float32 too"
+    "judged by the precision check alone: the {0}'s weights are rounded to 16 bits even where it is asked for float32; "
+    "load the {0} in float32 (a file's port: in case.settings['dtype']) to have it checked in float32 too"
 )
 
 
-def _stays_narrow(exact: Ready, request: Request) -> bool:
-    """Whether a port of 16 bits, asked for float32, has rounded weights, or most of them of 16 bits."""
-    facts = exact.facts.candidate
-    if not exact.port or request.candidate.working_bits == BITS["float32"]:
-        return False
-    sizes = {name: math.prod(shape) for name, (shape, _) in facts.weights.items()}
-    narrow = sum(size for name, size in sizes.items() if BITS.get(facts.dtypes.get(name, ""), 24) < BITS["float32"])
-    return _is_narrow(exact) or 2 * narrow > sum(sizes.values())
+def _rounded(exact: Ready, request: Request) -> Role | None:
+    """The side of a port's pair that works in 16 bits and, asked for float32, has weights rounded to them: more than a
+    side of a wider dtype, or most of them; or the candidate, if most of its weights are in 16 bits."""
+    ours, theirs = exact.facts.reference, exact.facts.candidate
+    bits = [BITS[side.text("dtype")] for side in (request.reference, request.candidate)]
+    if not exact.port:
+        return None
+    if bits[0] < bits[1] and theirs.weights and ours.narrow > theirs.narrow:
+        return "reference"
+    if request.candidate.working_bits == BITS["float32"]:
+        return None
+    sizes = {name: math.prod(shape) for name, (shape, _) in theirs.weights.items()}
+    narrow = sum(size for name, size in sizes.items() if BITS.get(theirs.dtypes.get(name, ""), 24) < BITS["float32"])
+    rounded = _is_narrow(exact) or (bits[1] < bits[0] and theirs.narrow > ours.narrow)
+    return "candidate" if rounded or 2 * narrow > sum(sizes.values()) else None
 
 
 def _is_narrow(pair: Ready) -> bool:

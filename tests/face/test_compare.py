@@ -1961,6 +1961,72 @@ def test_one_module_that_computes_in_16_bits_is_a_fault_of_a_port_in_float32() -
     assert (result.failed, [d.place for d in differences(result)]) == ("logic", ["b"]), result.reason
 
 
+class Attentive(torch.nn.Module):
+    """Two layers with an attention between them, over more tokens than channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.a(x)
+        return self.b(torch.softmax(h @ h.mT, -1) @ h)
+
+
+@pytest.mark.parametrize(
+    ("narrow", "held", "gain", "failed"),
+    [
+        ("a.b", "bfloat16", 1.0, None),
+        ("a.b", "bfloat16", 1.1, "precision"),
+        ("a.b", "float32", 1.0, None),
+        ("", "bfloat16", 1.0, None),
+        ("", "float32", 1.0, None),
+        ("b", "float32", 1.0, "logic"),
+        ("attention", "float32", 1.0, "logic"),
+    ],
+)
+def test_a_linen_port_that_multiplies_its_weights_in_16_bits_is_judged_in_those(
+    narrow: str, held: str, gain: float, failed: str | None
+) -> None:
+    """Its modules hold no arrays. One layer in 16 bits, or the attention, is a fault of a port in float32."""
+    nn = pytest.importorskip("flax.linen")
+
+    class Net(nn.Module):
+        def setup(self) -> None:
+            self.a, self.b = (nn.Dense(8, dtype=jnp.bfloat16 if name in narrow.split(".") else None) for name in "ab")
+
+        def __call__(self, x: Any) -> Any:
+            h = self.a(x)
+            q = h.astype(jnp.bfloat16 if narrow == "attention" else h.dtype)
+            h = jnp.einsum("bts,bsd->btd", jax.nn.softmax(jnp.einsum("btd,bsd->bts", q, q)), q).astype(h.dtype)
+            return gain * self.b(h)
+
+    model, net = Attentive().to(getattr(torch, held)), Net()
+    own = {name: x.detach().float().numpy() for name, x in model.named_parameters()}
+    weights = {name: {"kernel": own[f"{name}.weight"].T, "bias": own[f"{name}.bias"]} for name in "ab"}
+    weights = jax.tree.map(lambda x: jnp.asarray(x, held), weights)
+    port = Port(call=lambda w, given: net.apply({"params": w}, **given), module=net, weights=weights)
+    given = torch.randn(1, 24, 8, generator=torch.Generator().manual_seed(1)).to(getattr(torch, held))
+    found = parity.compare(model, port, {"x": given})
+    assert (found.failed, found.passed) == (failed, failed is None), str(found)
+    assert any("judged in its own dtype alone" in note.text for note in found.notes) == (narrow == "a.b")
+
+
+def test_a_port_that_is_called_as_it_is_may_keep_what_it_computes() -> None:
+    """A trace would leave its arrays there."""
+    model, kept = torch.nn.Linear(8, 8), list[Any]()
+    weights = {n: jnp.asarray(x.detach().numpy()) for n, x in model.named_parameters()}
+
+    def call(w: Any, given: Any) -> Any:
+        kept.append(given["input"])
+        return kept[0] @ w["weight"].T + w["bias"]
+
+    assert parity.compare(
+        model, Port(call=call, weights=weights), {"input": X}, candidate_settings={"jit": False}
+    ).passed
+
+
 @pytest.mark.parametrize("asks", ["module", "parameter", "holder"])
 @pytest.mark.parametrize(
     ("held", "gain", "failed"), [("bfloat16", 1.0, None), ("bfloat16", 1.001, "logic"), ("float32", 1.0, "logic")]
@@ -2113,9 +2179,81 @@ def test_parameters_of_a_stack_are_compared_layer_by_layer(order: Sequence[int],
     assert said in next(check.detail for check in found.preflight if check.check == "weights")
 
 
+@pytest.mark.parametrize(
+    ("order", "said"),
+    [
+        ((0, 1, 2), "6 parameters equal"),
+        ((1, 2, 2), "4 of 6 parameters hold others of the reference's, 'blocks.0.bias' those of 'blocks.1.bias'"),
+    ],
+)
+@pytest.mark.parametrize("way", ["modules", "taps"])
+def test_a_stack_is_found_where_the_port_has_its_layers(way: str, order: Sequence[int], said: str) -> None:
+    """A scan deeper than the name that `rename` gives, or a function whose taps have the reference's names."""
+    nn = pytest.importorskip("flax.linen")
+
+    class Step(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any, _: None) -> Any:
+            return x + jnp.tanh(nn.Dense(8, name="net")(x)), None
+
+    class Layers(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            scanned = nn.scan(Step, variable_axes={"params": 0}, split_rngs={"params": True}, length=3)
+            return scanned(name="carry")(x, None)[0]
+
+    class Net(nn.Module):
+        def setup(self) -> None:
+            self.blocks = Layers()
+
+        def __call__(self, input: Any) -> Any:
+            return self.blocks(input)
+
+    def layer(x: Any, w: Any) -> Any:
+        return x + jnp.tanh(parity.tap("blocks.*", x @ w["kernel"] + w["bias"])), None
+
+    def tapped(weights: Any, given: Any) -> Any:
+        return jax.lax.scan(layer, given["input"], weights["layers"])[0]
+
+    model, net = Stack(), Net()
+    own = [model.blocks[i] for i in order]
+    kernels, biases = ([getattr(m, kind).detach().numpy().T for m in own] for kind in ("weight", "bias"))
+    held = {"kernel": jnp.stack(kernels), "bias": jnp.stack(biases)}
+    if way == "modules":
+        weights: Any = {"blocks": {"carry": {"net": held}}}
+        rename = {r"blocks\.carry\.(\d+)\.net": r"blocks.\1"}
+        port = Port(call=lambda w, i: net.apply({"params": w}, **i), module=net, weights=weights, rename=rename)
+    else:
+        port = Port(call=tapped, weights={"layers": held}, rename={r"layers\.(\d+)": r"blocks.\1"})
+    found = parity.compare(model, port, {"input": X}, sites="all")
+    assert found.passed == (said.endswith("equal")), str(found)
+    assert said in next(check.detail for check in found.preflight if check.check == "weights")
+
+
+def test_a_note_shows_names_that_meet_no_module_once_for_all_blocks() -> None:
+    model = Stack()
+    weights = [[jnp.asarray(x.detach().numpy()) for x in (m.weight, m.bias)] for m in model.blocks]
+
+    def call(w: Any, given: Any) -> Any:
+        x = given["input"]
+        for i, (weight, bias) in enumerate(w):
+            h = parity.tap(f"blocks.{i}", x @ weight.T + bias)
+            x = parity.tap(f"blocks.{i}.sum", x + parity.tap(f"blocks.{i}.act", jnp.tanh(h)))
+        return parity.tap("blocks.2.last", x)
+
+    found = parity.compare(model, Port(call=call, weights=weights), {"input": X})
+    each = ", ".join(f"'blocks.{x}' (nearest: 'blocks.{x[0]}')" for x in ("*.act", "*.sum", "2.last"))
+    said = f"7 of the port's 10 names meet no module of the reference: {each}; nothing was compared there"
+    assert found.passed, str(found)
+    assert any(said in note.text for note in found.notes), found.notes
+
+
 @pytest.mark.parametrize("held", ["closed over", "given"])
 @pytest.mark.parametrize(("factor", "verdict"), [(1.0, "pass"), (1.1, "fail")])
-def test_a_port_that_computes_in_the_16_bits_of_its_weights_is_no_fault(held: str, factor: float, verdict: str) -> None:
+@pytest.mark.parametrize("jit", [True, False])
+def test_a_port_that_computes_in_the_16_bits_of_its_weights_is_no_fault(
+    held: str, factor: float, verdict: str, jit: bool
+) -> None:
     weights = factor * jnp.asarray(HALVED.float().numpy(), "bfloat16")
 
     def call(weights: Any, x: Any) -> Any:
@@ -2124,7 +2262,10 @@ def test_a_port_that_computes_in_the_16_bits_of_its_weights_is_no_fault(held: st
     port = (lambda x: call(weights, x)) if held == "closed over" else None
     candidate = port or Port(call=lambda w, given: call(w["w"], given["x"]), weights={"w": weights})
     given = {"x": torch.randn(4, 8).bfloat16()}
-    result = parity.compare(lambda x: torch.tanh(torch.nn.functional.linear(x, HALVED)), candidate, given)
+    settings = {"jit": jit}
+    result = parity.compare(
+        lambda x: torch.tanh(torch.nn.functional.linear(x, HALVED)), candidate, given, candidate_settings=settings
+    )
     assert result.verdict == verdict, result.reason
     assert any("judged in its own dtype alone" in note.text for note in result.notes) == (held == "closed over")
 
@@ -2221,10 +2362,42 @@ def test_what_differs_by_some_roundings_is_not_said_to_be_rounded_where_the_refe
     assert ([d.place for d in differences(found)], found.causes) == (listed, ()), str(found)
 
 
-@pytest.mark.parametrize(("dtype", "said"), [(torch.bfloat16, True), (torch.float32, False)])
-def test_a_candidate_in_a_coarser_dtype_is_said_to_be_judged_in_that_alone(dtype: torch.dtype, said: bool) -> None:
-    reference, candidate = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
-    candidate.load_state_dict(reference.state_dict())
-    found = parity.compare(reference, candidate.to(dtype), X)
-    assert found.passed, found.reason
-    assert any("judged by the precision check alone" in note.text for note in found.notes) == said
+class Gained(torch.nn.Linear):
+    gain = 1.0
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return self.gain * super().forward(input)
+
+
+@pytest.mark.parametrize("gain", [1.0, 1.05])
+@pytest.mark.parametrize(
+    ("dtypes", "rounded", "factor", "side"),
+    [
+        (("float32", "bfloat16"), False, 1.0, "candidate"),
+        (("bfloat16", "float32"), False, 1.0, "reference"),
+        (("bfloat16", "float32"), False, 1.05, "reference"),
+        (("float32", "float32"), False, 1.0, ""),
+        (("float32", "bfloat16"), True, 1.0, ""),
+        (("bfloat16", "float32"), True, 1.0, ""),
+        (("bfloat16", "bfloat16"), False, 1.0, ""),
+    ],
+)
+@pytest.mark.parametrize("library", ["torch", "jax"])
+def test_weights_rounded_on_one_side_alone_are_judged_by_the_precision_check(
+    library: str, dtypes: tuple[str, str], rounded: bool, factor: float, side: str, gain: float
+) -> None:
+    torch.manual_seed(0)
+    model = Gained(8, 8)
+    model = model.bfloat16().float() if rounded else model
+    reference, candidate = (copy.deepcopy(model).to(getattr(torch, dtype)) for dtype in dtypes)
+    candidate.weight.data *= factor
+    candidate.gain = gain
+    port: Any = candidate
+    if library == "jax":
+        held = {n: jnp.asarray(x.detach().float().numpy(), dtypes[1]) for n, x in candidate.named_parameters()}
+        held["count"] = jnp.arange(3)
+        port = Port(call=lambda w, given: gain * (given["input"] @ w["weight"].T + w["bias"]), weights=held)
+    found = parity.compare(reference, port, {"input": X.to(getattr(torch, dtypes[0]))})
+    assert found.passed == (gain == factor == 1.0), str(found)
+    notes = [note.text for note in found.notes if "judged by the precision check alone" in note.text]
+    assert [f"load the {side} in float32" in text for text in notes] == [True] * bool(side), notes

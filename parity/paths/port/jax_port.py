@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -42,7 +43,7 @@ class JaxPort(TorchaxBackend):
     """Calls a port's function, compiled or (jit=false) eagerly; see `parity.paths.reference.TorchBackend`.
 
     Attributes:
-        heard: the names it was observed under, as renamed.
+        heard: the names it was observed under, as renamed. own: the same as the port has them.
     """
 
     network: Ported
@@ -52,6 +53,7 @@ class JaxPort(TorchaxBackend):
         weights = jax.tree_util.tree_map_with_path(array, port.weights)
         super().__init__(torch.nn.Module(), network, inputs, reached, port_devices(reached.settings), weights)
         self.heard: set[str] = set()
+        self.own: set[str] = set()
         self.stacked = _are_stacked(self.params)
 
     def hear(self, calls: StepCalls) -> None:
@@ -79,10 +81,13 @@ class JaxPort(TorchaxBackend):
         a number that the module's own path has not."""
         names = module.split(".")
         count = x.shape[0] if self.stacked and x.ndim else 0
-        for end in range(1, len(names) + 1) if count else ():
+        ends = range(1, len(names) + 1) if count else ()
+        # A tap may have the reference's names, and a rule those of what is below a layer alone.
+        ways: tuple[tuple[Callable[[str], str], set[str]], ...] = (str, self.own), (self.network.named, self.heard)
+        for (named, known), end in itertools.product(ways, ends):
             around, inside = names[:end], names[end:]
-            layers = (self.network.named(".".join([*around, str(i)])) for i in (0, count - 1, count))
-            heard = [any(name == layer or name.startswith(f"{layer}.") for name in self.heard) for layer in layers]
+            layers = (named(".".join([*around, str(i)])) for i in (0, count - 1, count))
+            heard = [any(name == layer or name.startswith(f"{layer}.") for name in known) for layer in layers]
             numbered = inside[:1] and inside[0].isdigit()
             if not numbered and heard == [True, True, False]:
                 yield from ((".".join([*around, str(i), *inside]), i) for i in range(count))
@@ -175,6 +180,7 @@ class _Heard:
             )
         path = self.tap.named(module)
         self.backend.heard.add(path)
+        self.backend.own.add(module)
         call = self.calls[path, port]
         self.calls[path, port] += 1
         if not path and port == "out" and isinstance(value, Mapping):  # as the reference returns it, a tuple
