@@ -105,6 +105,8 @@ _PR_SET_PDEATHSIG = 1
 def end_with(parent: int) -> None:
     """End this process when its parent has: by the kernel if it can, whatever holds the interpreter here, else, and
     if the parent has ended already, within a second."""
+    if os.getppid() not in (parent, 1):
+        parent = os.getppid()  # what stands for the interpreter runs it
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()

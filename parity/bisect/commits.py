@@ -154,7 +154,7 @@ def _run(words: Sequence[str], folder: Path) -> int:
     try:
         return process.wait()
     except BaseException:
-        with contextlib.suppress(ProcessLookupError):  # once the group is empty
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # none is left, or zombies alone
             os.killpg(process.pid, signal.SIGTERM)
             end = time.monotonic() + GRACE
             while time.monotonic() < end:

@@ -58,8 +58,9 @@ def init(
     first = ["--reference-port", f"{shown}:reference"] if model is None or kind != "torchax" else ["--model", model]
     port = ["--port", f"{shown}:build"]
     run = ["python", shown, "golden"] if kind == "script" else ["parity", "run", *first, *port]
-    filled_in = [] if model is None or kind != "jax" else [["parity", "run", "--model", model, *port]]
-    show(f"wrote {shown}; try: {'; filled in: '.join(typed_command(*words) for words in (run, *filled_in))}")
+    show(f"wrote {shown}; try: {typed_command(*run)}")
+    if model is not None and kind == "jax":
+        show(f"once your port is in it: {typed_command('parity', 'run', '--model', model, *port)}")
 
 
 REFERENCE = "\n\nclass Block"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
@@ -282,6 +283,7 @@ def _by_weights(result: Result, checks: Sequence[Check]) -> Callable[[Key], bool
     arguments = {d.key.port for d in result.sites if d.key.is_argument}
     given = {call_of(d.key) for d in result.sites if d.key.is_input and d.verdict != "not compared"}
     beyond = {d.key for d in result.sites if rounded and d.local.rel_l2 > ANOTHER}  # what rounded weights make of it
+    projected = _projected(result, unseen)
     behind = _behind(result, modules)
     behind |= {d.key for d in (*result.sites, *result.closer) if d.note == OF_WEIGHTS}
 
@@ -292,14 +294,30 @@ def _by_weights(result: Result, checks: Sequence[Check]) -> Callable[[Key], bool
             return key.module == "" and not key.is_input and bool(unseen)
         caller = caller_of(key.module)
         if key.is_input:  # of its caller's own parameters; what the model is given it hands on as it is
-            projected = is_attention(key.module) and any(within(module, caller) for module in unseen)
-            made = caller in modules or projected
+            made = caller in modules or (key.branch, key.module) in projected
             return made and not (caller == "" and key.port in arguments)
         own = any(within(module, key.module) for module in modules)
         # What no input was compared of, its caller's parameters may be in.
         return own or (call_of(key) not in given and caller != "" and caller in modules)
 
     return explain
+
+
+def _projected(result: Result, unseen: Collection[str]) -> set[tuple[str, str]]:
+    """By branch, the attention calls whose inputs that differ are no more than the modules with other weights that may
+    make them; by its name, as nothing else tells, what projects the output makes none.
+
+    Args:
+        unseen: modules with other weights, at which nothing was observed.
+    """
+    inputs = defaultdict[tuple[str, str], set[str]](set)
+    for key in (d.key for d in picked(result.sites, "fail") if d.key.is_input and is_attention(d.key.module)):
+        inputs[key.branch, key.module].add(key.port)
+    made = {
+        module: [m for m in unseen if within(m, caller_of(module)) and "out" not in m.removeprefix(caller_of(module))]
+        for _, module in inputs
+    }
+    return {at for at, ports in inputs.items() if len(ports) <= len(made[at[1]])}
 
 
 OF_WEIGHTS = "made of values that the candidate does not hand out, with other weights"

@@ -93,7 +93,8 @@ def excuse_units(step: Measured, sites: Sites) -> None:
         if both is None or not both[0].any() or not in_another_unit(*both):
             continue
         if is_number(sites[i].key) or _is_undone(step, sites, i):
-            sites.leave_out(i, OTHER_UNIT)
+            for j in (i, *_handed(step, sites, i)):
+                sites.leave_out(j, OTHER_UNIT)
 
 
 OTHER_UNIT = "the reference's timesteps in another unit; what is made of them decides"
@@ -104,12 +105,20 @@ def _is_time(d: SiteDiff) -> bool:
     return (is_number(d.key) or d.key.is_argument) and is_timestep(d.key.port.removeprefix("in."))
 
 
+def _handed(step: Measured, sites: Sites, i: int) -> Iterator[int]:
+    """The inputs inside the model that are an argument of it as it is, on both sides."""
+    key, both = sites[i].key, step.held_bytes(i)
+    inputs = (j for j in step.meeting.inputs if j != i and step.meeting.places[j].key.branch == key.branch)
+    yield from (j for j in inputs if key.is_argument and step.held_bytes(j) == both)
+
+
 def _is_undone(step: Measured, sites: Sites, i: int) -> bool:
-    """Whether a site agrees that is made of an argument alone, or the prediction."""
+    """Whether a site agrees that is made of an argument alone, or the prediction, unless it holds zeros."""
     branch, known = sites[i].key.branch, {(sites[i].key.branch, step.held_bytes(i)[0])}
     made_of(step, known)
-    agree = (j for j in sites.where("pass") if j != i and sites[j].key.branch == branch and _agrees(sites[j]))
-    return any(is_prediction(sites[j]) or (branch, step.held_bytes(j)[0]) in known for j in agree)
+    agree = [j for j in sites.where("pass") if j != i and sites[j].key.branch == branch and _agrees(sites[j])]
+    shown = (j for j in agree if any(step.held_bytes(j)[0]))
+    return any(is_prediction(sites[j]) or (branch, step.held_bytes(j)[0]) in known for j in shown)
 
 
 def made_of(step: Measured, known: set[Value], differ: Container[Value] = ()) -> set[object]:

@@ -240,7 +240,7 @@ def _grouped(
 ROUNDING = "rounding"
 NEAR = {
     "nearly equal": ROUNDING,
-    "nearly equal, which no rounding makes them": VALUES,
+    "nearly equal, by no cast to 16 bits": VALUES,
     **{f"rounded to {dtype}": dtype for dtype in CASTS},
 }
 """Kind of a group of parameters that are nearly the reference's -> `Check.near`, where all are."""

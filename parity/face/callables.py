@@ -25,6 +25,7 @@ import torch
 from parity.errors import UsageError
 from parity.face.arguments import Nest, is_array, leaves
 from parity.face.functions import Function, JaxFunction
+from parity.hooks.objects import objects_of
 from parity.hooks.tap import single_output
 from parity.hooks.torchtools import named_tensors, on_jax, parts_of, to_torch, uncompiled
 from parity.models.generic import padding_of
@@ -68,7 +69,8 @@ class Callee:
             module that is called as it is. runs: the library that runs it. name: for people.
         nest: of the arguments. tensors: by name, as they were given. file: that it is written in.
         fields: the names in what the reference returns first, in its order. may_trace: whether JAX may trace it
-            beforehand, which leaves arrays of that trace in what the code keeps between calls.
+            beforehand, which leaves arrays of that trace in what the code keeps between calls. beside_16_bits: whether
+            the reference works in 16 bits.
     """
 
     port: Port
@@ -80,10 +82,11 @@ class Callee:
     file: str
     fields: list[str] = field(default_factory=list)
     may_trace: bool = False
+    beside_16_bits: bool = False
 
     @property
     def dtype(self) -> torch.dtype:
-        """What it works in: the 16 bits in which it multiplies whatever it is given; else the floating dtype of most of
+        """What it works in: the 16 bits in which it computes whatever it is given; else the floating dtype of most of
         its weights, some of which may stay in float32; else that of its arguments."""
         if self._narrow:
             return getattr(torch, self._narrow)
@@ -116,8 +119,15 @@ class Callee:
 
     @functools.cached_property
     def _narrow(self) -> str:
-        """The 16 bits in which it multiplies most of its weights though they and its arguments are in float32; empty if
-        it multiplies most in float32, or if JAX cannot trace it."""
+        """The 16 bits in which most modules of Flax NNX are declared to compute that have parameters, or beside a
+        reference in 16 bits those in which it multiplies most of its weights though they and its arguments are in
+        float32; else empty. Beside a reference in float32 a cast in its code is a fault."""
+        held = objects_of(self.port.module) if self.runs == "jax" and self.port.module is not None else {}
+        objects = (getattr(x, "__dict__", {}) for x in held.values())
+        given = [own.get("dtype") for own in objects if any(hasattr(x, "shape") for x in own.values())]
+        narrow = [str(np.dtype(x)) for x in given if _is_narrow(x)]
+        if 2 * len(narrow) > len(given) or not self.beside_16_bits:
+            return narrow[0] if 2 * len(narrow) > len(given) else ""
         sizes = Counter[str]()
         for size, dtype in _products(self._program.jaxpr) if self._program is not None else ():
             sizes[dtype] += size

@@ -28,7 +28,7 @@ from parity.compare.attention import attention_causes
 from parity.compare.metrics import MOST
 from parity.compare.reason import Note, Reason
 from parity.compare.result import Origin, SiteDiff
-from parity.errors import InconclusiveError
+from parity.errors import InconclusiveError, ParityError
 from parity.face.arguments import split
 from parity.face.callables import Callee, callee, library_of
 from parity.face.verbs import Result, Settings, checked, texts
@@ -45,20 +45,12 @@ from parity.runs.sides import Sink
 
 P = ParamSpec("P")
 
-
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Within it, no other thread compares: sides replace functions of libraries, torch's precision and torchax's
-    operators, which are of the whole process."""
-    with _COMPARES:
-        yield
-
-
 _COMPARES = threading.RLock()
+"""Held by the thread that compares: sides replace functions of libraries, torch's precision and torchax's operators,
+which are of the whole process."""
 
 
 @checked
-@_alone()
 def compare(
     reference: object,
     candidate: object,
@@ -89,8 +81,8 @@ def compare(
         sites: `blocks`, `all` or a glob. values: globs of the sites whose values are kept.
         checks: `logic`, `precision` or `both`; by default both, but precision alone where one side's weights
             are already rounded to fewer bits than the other's, so that no cast brings their float32 values back, or the
-            candidate's are arrays of 16 bits that a function of JAX's closes over, or if it multiplies most of them in
-            16 bits whatever it is given, as Flax modules with a `dtype` do.
+            candidate's are arrays of 16 bits that a function of JAX's closes over, or it computes in 16 bits whatever
+            it is given: modules of Flax NNX with a `dtype`, beside a reference in 16 bits any function of JAX's.
         reference_settings, candidate_settings: such as `{"dtype": "bfloat16"}`; by default each side's dtype is that
             of its weights.
 
@@ -104,7 +96,8 @@ def compare(
     theirs = callee(candidate, nest, tensors, library, runs, "candidate")
     port = replace(theirs.port, rename=rename or theirs.port.rename, layout=layout or theirs.port.layout)
     may_trace = theirs.closes_over or "jit=false" not in texts(candidate_settings)
-    theirs = replace(theirs, port=port, fields=ours.fields, may_trace=may_trace)
+    halved = ours.dtype.itemsize == 2
+    theirs = replace(theirs, port=port, fields=ours.fields, may_trace=may_trace, beside_16_bits=halved)
     openers = Host(first := ours.entry("reference"), second := theirs.entry("candidate"))
     ports = Ports(first.info, second.info, alone=True, openers=openers)
     settings = ports.settings(_texts(ours, reference_settings), _texts(theirs, candidate_settings))
@@ -117,11 +110,12 @@ def compare(
         checks=checks or ("precision" if theirs.holds_16_bits else "both"),
     )
     kept = _Kept()
-    with _torchax_off():
+    with _COMPARES, _torchax_off():
         found = runs_compare.compare(request, openers, silent, kept)
         if module := kept.attention(found):  # which its values say more of
             again = replace(request, sites=module, values=(module,))
-            runs_compare.compare(again, openers, silent, kept.attended)
+            with contextlib.suppress(ParityError):  # the verdict stands whatever a further call gives
+                runs_compare.compare(again, openers, silent, kept.attended)
     if checks is None and theirs.holds_16_bits:
         found = found.noted(OWN_DTYPE.format(CAST_HERE if theirs.closes_over else BUILT_HERE))
     if ours.padding is not None:

@@ -88,7 +88,8 @@ class MaskedRows:
     them stands as it is, and beside it those of its rows that the mask lets through.
 
     Attributes:
-        inside: whether this holds inside the model alone, and not of what it is given and gives.
+        inside: whether this holds inside the model alone, and not of what it is given and gives; then of masks of keys
+            that are called an attention's, since others may say anything.
     """
 
     inside: bool = False
@@ -146,6 +147,14 @@ def is_mask(port: str, x: torch.Tensor) -> bool:
     return x.ndim >= 2 and not x.is_complex() and (x.dtype == torch.bool or "mask" in port)
 
 
+def _is_of_keys(name: str, x: Any) -> bool:
+    """Whether an input is called an attention's mask, and says of each key, not of a query and a key, whether it is
+    read: a mask of another name may say anything."""
+    named = "attn_mask" in name or "attention_mask" in name
+    whole = named and isinstance(x, torch.Tensor) and x.ndim > 1 and x.shape[0] != x.shape[-1]
+    return whole and x.numel() == x.shape[0] * x.shape[-1]
+
+
 class Masks:
     """The masks that one call of the model has been given so far.
 
@@ -162,6 +171,8 @@ class Masks:
         """Take the masks among the arguments of a module's call; of the same length a later one counts, or one that is
         called so."""
         for name, value in named.items():
+            if self.rule == MaskedRows(inside=True):
+                value = let_through(value) if _is_of_keys(name, value) else None
             if isinstance(value, torch.Tensor) and is_mask(name, value):
                 at = (_head(module), int(value.shape[-1]))
                 self._named |= {at} if "mask" in name else set()
@@ -219,7 +230,7 @@ def read_of(valid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def let_through(mask: Any) -> torch.Tensor | None:
     """bool [B, rows], the rows that an argument lets through, where nothing but the argument is known of a model.
 
-    Floats that are all 0 are taken for an additive mask: of ones and zeros, it would let nothing through.
+    One that lets nothing through lets all through: it is added, or says what is left out.
 
     Returns:
         None for what is no mask.
@@ -227,9 +238,7 @@ def let_through(mask: Any) -> torch.Tensor | None:
     if not isinstance(mask, torch.Tensor) or mask.ndim < 2 or mask.is_complex():
         return None
     valid = valid_rows(mask)
-    if mask.is_floating_point():
-        valid = valid | (mask == 0).all()
-    return valid
+    return valid | ~valid.any()
 
 
 def _head(module: str) -> str:

@@ -135,19 +135,20 @@ NARROW = (
 
 
 def _rounded(exact: Ready, request: Request) -> Role | None:
-    """The side of a port's pair that works in 16 bits and, asked for float32, has weights rounded to them: more than a
-    side of a wider dtype, or most of them; or the candidate, if most of its weights are in 16 bits."""
+    """The side of a port's pair that works in 16 bits and, asked for float32, has weights rounded to them: by half of
+    all more than a side of a wider dtype, as zeros and ones are too; or the candidate, if most of its weights are in 16
+    bits."""
     ours, theirs = exact.facts.reference, exact.facts.candidate
     bits = [BITS[side.text("dtype")] for side in (request.reference, request.candidate)]
     if not exact.port:
         return None
-    if bits[0] < bits[1] and theirs.weights and ours.narrow > theirs.narrow:
+    if bits[0] < bits[1] and theirs.weights and ours.narrow > theirs.narrow + 0.5:
         return "reference"
     if request.candidate.working_bits == BITS["float32"]:
         return None
     sizes = {name: math.prod(shape) for name, (shape, _) in theirs.weights.items()}
     narrow = sum(size for name, size in sizes.items() if BITS.get(theirs.dtypes.get(name, ""), 24) < BITS["float32"])
-    rounded = _is_narrow(exact) or (bits[1] < bits[0] and theirs.narrow > ours.narrow)
+    rounded = _is_narrow(exact) or (bits[1] < bits[0] and theirs.narrow > ours.narrow + 0.5)
     return "candidate" if rounded or 2 * narrow > sum(sizes.values()) else None
 
 

@@ -31,7 +31,7 @@ def test_what_to_try_and_what_to_type_once_a_function_is_filled_in(tmp_path: Pat
     ltx()[0].transformer.save_pretrained(tmp_path / "ckpt" / "transformer")
     told = cli("init", "x.py", "--jax", "--model", "ckpt", cwd=tmp_path, code=0).out
     as_it_is = "parity run --reference-port x.py:reference --port x.py:build"
-    assert told == f"wrote x.py; try: {as_it_is}; filled in: parity run --model ckpt --port x.py:build\n"
+    assert told == f"wrote x.py; try: {as_it_is}\nonce your port is in it: parity run --model ckpt --port x.py:build\n"
 
 
 def test_a_script_records_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
