@@ -90,9 +90,10 @@ def _is_of_a_framework(kind: type) -> bool:
 
 
 def _caller(kind: type) -> type | None:
-    """The class, of those that `kind` is made of, in which its `__call__` is written in Python."""
+    """The class, of those that `kind` is made of, in which its `__call__` is written in Python, whatever transforms it
+    (`nnx.jit`)."""
     found = next((k for k in kind.__mro__ if CALL in vars(k)), None)
-    return found if found is not None and inspect.isfunction(vars(found)[CALL]) else None
+    return found if found is not None and inspect.isfunction(inspect.unwrap(vars(found)[CALL])) else None
 
 
 def watched(top: Any, see: See, within: Within) -> contextlib.AbstractContextManager[None]:
@@ -160,17 +161,18 @@ class _State:
     ) -> None:
         self.see, self.within, self.tops, self.shapes = see, within, tops, shapes
         self.names: dict[int, tuple[str, Any]] = {}  # of objects, and these, by their ids
-        self.open: list[Any] = []  # objects that are being called, the innermost last
+        self.open: list[str] = []  # the paths of those that are being called, the innermost last
 
-    def wrapped(self, call: Any) -> Any:
+    def wrapped(self, made: Any) -> Any:
         def observed(module: Any, /, *args: Any, **kwargs: Any) -> Any:
+            call = made.__get__(module, type(module))
             if id(module) in self.names:
                 return self.asked(call, module, args, kwargs)
             outermost = None if self.names else self.tops.get(type(module))
             outermost = None if outermost and _shapes(module) != self.shapes[outermost] else outermost
             path = self.rebuilt(module) if self.names and self.within((args, kwargs)) else outermost
             if path is None:
-                return call(module, *args, **kwargs)
+                return call(*args, **kwargs)
             own = {id(x): (_below(path, name), x) for name, x in objects_of(module).items()}
             with replaced(self, "names", {**self.names, **own}):
                 return self.asked(call, module, args, kwargs)
@@ -180,12 +182,11 @@ class _State:
     def asked(self, call: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call an object, and see it if it has a name."""
         path, _ = self.names.get(id(module), (None, None))
-        own = bool(self.open) and self.open[-1] is module  # `super().__call__`
+        own = self.open[-1:] == [path]  # `super().__call__`, of what `nnx.jit` rebuilt too
         if path is None or own or not self.within((args, kwargs)):
-            return call(module, *args, **kwargs)
-        named = bound(MethodType(call, module), args, kwargs)
-        with replaced(self, "open", [*self.open, module]):
-            return _observed(self.see, path, named, lambda: call(module, *args, **kwargs))
+            return call(*args, **kwargs)
+        with replaced(self, "open", [*self.open, path]):
+            return _observed(self.see, path, bound(call, args, kwargs), lambda: call(*args, **kwargs))
 
     def rebuilt(self, module: Any) -> str | None:
         """The name of an object that was made of a named one's arrays, or of a layer of them; None for any other."""

@@ -2106,6 +2106,8 @@ class Layers(torch.nn.Module):
         ("bT cT", ["b", "c"]),
         ("gelu cT", ["norm's input", "c"]),
         ("b0", ["b"]),
+        ("jit", []),  # of the call of the top module
+        ("jit gelu cT", ["norm's input", "c"]),
     ],
 )
 def test_each_fault_of_flax_modules_is_listed_once_where_it_is(faults: str, listed: list[str]) -> None:
@@ -2120,6 +2122,9 @@ def test_each_fault_of_flax_modules_is_listed_once_where_it_is(faults: str, list
         def __call__(self, input: Any) -> Any:
             x = self.norm(jax.nn.gelu(self.a(input), approximate="gelu" in faults))
             return self.c(jnp.tanh(self.b(x)))
+
+        if "jit" in faults:
+            __call__ = nnx.jit(__call__)
 
     torch.manual_seed(0)
     model, net = Layers(), Net()
