@@ -202,8 +202,9 @@ class Callee:
             weights, given = passed if self.port.weights is not None else (None, passed[0])
             args, kwargs = self.nest.fill(_own(given))
             out = arranged(invoke(weights, args, kwargs), self.fields)
-            if self.port.module is None:  # observed as a module's output would be
-                tap(":out", single_output(out))
+            made = single_output(out)
+            if self.port.module is None or isinstance(made, (tuple, list)):  # observed as a module's output would be
+                tap(":out", made)
             return _prediction(self, out, given[LATENT].ndim)
 
         def admitted(given: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -33,7 +33,6 @@ import jax
 import numpy as np
 
 from parity.hooks.methods import all_of, replaced
-from parity.hooks.tap import carried
 from parity.hooks.torchtools import bound
 
 CALL = "__call__"
@@ -90,9 +89,10 @@ def _is_of_a_framework(kind: type) -> bool:
 
 
 def _caller(kind: type) -> type | None:
-    """The class, of those that `kind` is made of, in which its `__call__` is written in Python."""
+    """The class, of those that `kind` is made of, in which its `__call__` is written in Python, whatever transforms it
+    (`nnx.jit`)."""
     found = next((k for k in kind.__mro__ if CALL in vars(k)), None)
-    return found if found is not None and inspect.isfunction(vars(found)[CALL]) else None
+    return found if found is not None and inspect.isfunction(inspect.unwrap(vars(found)[CALL])) else None
 
 
 def watched(top: Any, see: See, within: Within) -> contextlib.AbstractContextManager[None]:
@@ -160,32 +160,38 @@ class _State:
     ) -> None:
         self.see, self.within, self.tops, self.shapes = see, within, tops, shapes
         self.names: dict[int, tuple[str, Any]] = {}  # of objects, and these, by their ids
-        self.open: list[Any] = []  # objects that are being called, the innermost last
+        self.open: dict[str, bool] = {}  # paths of those that are being called, the innermost last; see `rebuilt`
 
-    def wrapped(self, call: Any) -> Any:
+    def wrapped(self, made: Any) -> Any:
         def observed(module: Any, /, *args: Any, **kwargs: Any) -> Any:
+            call = made.__get__(module, type(module))
             if id(module) in self.names:
-                return self.asked(call, module, args, kwargs)
+                return self.asked(call, module, args, kwargs, whole)
             outermost = None if self.names else self.tops.get(type(module))
             outermost = None if outermost and _shapes(module) != self.shapes[outermost] else outermost
             path = self.rebuilt(module) if self.names and self.within((args, kwargs)) else outermost
             if path is None:
-                return call(module, *args, **kwargs)
+                return call(*args, **kwargs)
             own = {id(x): (_below(path, name), x) for name, x in objects_of(module).items()}
             with replaced(self, "names", {**self.names, **own}):
-                return self.asked(call, module, args, kwargs)
+                return self.asked(call, module, args, kwargs, whole)
 
+        # A function around another takes it apart, as `nnx.scan` does; what `nnx.jit` makes is no function.
+        whole = not hasattr(inspect.unwrap(made, stop=inspect.isfunction), "__wrapped__")
         return observed
 
-    def asked(self, call: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call an object, and see it if it has a name."""
+    def asked(self, call: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], whole: bool) -> Any:
+        """Call an object, and see it if it has a name.
+
+        Args:
+            whole: whether its own code has all layers of a stack.
+        """
         path, _ = self.names.get(id(module), (None, None))
-        own = bool(self.open) and self.open[-1] is module  # `super().__call__`
+        own = [*self.open][-1:] == [path]  # `super().__call__`, of what `nnx.jit` rebuilt too
         if path is None or own or not self.within((args, kwargs)):
-            return call(module, *args, **kwargs)
-        named = bound(MethodType(call, module), args, kwargs)
-        with replaced(self, "open", [*self.open, module]):
-            return _observed(self.see, path, named, lambda: call(module, *args, **kwargs))
+            return call(*args, **kwargs)
+        with replaced(self, "open", {**self.open, path: whole}):
+            return _observed(self.see, path, bound(call, args, kwargs), lambda: call(*args, **kwargs))
 
     def rebuilt(self, module: Any) -> str | None:
         """The name of an object that was made of a named one's arrays, or of a layer of them; None for any other."""
@@ -200,10 +206,11 @@ class _State:
                 if root.ndim == own[at].ndim:
                     return path
                 stacked = root.shape[: root.ndim - own[at].ndim]
-                around = itertools.accumulate(path.split("."), _below)  # the shortest first, and itself
-                above = (above for above in around if _is_stack(known.get(above, ()), stacked))
-                whole = next(above, path)
-                return None if layer is None else _below(f"{whole}.{layer}", path[len(whole) + 1 :])
+                around = [*itertools.accumulate(path.split("."), _below)]  # the shortest first, and itself
+                first = max((i for i, above in enumerate(around, 1) if self.open.get(above)), default=0)
+                stacks = (above for above in around[first:] if _is_stack(known.get(above, ()), stacked))
+                stack = next(stacks, path)  # what is being called as a whole is none
+                return None if layer is None else _below(f"{stack}.{layer}", path[len(stack) + 1 :])
         return None
 
 
@@ -255,5 +262,5 @@ def _observed(see: See, path: str, named: Mapping[str, Any], call: Callable[[], 
     for name, value in named.items():
         see.see(path, f"in.{name}", value)
     out = call()
-    see.see(path, "out", carried(out))
+    see.see(path, "out", out)
     return out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import functools
 import html
 import itertools
@@ -276,6 +277,64 @@ def test_all_that_the_reference_returns_is_compared(reference: Any, candidate: A
     result = parity.compare(reference, candidate, {"x": X})
     assert (result.verdict, reason in result.reason) == (verdict, True), result.reason
     assert not re.search(r"noise_pred|latents", str(result))
+
+
+class Pooled(NamedTuple):
+    hidden: Any
+    pooled: Any
+
+
+@dataclasses.dataclass
+class Made:
+    hidden: Any
+    pooled: Any
+
+
+@pytest.mark.parametrize("kind", [Pooled, Made, lambda hidden, pooled: {"hidden": hidden, "pooled": pooled}])
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (None, "agree"),
+        (lambda hidden, pooled: (hidden, pooled), "agree"),
+        (lambda hidden, pooled: Made(hidden, pooled), "agree"),
+        (lambda hidden, pooled: hidden, "agree"),  # the module's own are compared
+        (lambda hidden, pooled: (hidden, 1.5 * pooled), "model output 1: inputs match"),
+        (lambda hidden, pooled: (1.5 * hidden, pooled), "model output 0: inputs match"),
+        (lambda hidden, pooled: (hidden, hidden), "the reference returns [3, 8] and the candidate [3, 5, 8]"),
+    ],
+)
+def test_a_flax_port_returns_what_its_call_does(kind: Any, call: Any, reason: str) -> None:
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Flax(nnx.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            self.lin = nnx.Linear(8, 8, rngs=nnx.Rngs(0))
+
+        def __call__(self, x: Any) -> Any:
+            return kind(self.lin(x), x.mean(1))
+
+    class Ref(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin = torch.nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.lin(x), x.mean(1)
+
+    net, model = Flax(), Ref()
+    net.lin.kernel[...] = jnp.asarray(model.lin.weight.detach().numpy().T)
+    net.lin.bias[...] = jnp.asarray(model.lin.bias.detach().numpy())
+    graph, state = nnx.split(net)
+
+    def called(weights: Any, given: Any) -> Any:
+        out = nnx.merge(graph, weights)(**given)
+        return call(
+            *(out.values() if isinstance(out, dict) else (out if isinstance(out, tuple) else vars(out).values()))
+        )
+
+    port = net if call is None else Port(call=called, module=net, weights=state)
+    result = parity.compare(model, port, {"x": X})
+    assert (result.verdict, reason in result.reason) == ("pass" if reason == "agree" else "fail", True), result.reason
 
 
 def test_a_function_that_writes_to_what_it_is_given_leaves_the_caller_s_tensors() -> None:
@@ -2107,6 +2166,8 @@ class Layers(torch.nn.Module):
         ("bT cT", ["b", "c"]),
         ("gelu cT", ["norm's input", "c"]),
         ("b0", ["b"]),
+        ("jit", []),  # of the call of the top module
+        ("jit gelu cT", ["norm's input", "c"]),
     ],
 )
 def test_each_fault_of_flax_modules_is_listed_once_where_it_is(faults: str, listed: list[str]) -> None:
@@ -2121,6 +2182,9 @@ def test_each_fault_of_flax_modules_is_listed_once_where_it_is(faults: str, list
         def __call__(self, input: Any) -> Any:
             x = self.norm(jax.nn.gelu(self.a(input), approximate="gelu" in faults))
             return self.c(jnp.tanh(self.b(x)))
+
+        if "jit" in faults:
+            __call__ = nnx.jit(__call__)
 
     torch.manual_seed(0)
     model, net = Layers(), Net()

@@ -113,8 +113,7 @@ def test_what_a_flax_transformation_rebuilds_has_the_name_of_what_it_was_made_of
         def __call__(self, x: Any) -> Any:
             return self.fc(x)
 
-    def stacked(*counts: int) -> Any:
-        made = Block
+    def stacked(*counts: int, made: Any = Block) -> Any:
         for count in reversed(counts):
             made = nnx.split_rngs(splits=count)(nnx.vmap(made, in_axes=0, out_axes=0))
         return made(nnx.Rngs(0))
@@ -122,8 +121,19 @@ def test_what_a_flax_transformation_rebuilds_has_the_name_of_what_it_was_made_of
     def through(call: Any, **options: Any) -> Any:
         return nnx.scan(call, in_axes=(nnx.Carry, 0), out_axes=nnx.Carry, **options)
 
+    class Scanned(Block):
+        __call__ = nnx.scan(Block.__call__, in_axes=(0, nnx.Carry), out_axes=nnx.Carry)
+
+    class Around(nnx.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            self.layers = stacked(2)
+
+        def __call__(self, x: Any) -> Any:
+            return through(lambda x, block: block(x))(x, self.layers)
+
     class Net(nnx.Module):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
+            self.around, self.scanned = Around(), stacked(2, made=Scanned)
             self.head, self.first, self.second, self.groups = Block(nnx.Rngs(0)), stacked(3), stacked(2), stacked(2, 2)
             self.each = nnx.List([Block(nnx.Rngs(0)), Block(nnx.Rngs(0))])
 
@@ -134,6 +144,7 @@ def test_what_a_flax_transformation_rebuilds_has_the_name_of_what_it_was_made_of
             x = through(call)(x, self.groups)
             for block in reversed(self.each):
                 x = nnx.remat(lambda block, x: block(x))(block, x)
+            x = self.scanned(self.around(x))
             return Block(nnx.Rngs(1))(x)  # of no tree
 
     seen = Told()
@@ -150,6 +161,10 @@ def test_what_a_flax_transformation_rebuilds_has_the_name_of_what_it_was_made_of
         "first.0.fc",
         *(f"groups.{i}" for i in range(4)),
     ]
-    called += ["each.1", "each.0"]
+    called += ["each.1", "each.0", "around.layers.0", "around.layers.1"]
     ended = [path for path, port, _ in seen.told if port == "out"]
-    assert ended == [*(at for name in called for at in ([] if name.endswith("fc") else [f"{name}.fc"]) + [name]), ""]
+    behind = ["around", "scanned.0.fc", "scanned.1.fc", "scanned", ""]
+    assert ended == [
+        *(at for name in called for at in ([] if name.endswith("fc") else [f"{name}.fc"]) + [name]),
+        *behind,
+    ]

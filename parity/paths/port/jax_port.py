@@ -26,6 +26,7 @@ from parity.hooks.objects import objects_of, watched
 from parity.hooks.reduce.on_jax import on_host
 from parity.hooks.rows import RowRule
 from parity.hooks.sites import SitePlan
+from parity.hooks.tap import single_output
 from parity.hooks.torchtools import mapped, nearest, prediction_of, same
 from parity.models.feature_cache import Kept, calling
 from parity.models.generic_inputs import LATENT
@@ -139,7 +140,12 @@ LAYER = "*"
 
 
 class _Heard:
-    """Hands what a port names to a tap; `count` is of all it heard, wanted or not."""
+    """Hands what a port names, and what its modules are given and return, to a tap.
+
+    Attributes:
+        count: of all it heard, wanted or not. top: what the port's module returned, which may not be all that its
+            `call` makes: it is handed over when that has returned, unless the port names an output of its own.
+    """
 
     def __init__(self, backend: JaxPort, tap: TracedTap, arguments: Mapping[str, Any]) -> None:
         self.backend, self.tap = backend, tap
@@ -150,6 +156,7 @@ class _Heard:
         self.calls: Counter[tuple[str, str]] = Counter()
         self.layers: Counter[str] = Counter()
         self.last: dict[str, Any] = {}
+        self.top: list[Any] = []
         self.count = 0
 
     def named(self, name: str, value: Any) -> None:
@@ -163,7 +170,7 @@ class _Heard:
         module, _, port = name.partition(":")
         if port.startswith("in."):
             self.given(module, {port.removeprefix("in."): value})
-        self.see(module, port or "out", value)
+        self._see(module, port or "out", value)
 
     def given(self, module: str, named: Mapping[str, Any]) -> None:
         if self.tap.is_here():
@@ -172,6 +179,12 @@ class _Heard:
                 self.tap.masked(self.tap.named(module), arrays)
 
     def see(self, module: str, port: str, value: Any) -> None:
+        if (module, port) == ("", "out"):
+            self.top.append(value)
+        else:
+            self._see(module, port, value)
+
+    def _see(self, module: str, port: str, value: Any) -> None:
         self.count += 1
         if not self.tap.is_here():
             raise UsageError(
@@ -183,8 +196,9 @@ class _Heard:
         self.backend.own.add(module)
         call = self.calls[path, port]
         self.calls[path, port] += 1
-        if not path and port == "out" and isinstance(value, Mapping):  # as the reference returns it, a tuple
+        if not path and port == "out" and isinstance(value, Mapping):  # in its own order, as a reference's tuple
             value = tuple(value.values())
+        value = single_output(value) if port == "out" else value
         arrays = mapped(same, value, functools.partial(self._viewed, has_heads=is_attention(path)))
         with self.backend.env:
             if self.tap.plan.wants_module(path):
@@ -193,6 +207,8 @@ class _Heard:
 
     def returned(self, prediction: jax.Array) -> None:
         """Hand out what the port returns, where it names no output of its own: what it does behind its last tap."""
+        for value in self.top if ("", "out") not in self.calls else ():
+            self._see("", "out", value)
         if ("", "out") not in self.calls:
             with self.backend.env:
                 self.tap.hold("", 0, "out", interop.torch_view(prediction))
