@@ -307,6 +307,27 @@ def test_a_module_beside_one_with_other_weights_is_listed(site: str, listed: lis
 
 
 @pytest.mark.parametrize(
+    ("others", "ports", "listed"),
+    [
+        (["to_q"], ["query"], []),
+        (["to_q", "to_v"], ["query", "value"], []),
+        (["to_v"], ["query", "value"], ["blocks.1.attn.attention's input query"]),  # one of them is off by itself
+        (["to_out.0"], ["query"], ["blocks.1.attn.attention's input query"]),  # which is behind the call
+    ],
+)
+def test_other_weights_account_for_as_many_inputs_of_an_attention_call_as_they_make(
+    others: list[str], ports: list[str], listed: list[str]
+) -> None:
+    keys = [Key("transformer", 0, "", f"blocks.1.attn.attention:in.{port}") for port in ports]
+    first = SiteDiff(keys[0], UNKNOWN, verdict="fail", birth="input")
+    sites = (first, *(SiteDiff(key, UNKNOWN, verdict="fail", birth="propagated") for key in keys[1:]))
+    at = tuple(f"blocks.1.attn.{name}.weight" for name in others)
+    weights = Check("weights", "fail", f"{len(at)} of 9", computed=True, at=at)
+    result = Result("fail", "preflight", Reason(kind="first_divergence"), sites=sites, preflight=(weights,))
+    assert [d.place for d in differences(result)] == ["the weights", *listed]
+
+
+@pytest.mark.parametrize(
     ("within", "beyond", "local", "listed"),
     [
         (2.0, 4.0, math.nan, []),

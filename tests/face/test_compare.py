@@ -1093,6 +1093,34 @@ def test_a_port_may_take_its_timestep_in_another_unit(times: float, factor: floa
     assert [d.place for d in differences(result)] == listed, str(result)
 
 
+class MarkedBlock(torch.nn.Module):
+    def __init__(self, wrong: float) -> None:
+        super().__init__()
+        self.net, self.wrong = torch.nn.Linear(16, 16), wrong
+
+    def forward(self, x: torch.Tensor, given_mask: torch.Tensor) -> torch.Tensor:
+        made = self.net(x)
+        return x + torch.where(given_mask[..., None], made, self.wrong * made)
+
+
+class Marked(torch.nn.Module):
+    def __init__(self, wrong: float = 1.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = torch.nn.ModuleList(MarkedBlock(by) for by in (wrong, 1.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = torch.arange(x.shape[1]).expand(x.shape[:2]) < 4
+        for block in self.blocks:
+            x = block(x, mask)
+        return x
+
+
+def test_rows_that_a_mask_of_another_kind_leaves_out_decide_inside_a_model_too() -> None:
+    result = parity.compare(Marked(), Marked(1.01), torch.randn(2, 12, 16))
+    assert [d.place for d in differences(result)] == ["blocks.0"], str(result)
+
+
 class KeyMasked(torch.nn.Module):
     """Of the keys that its mask leaves out a port may set keys and values to zero, or read them."""
 
@@ -2432,6 +2460,16 @@ class Gained(torch.nn.Linear):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return self.gain * super().forward(input)
+
+
+def test_one_more_number_of_16_bits_makes_no_weights_rounded() -> None:
+    torch.manual_seed(0)
+    reference, candidate = Gained(8, 8), Gained(8, 8)
+    candidate.load_state_dict(reference.state_dict())
+    candidate.register_parameter("zero", torch.nn.Parameter(torch.zeros(1)))
+    candidate.gain = 1.001  # which the floors of 16 bits do not show
+    found = parity.compare(reference, candidate, X, candidate_settings={"dtype": "bfloat16"})
+    assert found.failed == "logic", str(found)
 
 
 @pytest.mark.parametrize("gain", [1.0, 1.05])
