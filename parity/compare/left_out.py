@@ -97,7 +97,7 @@ def excuse_units(step: Measured, sites: Sites) -> None:
                 sites.leave_out(j, OTHER_UNIT)
 
 
-OTHER_UNIT = "the reference's timesteps in another unit; what is made of them decides"
+OTHER_UNIT = "the reference's timesteps in another unit; values made of them decide"
 """The note of a timestep in [0, 1]."""
 
 
@@ -122,8 +122,8 @@ def _is_undone(step: Measured, sites: Sites, i: int) -> bool:
 
 
 def made_of(step: Measured, known: set[Value], differ: Container[Value] = ()) -> set[object]:
-    """The reference's calls that are given nothing but these values, as they are, and what is made of these alone,
-    which is added to them, unless it is among those that differ."""
+    """The reference's calls that are given nothing but these values, as they are, and values made of them alone. Those
+    are added to `known`, unless they are among the ones that differ."""
     alone: dict[object, bool] = {}
     for r in step.ours:
         if r.sketch is None or r.key.is_apart or r.key.module in (*MODELS, LOOP):
