@@ -85,7 +85,7 @@ class NoRows:
 @dataclass(frozen=True, slots=True)
 class MaskedRows:
     """The rule where nothing is known of a model but the masks that it is given: whatever has as many rows as one of
-    them stands as it is, and beside it those of its rows that the mask lets through.
+    them is observed whole, and once more with only the rows that the mask lets through.
 
     Attributes:
         inside: whether this holds inside the model alone, and not of what it is given and gives; then of masks of keys
