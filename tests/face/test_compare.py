@@ -306,7 +306,7 @@ class Made:
 def test_a_flax_port_returns_what_its_call_does(kind: Any, call: Any, reason: str) -> None:
     nnx = pytest.importorskip("flax.nnx")
 
-    class Flax(nnx.Module):  # type: ignore[misc, name-defined]
+    class Flax(nnx.Module):
         def __init__(self) -> None:
             self.lin = nnx.Linear(8, 8, rngs=nnx.Rngs(0))
 

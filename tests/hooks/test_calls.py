@@ -124,7 +124,7 @@ def test_what_a_flax_transformation_rebuilds_has_the_name_of_what_it_was_made_of
     class Scanned(Block):
         __call__ = nnx.scan(Block.__call__, in_axes=(0, nnx.Carry), out_axes=nnx.Carry)
 
-    class Around(nnx.Module):  # type: ignore[misc, name-defined]
+    class Around(nnx.Module):
         def __init__(self) -> None:
             self.layers = stacked(2)
 
