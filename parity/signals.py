@@ -92,8 +92,8 @@ def _again(hook: Callable[[sys.UnraisableHookArgs], object]) -> Callable[[sys.Un
 
 
 def own_process(program: str) -> list[str]:
-    """The words that run a program of parity's in an interpreter of its own, which ends with this process, or with the
-    thread of it that starts it."""
+    """The command that runs a program of parity's in an interpreter of its own, which ends with this process, or with
+    the thread that starts it."""
     begin = f"import sys; sys.path.append({str(Path(__file__).parents[1])!r}); from parity.signals import end_with"
     return [sys.executable, "-P", "-c", f"{begin}; end_with({os.getpid()}); {program}"]
 

@@ -89,7 +89,7 @@ class Ported(Observed):
         """The folder of the port's golden, without `--out` there until the block ends; of a golden its own.
 
         Raises:
-            ParityError: the port cannot be recorded as the golden was, or the options of one stand beside a golden.
+            ParityError: the port cannot be recorded as the golden was, or a port's options were given with a golden.
         """
         if not is_port(port):
             if port.endswith(".py"):

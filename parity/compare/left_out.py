@@ -121,6 +121,10 @@ def _is_undone(step: Measured, sites: Sites, i: int) -> bool:
     return any(is_prediction(sites[j]) or (branch, step.held_bytes(j)[0]) in known for j in shown)
 
 
+Value = tuple[str, bytes]
+"""A branch, and what the reference has there, bit for bit."""
+
+
 def made_of(step: Measured, known: set[Value], differ: Container[Value] = ()) -> set[object]:
     """The reference's calls that are given nothing but these values, as they are, and values made of them alone. Those
     are added to `known`, unless they are among the ones that differ."""
@@ -134,10 +138,6 @@ def made_of(step: Measured, known: set[Value], differ: Container[Value] = ()) ->
         elif alone.get(call, False) and value not in differ:
             known.add(value)
     return {call for call, made in alone.items() if made}
-
-
-Value = tuple[str, bytes]
-"""A branch, and what the reference has there, bit for bit."""
 
 
 def _is_named_mask(d: SiteDiff) -> bool:

@@ -109,18 +109,18 @@ def compare(
         ports=ports,
         checks=checks or ("precision" if theirs.holds_16_bits else "both"),
     )
-    kept = _Kept()
+    kept, attended = _Kept(), _Kept()
     with _COMPARES, _torchax_off():
         found = runs_compare.compare(request, openers, silent, kept)
         if module := kept.attention(found):  # which its values say more of
             again = replace(request, sites=module, values=(module,))
             with contextlib.suppress(ParityError):  # the verdict stands whatever a further call gives
-                runs_compare.compare(again, openers, silent, kept.attended)
+                runs_compare.compare(again, openers, silent, attended)
     if checks is None and theirs.holds_16_bits:
         found = found.noted(OWN_DTYPE.format(CAST_HERE if theirs.closes_over else BUILT_HERE))
     if ours.padding is not None:
         found = found.noted(f"the padding of the text, {int(ours.padding.sum())} tokens, was not compared")
-    return Result.of(without_loop(kept.with_causes(kept.with_outputs(found))))
+    return Result.of(without_loop(kept.with_causes(kept.with_outputs(found), attended)))
 
 
 OWN_DTYPE = (
@@ -137,11 +137,6 @@ class _Kept(Sink):
 
     ours: tuple[Record, ...] = ()
     theirs: tuple[Record, ...] = ()
-
-    @functools.cached_property
-    def attended(self) -> _Kept:
-        """The same with the values of the attention call in which a divergence begins."""
-        return _Kept()
 
     def step(self, reference: StepRecords, candidate: StepRecords) -> None:
         self.ours, self.theirs = tuple(reference.records), tuple(candidate.records)
@@ -178,13 +173,16 @@ class _Kept(Sink):
         sizes = (math.prod(r.shape) for r in self.ours if r.key.module == begins.module)
         return begins.module if max(sizes, default=0) <= MOST else ""
 
-    def with_causes(self, found: results.Result) -> results.Result:
-        """A failing comparison with what the values show where it begins."""
+    def with_causes(self, found: results.Result, attended: _Kept) -> results.Result:
+        """A failing comparison with what the values show where it begins.
+
+        Args:
+            attended: holds the values of the attention call in which it does, if they were looked at.
+        """
         if found.origin is None or any(cause.at == found.origin.key.site for cause in found.causes):
             return found
         key = found.origin.key
-        attended = self.attended.ours, self.attended.theirs
-        ours, theirs = ([replace(r, key=_key(r.key)) for r in side] for side in attended)
+        ours, theirs = ([replace(r, key=_key(r.key)) for r in side] for side in (attended.ours, attended.theirs))
         named = attention_causes(ours, theirs, key.module)
         return replace(found, causes=(*found.causes, *(named or shown_by(key, self.ours, self.theirs))))
 
@@ -308,9 +306,17 @@ def _torchax_off() -> Iterator[None]:
 
 
 def _hold(stack: Modes, modes: Sequence[Any]) -> None:
-    """Have a stack of this thread hold these modes."""
-    if (now := stack.read()) != modes:
-        for mode in reversed(now):  # of torchax's own torch notes more than its place
-            mode.__exit__(None, None, None) if is_torchax(mode) else stack.pop()
-        for mode in modes:
-            mode.__enter__() if is_torchax(mode) else stack.push(mode)
+    """Put these modes on a stack of this thread, in place of those that are there."""
+    now = stack.read()
+    if now == modes:
+        return
+    for mode in reversed(now):
+        if is_torchax(mode):  # of which torch notes more than its place
+            mode.__exit__(None, None, None)
+        else:
+            stack.pop()
+    for mode in modes:
+        if is_torchax(mode):
+            mode.__enter__()
+        else:
+            stack.push(mode)
