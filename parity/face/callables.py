@@ -126,8 +126,9 @@ class Callee:
         objects = (getattr(x, "__dict__", {}) for x in held.values())
         given = [own.get("dtype") for own in objects if any(hasattr(x, "shape") for x in own.values())]
         narrow = [str(np.dtype(x)) for x in given if _is_narrow(x)]
-        if 2 * len(narrow) > len(given) or not self.beside_16_bits:
-            return narrow[0] if 2 * len(narrow) > len(given) else ""
+        declared = narrow[0] if 2 * len(narrow) > len(given) else ""
+        if declared or not self.beside_16_bits:
+            return declared
         sizes = Counter[str]()
         for size, dtype in _products(self._program.jaxpr) if self._program is not None else ():
             sizes[dtype] += size

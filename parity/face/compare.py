@@ -8,7 +8,8 @@ is its `module` for a port. Both sides share this process: what one patches in a
 patches is compared by `parity run`, where each has a process of its own.
 
 Cost. The reference as given, in float64 and perturbed (six calls of it), the candidate once or compiled and once; a
-copy of the reference's weights in float64. Where either works in 16 bits the two checks double that.
+copy of the reference's weights in float64. Where either works in 16 bits the two checks double that; where the two
+part in an attention call, both run once more for its values.
 """
 
 from __future__ import annotations
@@ -114,8 +115,10 @@ def compare(
         found = runs_compare.compare(request, openers, silent, kept)
         if module := kept.attention(found):  # which its values say more of
             again = replace(request, sites=module, values=(module,))
-            with contextlib.suppress(ParityError):  # the verdict stands whatever a further call gives
+            try:
                 runs_compare.compare(again, openers, silent, attended)
+            except ParityError as error:  # the verdict stands whatever a further call gives
+                found = found.noted(f"what was done to the mask of {module} is not known: {error}")
     if checks is None and theirs.holds_16_bits:
         found = found.noted(OWN_DTYPE.format(CAST_HERE if theirs.closes_over else BUILT_HERE))
     if ours.padding is not None:
