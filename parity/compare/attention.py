@@ -269,7 +269,7 @@ def mask_cause(reference: Call, candidate: Call, module: str) -> Cause | None:
         return None
     most = min(EXACT, LEFT * apart(reference["out"][rows], out[rows])) if alike else EXACT
     _, heads, width = reference["in.query"].shape
-    for at, words in _scales(heads, width).items():
+    for at, words in itertools.chain(_scales(heads, width).items(), _other_scale(call, out, ours)):
         theirs = _way_of(call, out, at, most, ours.reads)
         if theirs is not None and not alike and _has_others(reference, candidate, theirs.reads & ~ours.reads):
             return None
@@ -309,6 +309,33 @@ def _scales(heads: int, width: int) -> dict[float, str]:
     for words, at in (("are not scaled", width**0.5), ("are scaled twice", width**-0.5), (of_all, heads**-0.5)):
         found[at] = f"{found[at]} or {words}" if found.get(at) else found.get(at, words)
     return found
+
+
+def _other_scale(call: Call, out: np.ndarray, way: Way) -> Iterator[tuple[float, str]]:
+    """The factor, and in words, by which an output comes nearest to attention under the reference's mask: kernels fill
+    heads up to 128 numbers, and scale by that."""
+    rows, value, width = _rows(call)[::4], call["in.value"], call["in.key"].shape[-1]
+    before = np.arange(len(value)) <= rows[:, None, None] if way.causal else True
+    logits, best, step = np.where(way.reads & before, _logits(call, rows), -np.inf), 1.0, LARGEST_FACTOR
+    for many in (33, *(9,) * 5):
+        tried = best * np.geomspace(1 / step, step, many)
+        best = float(min(tried, key=lambda factor: apart(out[rows], _attention(factor * logits, value))))
+        step **= 2 / (many - 1)
+    other = round(width / best**2)
+    how = f", as of heads that are {other} wide" * (
+        other % 8 == 0 and math.isclose(width, best**2 * other, rel_tol=EXACT)
+    )
+    yield best, f"are times {best:.4g}{how}"
+
+
+LARGEST_FACTOR = 32.0
+"""By which logits may be wrong, either way: more than the root of 512."""
+
+
+def _logits(call: Call, rows: np.ndarray) -> np.ndarray:
+    """Of some queries, float64 [rows, heads, keys], divided by the root of their width."""
+    query, key = call["in.query"][rows], call["in.key"]
+    return np.asarray(query.swapaxes(0, 1) @ key.transpose(1, 2, 0)).swapaxes(0, 1) / math.sqrt(key.shape[-1])
 
 
 def _named(ours: Way, theirs: Way, scale: str, module: str) -> Cause | None:
@@ -375,8 +402,7 @@ def _way_of(
             zeros.
     """
     rows, key, value = _rows(call), call["in.key"], call["in.value"]
-    query, out = call["in.query"][rows], out[rows]
-    logits = (query.swapaxes(0, 1) @ key.transpose(1, 2, 0)).swapaxes(0, 1) * (factor / math.sqrt(key.shape[-1]))
+    logits, out = factor * _logits(call, rows), out[rows]
     for causal in (False, True) if len(call["in.query"]) == len(key) else (False,):
         scores = np.where(np.arange(len(key)) <= rows[:, None, None], logits, -np.inf) if causal else logits
         reads = _mask(scores, key, value, out)

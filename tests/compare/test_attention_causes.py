@@ -162,7 +162,15 @@ def test_a_mask_is_read_from_records_with_grouped_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("factor", "how"), [(DIM**0.5, "not scaled"), (DIM**-0.5, "scaled twice"), (HEADS**-0.5, "all heads"), (0.9, None)]
+    ("factor", "how"),
+    [
+        (DIM**0.5, "not scaled"),
+        (DIM**-0.5, "scaled twice"),
+        (HEADS**-0.5, "all heads"),
+        (0.9, "times 0.9:"),
+        ((DIM / 128) ** 0.5, "times 0.3536, as of heads that are 128 wide"),
+        (-1.0, None),
+    ],
 )
 @pytest.mark.parametrize("call", [CALL, SQUARE])
 def test_another_scale_is_named(call: Call, factor: float, how: str | None) -> None:
