@@ -251,10 +251,17 @@ def _made_of(x: torch.Tensor) -> int:
 
 
 _EPSILONS = (1e-6, 1e-5, 1e-8, 1e-3, 1e-12)
+_ACTIVATIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),  # JAX's own gelu
+    "gelu_quick": lambda x: x * torch.sigmoid(1.702 * x),
+    "silu": F.silu,
+}
 _CONSTANTS: Mapping[str, tuple[float | str | None, ...]] = {
-    "eps": _EPSILONS, "variance_epsilon": _EPSILONS, "approximate": ("none", "tanh"), "bias": (None,),
+    "eps": _EPSILONS, "variance_epsilon": _EPSILONS, "activation": (*_ACTIVATIONS,), "bias": (None,),
 }  # fmt: skip
-"""Attribute of a norm, an activation or a layer -> what frameworks and models have there."""
+"""Attribute of a norm or a layer, or an activation that a module's code calls -> what frameworks and models have
+there."""
 
 _Constant = tuple[str, float | str | None]
 """An attribute, and what all modules have there that have it; or `_WITHOUT` and the modules that are left out."""
@@ -459,7 +466,7 @@ class _Run:
             for path, module in callable_modules(side.model).items():
                 own = ((name, x) for name, x in vars(module).items() if name in _CONSTANTS)
                 biased = {"bias": "its own"} if module._parameters.get("bias") is not None else {}
-                self.constants[path] = biased | {name: x for name, x in own if isinstance(x, float | str)}
+                self.constants[path] = biased | {name: x for name, x in own if isinstance(x, float)}
                 if self.constant is not None and self.constant[0] in self.constants[path]:
                     hooks.enter_context(replaced(module, *self.constant))
                 if self.like and path in self.like.alike and self.constant == (_WITHOUT, any_block(path)):
@@ -467,9 +474,17 @@ class _Run:
                 begin, end = functools.partial(self._given, path), functools.partial(self._made, path)
                 hooks.enter_context(module.register_forward_pre_hook(begin, with_kwargs=True))
                 hooks.enter_context(module.register_forward_hook(end, always_call=True))
+            hooks.enter_context(Intercept(self._activated, only=(F.gelu, F.silu)))
             if self.plan.far:
                 hooks.enter_context(exchanging(self._attended))
             yield
+
+    def _activated(self, func: Callable[..., torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An activation that is called, or the one that is tried in its place."""
+        own = "gelu_tanh" if kwargs.get("approximate") == "tanh" else func.__name__
+        path, (name, value) = self._open[-1].path if self._open else "", self.constant or ("", None)
+        self.constants[path] = {**self.constants.get(path, {}), "activation": own}
+        return _ACTIVATIONS[str(value)](args[0]) if name == "activation" else func(*args, **kwargs)
 
     def _given(self, path: str, module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """Hook of a module whose call begins: its arguments, as far as they give way; None to keep them."""

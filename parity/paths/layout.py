@@ -7,6 +7,7 @@ that stand in one place: how far the candidate's are from the reference's own, a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -239,6 +240,7 @@ class Apart:
         key: of step 0. own, other: the reference's rows that count, and the candidate's.
         sizes, bins: norms of the reference's rows and of the difference, by row bin. most: the largest of a run that
             rounds otherwise, by row bin; whole: its norm. said: what was done, where `words` need not look for it.
+        left: how far that is off.
         dtype: the candidate's, where that has 16 bits and none of the reference's runs have. wide: whether none of them
             computes it in 16 bits.
         made_of: the operations that made it of the candidate's values, as bits.
@@ -252,6 +254,7 @@ class Apart:
     most: np.ndarray
     whole: float = 0.0
     said: str = ""
+    left: float = math.inf
     dtype: str = ""
     wide: bool = True
     made_of: int = 0
@@ -288,9 +291,10 @@ class Apart:
             self.whole = max(self.whole, _whole(bins))
 
     def explain(self, other: torch.Tensor, words: str) -> None:
-        """Say how the candidate's rows were made, where the same rows as made otherwise are nearly those."""
-        if self.far() and _whole(norms(_between(other, self.other))) <= max(LEFT * self.apart, self.floor.l2):
-            self.said = f"the candidate's is the reference's {words}"
+        """Say how the candidate's rows were made, where the same rows as made otherwise are nearest to those."""
+        left = _whole(norms(_between(other, self.other)))
+        if self.far() and left <= max(LEFT * self.apart, self.floor.l2) and left < self.left:
+            self.said, self.left = f"the candidate's is the reference's {words}", left
 
     def far(self, floors: float = 1.0) -> bool:
         """Whether more than rounding is between the two: so many times as much."""

@@ -900,6 +900,41 @@ def test_an_activation_of_a_sequence_that_is_left_out_is_named(first: bool, name
     assert found.causes == [f"{named}: the candidate's is the reference's made {cause}"]
 
 
+@pytest.mark.parametrize(
+    ("own", "theirs", "cause"),
+    [
+        (torch.nn.functional.gelu, jax.nn.gelu, "gelu_tanh, not gelu"),
+        (torch.nn.functional.gelu, lambda x: x * jax.nn.sigmoid(1.702 * x), "gelu_quick, not gelu"),
+        (functools.partial(torch.nn.functional.gelu, approximate="tanh"), jax.nn.silu, "silu, not gelu_tanh"),
+        (torch.nn.functional.silu, functools.partial(jax.nn.gelu, approximate=False), "gelu, not silu"),
+        (torch.nn.functional.silu, jax.nn.silu, ""),
+    ],
+)
+def test_another_activation_is_named_where_the_code_of_a_gated_layer_calls_it(
+    own: Any, theirs: Any, cause: str
+) -> None:
+    class Gated(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.proj = torch.nn.Linear(8, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x, gate = self.proj(x).chunk(2, dim=-1)
+            return x * own(gate)
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(OrderedDict(ff=Gated(), out=torch.nn.Linear(8, 8)))
+    w = {name: jnp.asarray(x.detach().numpy()) for name, x in model.state_dict().items()}
+
+    def port(x: Any) -> Any:
+        x, gate = jnp.split(x @ w["ff.proj.weight"].T + w["ff.proj.bias"], 2, axis=-1)
+        return parity.tap("ff", x * theirs(gate)) @ w["out.weight"].T + w["out.bias"]
+
+    found = differences(parity.compare(model, port, X[:1]))
+    made = [f"ff: the candidate's is the reference's made with activation={cause}"] if cause else []
+    assert [one.causes for one in found] == ([made] if made else [])
+
+
 def test_an_activation_that_is_left_out_is_named_behind_many_norms_with_another_constant() -> None:
     torch.manual_seed(0)
 
@@ -2225,7 +2260,7 @@ def test_each_fault_of_flax_modules_is_listed_once_where_it_is(faults: str, list
     assert (found.verdict, [d.place for d in differences(found)]) == ("fail" if listed else "pass", listed), (
         found.reason
     )
-    said = {"gelu": "norm's input: {}approximate=tanh, not none", "b0": "b: {}bias=None, not its own"}
+    said = {"gelu": "norm's input: {}activation=gelu_tanh, not gelu", "b0": "b: {}bias=None, not its own"}
     made = [text.format("the candidate's is the reference's made with ") for of, text in said.items() if of in faults]
     assert [cause.cause for cause in found.causes] == made  # the port does not name its activation
 
