@@ -182,12 +182,14 @@ class _Kept(Sink):
         Args:
             attended: holds the values of the attention call in which it does, if they were looked at.
         """
-        if found.origin is None or any(cause.at == found.origin.key.site for cause in found.causes):
+        if found.origin is None:
             return found
         key = found.origin.key
         ours, theirs = ([replace(r, key=_key(r.key)) for r in side] for side in (attended.ours, attended.theirs))
-        named = attention_causes(ours, theirs, key.module)
-        return replace(found, causes=(*found.causes, *(named or shown_by(key, self.ours, self.theirs))))
+        known = any(cause.at == key.site for cause in found.causes)
+        if named := attention_causes(ours, theirs, key.module):  # which say more than what following tried
+            return replace(found, causes=(*(c for c in found.causes if c.at != key.site), *named))
+        return found if known else replace(found, causes=(*found.causes, *shown_by(key, self.ours, self.theirs)))
 
 
 def _is_output(record: Record) -> bool:

@@ -1,4 +1,5 @@
-"""Known faults of ported video decoders, simulated in a model of torch's by what its own code calls.
+"""Known faults of ports, simulated in a model of torch's by what its own code calls: of an attention, whatever the
+model, and of video decoders.
 
 Of a decoder that was written again in another framework the frames are all that it shows, and they say only how far
 they are. So the reference decodes again with one fault at a time: a fault is a function of torch's, and what a model
@@ -13,13 +14,14 @@ positions, a causal convolution is a padding of five axes.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch.nn.functional import group_norm, pad
 
-from parity.hooks.torchtools import SDPA, SDPA_NAMES, Intercept
+from parity.hooks.torchtools import SDPA, SDPA_NAMES, Intercept, of_attention
 
 Arguments = dict[str, Any]
 """Of one of torch's functions, by name."""
@@ -86,6 +88,70 @@ FAULTS: Mapping[str, tuple[Callable[..., Any], Around]] = {
     "vae.padding=both_ends": (pad, _both_ends),
 }
 """Name, as `setting=value` of the catalogue -> the function of torch's that is called otherwise, and how."""
+
+
+def _unscaled(given: Arguments, scale: float | None) -> Arguments | None:
+    """Another scale of the logits, if it is not the call's own."""
+    own = given.get("scale") or given["query"].shape[-1] ** -0.5
+    other = given["query"].shape[-1] ** -0.5 if scale is None else scale
+    return None if math.isclose(own, other) else {**given, "scale": other}
+
+
+def _masked(how: Callable[[torch.Tensor, Arguments], Arguments]) -> Callable[[Arguments], Arguments | None]:
+    """What is done to a mask, given as booleans, where there is one that leaves keys out."""
+
+    def attention(given: Arguments) -> Arguments | None:
+        mask = given.get("attn_mask")
+        reads = mask if mask is None or mask.dtype == torch.bool else mask > LEAST_READ
+        return None if reads is None or bool(reads.all()) else {**given, **how(reads, given)}
+
+    return attention
+
+
+LEAST_READ = -1e3
+"""What a mask that is added holds where a key is read, at least."""
+
+
+def _zeroed(reads: torch.Tensor, given: Arguments) -> Arguments:
+    keep = reads.any(-2).unsqueeze(-1)
+    return {"key": given["key"] * keep, "value": given["value"] * keep, "attn_mask": None}
+
+
+def _causal(given: Arguments) -> Arguments | None:
+    """Causal where it is not; of as many queries as keys."""
+    many, mask = (given["query"].shape[-2], given["key"].shape[-2]), given.get("attn_mask")
+    if given.get("is_causal") or many[0] != many[1] or (mask is not None and math.prod(many) > MOST_PAIRS):
+        return None
+    if mask is None:
+        return {**given, "is_causal": True}
+    before = torch.ones(many, dtype=torch.bool, device=mask.device).tril()
+    return {**given, "attn_mask": mask & before if mask.dtype == torch.bool else mask.masked_fill(~before, -torch.inf)}
+
+
+MOST_PAIRS = 1 << 28
+"""Of queries and keys, for which a mask is made that is as large."""
+
+
+ATTENTION_FAULTS: Mapping[str, Callable[[Arguments], Arguments | None]] = {
+    "without its mask": _masked(lambda reads, given: {"attn_mask": None}),
+    "with keys and values of zero where its mask leaves them out": _masked(_zeroed),
+    "with its mask inverted": _masked(lambda reads, given: {"attn_mask": ~reads}),
+    "with its mask added as ones and zeros": _masked(lambda reads, given: {"attn_mask": reads.to(given["query"])}),
+    "causal": _causal,
+    "not causal": lambda given: {**given, "is_causal": False} if given.get("is_causal") else None,
+    "with the root of its heads' width as its scale": lambda given: _unscaled(given, None),
+    "without a scale": lambda given: _unscaled(given, 1.0),
+    "scaled twice": lambda given: _unscaled(given, 1.0 / given["query"].shape[-1]),
+    "scaled as of heads that are 128 wide": lambda given: _unscaled(given, 128**-0.5),
+}
+"""What an attention does with a known fault -> its arguments then, of those by name that it has; None where the fault
+changes nothing."""
+
+
+def attention_with(fault: str, args: tuple[Any, ...], kwargs: Arguments) -> torch.Tensor:
+    """What a call of torch's attention gives with a fault of `ATTENTION_FAULTS`."""
+    given = of_attention(args, kwargs)
+    return SDPA(**(ATTENTION_FAULTS[fault](given) or given))
 
 
 def wrong_from_here_on(decoder: torch.nn.Module, names: Iterable[str], mark: Callable[[str], None]) -> None:

@@ -37,9 +37,10 @@ from torch.utils._pytree import tree_map
 
 from parity.floors import L2_LIMIT
 from parity.hooks.attach import exchanging
+from parity.hooks.faults import ATTENTION_FAULTS, attention_with
 from parity.hooks.methods import replaced
 from parity.hooks.tap import by_branch, single_output
-from parity.hooks.torchtools import Intercept, callable_modules, leaves, mapped, named_arguments, nearest
+from parity.hooks.torchtools import SDPA, Intercept, callable_modules, leaves, mapped, named_arguments, nearest
 from parity.paths.layout import CLOSE, Apart, Layout, is_exact, is_mask, is_new, is_none, of_part
 from parity.paths.loaded import tensor
 from parity.paths.loop import Around, Loop, Once, denoise
@@ -259,9 +260,9 @@ _ACTIVATIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 _CONSTANTS: Mapping[str, tuple[float | str | None, ...]] = {
     "eps": _EPSILONS, "variance_epsilon": _EPSILONS, "activation": (*_ACTIVATIONS,), "bias": (None,),
+    "attention": (*ATTENTION_FAULTS,),
 }  # fmt: skip
-"""Attribute of a norm or a layer, or an activation that a module's code calls -> what frameworks and models have
-there."""
+"""Attribute of a norm or a layer, or what a module's code calls -> what frameworks, models and faults have there."""
 
 _Constant = tuple[str, float | str | None]
 """An attribute, and what all modules have there that have it; or `_WITHOUT` and the modules that are left out."""
@@ -271,24 +272,27 @@ LEFT_OUT = 4
 
 
 def _constants(own: _Run) -> Iterator[tuple[_Constant, str]]:
-    """What may explain values that are far: other constants of the modules that made them, and what those have."""
-    far = [one for one in own.sites.values() if one.far()]
-    judged, off = ({one.key.module for one in x if not one.key.is_input} for x in (own.sites.values(), far))
-    off |= {operation.module for one in far for operation in own.operations_of(one.made_of)}
-    held = [
-        x for path, x in own.constants.items() if path in off or (path not in judged and nearest(path, judged) in off)
-    ]
+    """What may explain values that are far, as long as nothing does: other constants of the modules that made them, and
+    what those have."""
+    judged = {one.key.module for one in own.sites.values() if not one.key.is_input}
+
+    def makers() -> dict[str, None]:
+        left = [one for one in own.sites.values() if one.far() and not one.said]
+        made_by = (operation.module for one in left for operation in own.operations_of(one.made_of))
+        return dict.fromkeys((*made_by, *(one.key.module for one in left if not one.key.is_input)))
+
     for name, values in _CONSTANTS.items():
-        there = {constants[name] for constants in held if name in constants}
+        off = makers()
+        of = {path: path if path in off or path in judged else nearest(path, judged) for path in own.constants}
+        there = {x[name] for path, x in own.constants.items() if name in x and of[path] in off}
         for value in values:
             if others := sorted(map(str, there - {value})):
                 yield (name, value), " and ".join(others)
-    differ = (one for one in far if not one.said)  # by another constant
-    inside = (operation.module for one in differ for operation in own.operations_of(one.made_of))
     kinds = defaultdict[str, list[str]](list)
     for path in own.alike:
         kinds[any_block(path)].append(path)
-    for kind in itertools.islice(dict.fromkeys(any_block(path) for path in inside if path in own.alike), LEFT_OUT):
+    inside = (any_block(path) for path in makers() if path in own.alike)
+    for kind in itertools.islice(dict.fromkeys(inside), LEFT_OUT):
         places = zip(*(path.split(".") for path in kinds[kind]), strict=True)
         yield (_WITHOUT, kind), ".".join(names[0] if len({*names}) == 1 else "*" for names in places)
 
@@ -303,7 +307,8 @@ def _explained(run: _Run, constant: _Constant, others: str, one: Apart, rows: to
         one.explain(rows, f"made without {'it' if own else others}")
         return
     made_by = {} if one.key.is_input else run.constants.get(one.key.module, {})
-    one.explain(rows, f"made with {name}={value}, not {made_by.get(name, others)}")
+    how = f"attention {value}" if name == "attention" else f"{name}={value}, not {made_by.get(name, others)}"
+    one.explain(rows, f"made with {how}")
 
 
 @dataclass
@@ -474,17 +479,20 @@ class _Run:
                 begin, end = functools.partial(self._given, path), functools.partial(self._made, path)
                 hooks.enter_context(module.register_forward_pre_hook(begin, with_kwargs=True))
                 hooks.enter_context(module.register_forward_hook(end, always_call=True))
-            hooks.enter_context(Intercept(self._activated, only=(F.gelu, F.silu)))
+            hooks.enter_context(Intercept(self._called, only=(F.gelu, F.silu, SDPA)))
             if self.plan.far:
                 hooks.enter_context(exchanging(self._attended))
             yield
 
-    def _activated(self, func: Callable[..., torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An activation that is called, or the one that is tried in its place."""
-        own = "gelu_tanh" if kwargs.get("approximate") == "tanh" else func.__name__
-        path, (name, value) = self._open[-1].path if self._open else "", self.constant or ("", None)
-        self.constants[path] = {**self.constants.get(path, {}), "activation": own}
-        return _ACTIVATIONS[str(value)](args[0]) if name == "activation" else func(*args, **kwargs)
+    def _called(self, func: Callable[..., torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An activation or an attention that is called, or what is tried in its place."""
+        own = {F.silu: "silu", SDPA: "its own"}.get(func, f"gelu{'_tanh' * (kwargs.get('approximate') == 'tanh')}")
+        kind, path = "attention" if func is SDPA else "activation", self._open[-1].path if self._open else ""
+        self.constants[path] = {**self.constants.get(path, {}), kind: own}
+        tried, value = self.constant or ("", "")
+        if tried != kind:
+            return func(*args, **kwargs)
+        return attention_with(str(value), args, kwargs) if func is SDPA else _ACTIVATIONS[str(value)](args[0])
 
     def _given(self, path: str, module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """Hook of a module whose call begins: its arguments, as far as they give way; None to keep them."""
