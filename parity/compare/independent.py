@@ -194,9 +194,8 @@ SOME = 8
 
 
 def of_weights(result: Result) -> Iterator[Cause]:
-    """A cause at each site at which a difference begins in a module, or beside one if no other cause is known, some of
-    whose parameters are others and that does not agree by itself; where many are, the port's are its own, unless all
-    are rounded."""
+    """A cause at each site at which a difference begins in a module some of whose parameters are others, of an input in
+    its block; where many are, the port's are its own, unless all are rounded."""
     check = next((c for c in result.preflight if c.check == WEIGHTS and c.at), None)
     if result.verdict != "fail" or result.origin is None or check is None or check.computed:
         return
@@ -211,62 +210,16 @@ def of_weights(result: Result) -> Iterator[Cause]:
         begins.setdefault(d.key.site, (d.key, d.distance))
     fix = "load the reference's values, or undo the factor where they are used"
     fix = "load and keep them in the reference's dtype" if check.near in _HALVES else fix
-    named = {code_of(cause.at) for cause in result.causes if cause.at and not cause.harmless}
     for key, far in begins.values():
         if not key.module or (check.near and not far.rel_l2 <= ROUNDING_LIMIT):
             continue
-        own = [name for name in left if not key.is_input and within(name.rpartition(".")[0], key.module)]
-        beside = [] if code_of(key.site) in named else left
-        if made := own or [name for name in beside if _is_made_of(result, key, name.rpartition(".")[0])]:
+        around = (block_of(key.module) or caller_of(key.module)) if key.is_input else key.module
+        if made := [name for name in left if within(name.rpartition(".")[0], around)]:
             groups = [_without(group, set(group.names).difference(made)) for group in check.groups]
             said = grouped(check, [group for group in groups if group.names]).detail
             text = f"{place_of(key.site)}: weights that are not the reference's: {said}"
             yield measured(text, WEIGHTS, fix=fix, at=key.site)
             left = [name for name in left if name not in made]
-
-
-def _is_made_of(result: Result, key: Key, module: str) -> bool:
-    """Whether parameters of a module may change what begins to differ here.
-
-    A module's own parameters may. If its inputs differ or were not compared, so may the parameters of modules around
-    it in its block, and of a neighbour that may run earlier. An input may be made anywhere in its block.
-    """
-    if within(module, key.module):
-        return True
-    if not key.is_input and any(call_of(d.key) == call_of(key) for d in result.sites if _is_given(d)):
-        return False
-    caller, block = key.module.rpartition(".")[0], block_of(key.module)
-    block = block and f"{block}."
-    if within(key.module, module):
-        return module != "" and (module == caller or f"{module}.".startswith(block or "."))
-    if caller and module.rpartition(".")[0] == caller and _may_be_before(result, key, f"{caller}.", module):
-        return True
-    inside = bool(block) and key.is_input and module.startswith(block)
-    unseen = inside and all(d.key.module != module for d in result.sites)
-    return unseen and _may_be_before(result, key, block, module)
-
-
-def _is_given(d: SiteDiff) -> bool:
-    """Whether it is what a module is given, which was compared."""
-    return d.key.is_input and d.verdict != "not compared"
-
-
-def _may_be_before(result: Result, key: Key, around: str, module: str) -> bool:
-    """Whether a module may have run before a site: the part of a module, whose path ends with a dot, in which it lies
-    is seen before it, or never. In one block they run as in another: the one that was looked at closer shows more."""
-    kind, looked = any_block(key.site), {any_block(d.key.site) for d in result.closer}
-    of_step = [d.key for d in result.sites if (d.key.step, d.key.branch) == (key.step, key.branch)]
-    keys = [d.key for d in result.closer if d.key.branch == key.branch] if kind in looked else of_step
-    sites = [any_block(k.site) for k in keys]
-    at = sites.index(kind) if kind in sites else len(sites)
-    seen, later = ({_part_of(site, any_block(around)) for site in some} for some in (sites[:at], sites[at:]))
-    part = _part_of(any_block(module), any_block(around))
-    return part in seen or part not in later
-
-
-def _part_of(module: str, block: str) -> str:
-    """The child of a module that another lies in, or is; empty outside of the module."""
-    return module.partition(":")[0].removeprefix(block).partition(".")[0] if module.startswith(block) else ""
 
 
 def _by_weights(result: Result, checks: Sequence[Check]) -> Callable[[Key], bool]:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from parity.compare.independent import of_weights
-from parity.compare.places import within
 from parity.compare.preflight import (
     SCHEDULE_LIMIT,
     Weights,
@@ -23,7 +22,7 @@ from parity.compare.preflight import (
     preflight,
 )
 from parity.compare.reason import Distance, Reason
-from parity.compare.result import Check, Origin, measured
+from parity.compare.result import Check, Origin
 from parity.golden import fingerprint
 from parity.golden.fingerprint import weight_print
 from parity.records import Array, Facts, Provenance, Schedule
@@ -404,16 +403,12 @@ INSIDE = ("a.out", "late.out", "seen", "b.unseen", "b.norm_q")
     [
         ("blocks.1.a.out", "blocks.1.b.attention:in.query", True),  # made of what is not observed, somewhere before it
         ("blocks.1.a.out", "blocks.1.b.attention:out", False),
-        ("blocks.1.late.out", "blocks.1.b.attention:in.query", False),  # it is seen behind it
         ("blocks.1.a.out", "blocks.0.b.attention:in.query", False),
-        ("blocks.1.seen", "blocks.1.b.attention:in.query", False),
         ("blocks.1.a.out", "blocks.1:out", True),
         ("alone", "alone:out", False),  # a layout of its own
-        ("blocks.1.b.unseen", "blocks.1.b.to_q:out", True),  # it may run before
-        ("blocks.1.b.norm_q", "blocks.1.b.to_q:out", False),  # it runs behind
-        ("blocks.1", "blocks.1.b.to_q:out", True),  # a table of the block's
-        ("blocks.1", "blocks.1.b.attention:in.query", True),
-        ("blocks.1", "blocks.1.given:out", False),  # what it is given agrees
+        ("blocks.1.b.norm_q", "blocks.1.b.to_q:out", False),
+        ("blocks.1", "blocks.1.b.attention:in.query", True),  # a table of the block's
+        ("blocks.1", "blocks.1.given:out", False),
         ("blocks.0", "blocks.1.b.to_q:out", False),
     ],
 )
@@ -430,8 +425,6 @@ def test_weights_in_another_layout_in_one_block_alone_are_a_cause(turned: str, o
         RESULT, sites=sites, origin=Origin(first.key, "input"), preflight=(compare_weights(*sides, (), own=True),)
     )
     assert [f"{turned}.weight" in cause.cause for cause in of_weights(result)] == [True] * named
-    known = replace(result, causes=(measured("made without its norm", value=1.0, at=origin),))
-    assert len([*of_weights(known)]) == (named and within(turned, origin.partition(":")[0]))
     before = site("before:out", 1e4, "fail", birth="module")  # another difference, with which the divergence starts
     result = replace(result, sites=(before, *sites), origin=Origin(before.key, "module"))
     assert [cause.at for cause in of_weights(result)] == [origin] * named
