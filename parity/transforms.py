@@ -130,7 +130,7 @@ def _exactly(x: np.ndarray, y: np.ndarray) -> Iterator[str]:
     simple = ROUNDINGS if by_factor else {}  # a factor that fits says more
     with np.errstate(over="ignore"):
         yield from (words for words, make in TRANSFORMS.items() if words not in simple and _alike(make(x), y))
-    yield from filter(None, (_zero_rows(x, y), _clipped(x, y)))
+    yield from filter(None, (_zero_rows(x, y, _alike), _clipped(x, y)))
 
 
 def _about(x: np.ndarray, y: np.ndarray) -> Iterator[str]:
@@ -149,6 +149,8 @@ def _about(x: np.ndarray, y: np.ndarray) -> Iterator[str]:
         slope, offset = np.polyfit(x.ravel(), y.ravel(), 1)
         if _explains(slope * x + offset, x, y):
             yield f"plus {offset:.5g}" if abs(slope - 1) <= EXACT else f"times {as_factor(slope)} plus {offset:.5g}"
+    if how := _zero_rows(x, y, lambda a, b: norm(a - b) <= EXACT * norm(b)):
+        yield how
     if x.ndim > 3 and _by_channel(x, y):
         yield "with another scale and offset in each channel"
     if x.size > 3 and _alike(np.sort(x, None), np.sort(y, None)):
@@ -271,13 +273,13 @@ def last_frames(x: np.ndarray, like: np.ndarray) -> np.ndarray:
     return x[:, :, -like.shape[2] :] if less and like.shape[2] < x.shape[2] else x
 
 
-def _zero_rows(x: np.ndarray, y: np.ndarray) -> str:
-    """Rows that are zeros on one side alone, where the others agree."""
+def _zero_rows(x: np.ndarray, y: np.ndarray, alike: Callable[[np.ndarray, np.ndarray], bool]) -> str:
+    """Rows that are zeros on one side alone, where the others are alike."""
     if x.ndim < 2:
         return ""
     rows, others = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
     zero = (np.count_nonzero(others, axis=1) == 0) & (np.count_nonzero(rows, axis=1) > 0)
-    if not zero.any() or not _alike(rows[~zero], others[~zero]):
+    if not zero.any() or not alike(rows[~zero], others[~zero]):
         return ""
     return f"with {int(zero.sum())} of its {len(zero)} rows zero"
 

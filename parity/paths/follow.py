@@ -440,7 +440,7 @@ class _Run:
             most = {at: 2 * one.apart + AS_STORED * one.norm for at, one in own.sites.items() if at not in itself}
             return all(one.apart <= most.get(at, math.inf) for at, one in self.sites.items())
         before = sum(own.sites[at].apart for at in after)
-        return before > 0.0 and sum(self.sites[at].apart for at in after) <= LEFT * before
+        return 0.0 < before < math.inf and sum(self.sites[at].apart for at in after) <= LEFT * before
 
     def _with_next(self) -> Iterator[tuple[str, list[Key], list[Key]]]:
         """The site of what is judged, its parts, and those of what is judged next of another module."""

@@ -177,7 +177,7 @@ class LiveSide:
         heard = own.backend.heard  # some of a port's names show only when it is called
         named = sorted(own.modules if heard is None else heard)
         came = {name: walk.outputs for name, walk in runs.items()}
-        return Ends(came, tuple(filter(None, named)), own.backend.ran, own.network.idle)
+        return Ends(came, tuple(filter(None, named)), own.backend.ran, own.backend.idle)
 
     def _follow(self, plan: Plan, state: State | None, step: int) -> Iterator[StepRecords]:
         def walk(run: Variant) -> Walk:

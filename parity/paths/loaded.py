@@ -174,12 +174,17 @@ class Base:
         safe_attention: whether parity's attention stands in for torchax's own, which gives NaN in rows without a key.
         heard: the names that a port gave to values so far; None where modules are observed, all known beforehand.
         stacked: whether parameters of several layers may be one array, which the names of the layers take apart.
+        idle: see `Ends`.
     """
 
     placement = ""
     stacked = False
     safe_attention = False
     heard: Set[str] | None = None
+
+    @property
+    def idle(self) -> tuple[str, ...]:
+        return self.network.idle
 
     def __init__(self, network: Network, inputs: Inputs, reached: Reached, put: Callable[[np.ndarray], Any]) -> None:
         settings, given = reached.settings, inputs.conditions.items()

@@ -183,7 +183,7 @@ def attention(reference: Ends, candidate: Ends) -> Iterator[str]:
 def _unmatched(pair: Ready, names: Sequence[str]) -> tuple[str, ...]:
     """The names that a port gave to values and that no module of the reference has, with the nearest; names that differ
     in their block alone are one, `blocks.*.norm`."""
-    known = {*pair.modules, *(f"{module}.{ATTENTION}" for module in pair.modules)}
+    known = {*pair.modules, ATTENTION, *(f"{module}.{ATTENTION}" for module in pair.modules)}
     alone = [name for name in names if name and name not in known]
     if not alone or len(alone) == len(names):  # where none meets any, nothing is judged, as the note says
         return ()

@@ -137,6 +137,8 @@ def behind(result: Result, pair: Ready, side: Side, states: Mapping[int, State])
     of_step = [d for d in result.sites if d.key.step == at.step]
     if not any(d.verdict == "fail" and d.key.stage == origin.key.stage and d.key.module != LOOP for d in of_step):
         return result
+    if any(d.key == origin.key and d.nonfinite[1] > d.nonfinite[0] for d in (*of_step, *result.closer)):
+        return result  # what is made of it is not finite either
     pair.say("the reference on the candidate's own values, behind the first divergence")
     own_order = pair.port or any(d.setting in LAYOUT for d in pair.differing)
     found: list[StepRecords] = []
@@ -166,7 +168,8 @@ def behind(result: Result, pair: Ready, side: Side, states: Mapping[int, State])
         return result
     sites, closer = (_left_out(each, at.step, found, known) for each in (result.sites, result.closer))
     result = replace(result, sites=_settled(sites, at.step, known, pair), closer=tuple(closer))
-    result = result.noted(*_in_doubt(found, [*known, *(d.key for d in introduced(result))], weighed))
+    judged = [*(key for key, local in known.items() if local.beyond), *(d.key for d in introduced(result))]
+    result = result.noted(*_in_doubt(found, judged, weighed))
     return _placed(replace(result, causes=(*result.causes, *causes_of_followed(result, known))), origin.key, known)
 
 
@@ -193,7 +196,7 @@ def _in_doubt(found: Iterable[StepRecords], known: Iterable[Key], weighed: Colle
     """A sentence on what differs and may do so by what differs before it, and what would tell.
 
     Args:
-        known: what is judged. weighed: modules whose weights differ, which is why.
+        known: what differs by itself. weighed: modules whose weights differ, which is why.
     """
     places, shared = dict[str, None](), dict[str, None]()
     judged = {any_block(key.site) for key in known}

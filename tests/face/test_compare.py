@@ -1248,6 +1248,64 @@ def test_what_was_done_to_a_mask_is_known(how: str, cause: str) -> None:
     assert [c.cause.startswith(cause) for c in result.causes] == [True], str(result)
 
 
+class Projected(torch.nn.Module):
+    """An attention of what nobody names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.to_q, self.to_k, self.to_v, self.to_out = (torch.nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        more = 1.5 * x
+        q, k, v = (f(more).unflatten(-1, (2, 8)).transpose(1, 2) for f in (self.to_q, self.to_k, self.to_v))
+        made = torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+        out: torch.Tensor = x + self.to_out(made.flatten(2))
+        return out
+
+
+def projected(blocks: int, named: Sequence[str], wrong: Callable[[str, Any], Any]) -> Result:
+    """How blocks of `Projected` compare with a port that names some of their values, which may be wrong."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(OrderedDict(blocks=torch.nn.Sequential(*(Projected() for _ in range(blocks)))))
+    w = {name: jnp.asarray(x.detach().numpy()) for name, x in model.state_dict().items()}
+
+    def port(x: Any) -> Any:
+        for i in range(blocks):
+
+            def made(name: str, y: Any, i: int = i) -> Any:
+                at = f"blocks.{i}.{name}"
+                y = wrong(at, y if name == "attention" else y @ w[f"{at}.weight"].T + w[f"{at}.bias"])
+                return parity.tap(at, y) if name in named else y
+
+            q, k, v = (made(f"to_{n}", 1.5 * x).reshape(1, 12, 2, 8) for n in "qkv")
+            weights = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k) * 8**-0.5)
+            out = made("attention", jnp.einsum("bhqk,bkhd->bqhd", weights, v))
+            x = parity.tap(f"blocks.{i}", x + made("to_out", out.reshape(1, 12, 16)))
+        return x
+
+    return parity.compare(model, port, torch.randn(1, 12, 16), sites="all")
+
+
+@pytest.mark.parametrize("rows", [0, 4])
+def test_what_is_made_of_rows_that_are_not_finite_is_no_difference(rows: int) -> None:
+    def wrong(at: str, x: Any) -> Any:
+        return x.at[:, 12 - rows :].set(jnp.nan) if at == "blocks.0.attention" else x
+
+    found = projected(2, ("attention", "to_out"), wrong)
+    assert [d.place for d in differences(found)] == ["blocks.0.attention"] * (rows > 0), str(found)
+    assert not any("meet no module" in note.text for note in found.notes)
+
+
+@pytest.mark.parametrize("block", [0, 1])
+def test_what_may_differ_beside_another_in_one_block_is_said(block: int) -> None:
+    def wrong(at: str, x: Any) -> Any:
+        return jnp.tanh(x) if at in [f"blocks.{block}.to_{n}" for n in "qkv"] else x
+
+    found = projected(2, ("to_q", "to_k", "to_v"), wrong)
+    assert [d.place for d in differences(found)] == [f"blocks.{block}.to_q"], str(found)
+    assert any(note.text.startswith("also blocks.*.to_k, blocks.*.to_v differ") for note in found.notes), found.notes
+
+
 class Biased(torch.nn.Module):
     """As a block of T5's: the first one makes a bias, which it hands on to the others."""
 

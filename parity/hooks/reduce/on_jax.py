@@ -323,8 +323,32 @@ def on_host(x: jax.Array) -> np.ndarray:
     return widen16(np.asarray(x))
 
 
-def jax_records(entries: tuple[Entry, ...], reduced: Any, step: int, stage: str = "transformer") -> list[Record]:
-    """Records of what a tap saw, its reductions brought to the host in one transfer."""
+COPIES = 1e-3
+"""Relative distance of two devices' copies of one value from which they are no copies."""
+
+
+def unequal(groups: list[Any]) -> set[Slot]:
+    """The tensors whose copies differ from device to device, which a program that is written by hand for each device
+    can come to: their reductions do."""
+    found = set[Slot]()
+    for i, group in enumerate(groups):
+        sketches = group["sketch"]
+        if isinstance(sketches, jax.Array) and sketches.is_fully_replicated and len(sketches.addressable_shards) > 1:
+            first, *others = (np.asarray(shard.data, np.float64) for shard in sketches.addressable_shards)
+            most = COPIES * np.linalg.norm(first, axis=-1)
+            far = np.max([np.linalg.norm(np.nan_to_num(x - first), axis=-1) for x in others], axis=0) > most
+            found |= {Slot(i, int(row) if first.ndim > 1 else -1) for row in np.flatnonzero(far)}
+    return found
+
+
+def jax_records(
+    entries: tuple[Entry, ...], reduced: Any, step: int, stage: str = "transformer", lost: list[str] | None = None
+) -> list[Record]:
+    """Records of what a tap saw, its reductions brought to the host in one transfer.
+
+    Args:
+        lost: gets the sites of what is no one value, since devices hold others; their records hold NaN.
+    """
     if not entries:
         return []
     slots: list[Slot | None] = [e.stats for e in entries if e.kind == "tensor"]
@@ -332,7 +356,17 @@ def jax_records(entries: tuple[Entry, ...], reduced: Any, step: int, stage: str 
     # inputs are held in a step alone that is.
     looked_at = step <= 0 or any(f":{WHOLE}.in." in e.site for e in entries)
     wanted = [v if slot is not None or looked_at else None for slot, v in zip(slots, reduced[1], strict=True)]
+    others = unequal(reduced[0]) if lost is not None and step <= 0 else set()
     groups, values = jax.device_get(whole((reduced[0], wanted)))
     numbers = [None if slot is None else to_host(gather(groups, slot)) for slot in slots]
+    if lost is not None and others:
+        tensors = [e for e in entries if e.kind == "tensor"]
+        lost += [e.site for e, slot in zip(tensors, slots, strict=True) if slot in others]
+        numbers = [_nowhere(*own) if own and slot in others else own for own, slot in zip(numbers, slots, strict=True)]
     held = [None if v is None else widen16(np.asarray(v)) for v in values]
     return to_records(entries, numbers, held, stage, step)
+
+
+def _nowhere(moments: Moments, sketch: np.ndarray) -> tuple[Moments, np.ndarray]:
+    """What stands for the reductions of a tensor that is no one value."""
+    return Moments(moments.count, moments.count, 0, 0.0, 0.0, 0.0, 0.0), np.full_like(sketch, np.nan)

@@ -65,7 +65,7 @@ class TorchaxBackend(Base):
         params: its weights where they lie; None to place those of the model.
 
     Attributes:
-        bounds: whether modules wait for the reductions before them.
+        bounds: whether modules wait for the reductions before them. unequal: sites of which devices hold other values.
         safe_attention: whether torchax's defects are mended; a port runs with what it has installed, or not.
     """
 
@@ -76,7 +76,7 @@ class TorchaxBackend(Base):
         self, model: Module, network: Network, inputs: Inputs, reached: Reached, devices: Devices, params: Any = None
     ) -> None:
         self.env, self.model, self.devices = torchax.default_env(), model, devices
-        self.params = self._on_mesh(reached) if params is None else params
+        self.params, self.unequal = self._on_mesh(reached) if params is None else params, list[str]()
         super().__init__(network, inputs, reached, self.put)
         if params is None and devices.mesh.shape["dp"] > 1:
             self.groups = (tuple(branch for group in network.batches for branch in group),)
@@ -130,8 +130,17 @@ class TorchaxBackend(Base):
             for i, branch in enumerate(group):
                 predictions[branch] = interop.torch_view(out[i : i + 1])
             entries = entries if len(group) > 1 else tuple(replace(e, branch=group[0]) for e in entries)
-            records += jax_records(entries, reduced, calls.step)
+            records += jax_records(entries, reduced, calls.step, lost=self.unequal)
         return predictions, records
+
+    @property
+    def idle(self) -> tuple[str, ...]:
+        lost = [
+            f"devices hold different values of {site}, shown as NaN: a psum or an all_gather is missing before it, and "
+            "nothing behind it is judged by itself"
+            for site in self.unequal[:1]
+        ]
+        return (*super().idle, *lost)
 
     def batch(self, group: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, Any]]:
         """The names of the branches in a call, `("",)` for one of any, and their row frames."""

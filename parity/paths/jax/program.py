@@ -16,8 +16,10 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 import torch
 import torchax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from torch.nn.utils import stateless
 from torch.utils import _pytree as pytree
 from torchax import interop
@@ -95,7 +97,15 @@ class Programs:
             program, rest = self.lowered(call, weights, *arguments)
             with self._compiling():
                 packed = self._packed(key)
-                made = compiled_packed(program) if packed else program.compile(compiler_options=dict(AS_WRITTEN))
+                try:
+                    made = compiled_packed(program) if packed else program.compile(compiler_options=dict(AS_WRITTEN))
+                except Exception as error:
+                    if "Indivisible" not in type(error).__name__:
+                        raise
+                    # Of a call with two meshes XLA may divide an output as the one that JAX takes for it cannot.
+                    everywhere = NamedSharding(Mesh(np.array(jax.devices()), ("every",)), PartitionSpec())
+                    program, rest = self.lowered(call, weights, *arguments, outputs=everywhere)
+                    made = program.compile(compiler_options=dict(AS_WRITTEN))
                 self._kept[at] = made, rest
         compiled, rest = self._kept[at]
         try:
@@ -105,8 +115,14 @@ class Programs:
                 raise
             raise UsageError(TRACED) from error
 
-    def lowered(self, call: Call, weights: Any, *arguments: Any) -> tuple[jax.stages.Lowered, Any]:
-        """A call's program, not compiled yet, and what else the call gave; arrays may be abstract."""
+    def lowered(
+        self, call: Call, weights: Any, *arguments: Any, outputs: NamedSharding | None = None
+    ) -> tuple[jax.stages.Lowered, Any]:
+        """A call's program, not compiled yet, and what else the call gave; arrays may be abstract.
+
+        Args:
+            outputs: where they are to lie; None for what XLA chooses.
+        """
         left: list[Any] = []
 
         def traced(weights: Any, *arguments: Any) -> Any:
@@ -114,7 +130,7 @@ class Programs:
             left[:] = [rest]
             return out
 
-        made = jax.jit(traced).trace(weights, *arguments)
+        made = jax.jit(traced, out_shardings=outputs).trace(weights, *arguments)
         with self._compiling():
             return made.lower(), left[0]
 

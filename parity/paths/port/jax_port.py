@@ -189,7 +189,7 @@ class _Heard:
         if not self.tap.is_here():
             raise UsageError(
                 f"{self.backend.network.entry.named}: tap('{module}') is inside a jax transformation (vmap, grad, "
-                "cond, while_loop, or a checkpoint around the function where it is defined); tap its result outside"
+                "cond, while_loop, shard_map, or a checkpoint that was made before the call); tap its result outside"
             )
         path = self.tap.named(module)
         self.backend.heard.add(path)
