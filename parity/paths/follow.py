@@ -41,6 +41,7 @@ from parity.hooks.faults import ATTENTION_FAULTS, attention_with
 from parity.hooks.methods import replaced
 from parity.hooks.tap import by_branch, single_output
 from parity.hooks.torchtools import SDPA, Intercept, callable_modules, leaves, mapped, named_arguments, nearest
+from parity.models import attention
 from parity.paths.layout import CLOSE, Apart, Layout, is_exact, is_mask, is_new, is_none, of_part
 from parity.paths.loaded import tensor
 from parity.paths.loop import Around, Loop, Once, denoise
@@ -306,8 +307,10 @@ def _explained(run: _Run, constant: _Constant, others: str, one: Apart, rows: to
         own = not one.key.is_input and module in run.alike and any_block(module) == value
         one.explain(rows, f"made without {'it' if own else others}")
         return
-    made_by = {} if one.key.is_input else run.constants.get(one.key.module, {})
-    how = f"attention {value}" if name == "attention" else f"{name}={value}, not {made_by.get(name, others)}"
+    around = f"{caller_of(one.key.module) if one.key.is_input else one.key.module}.".lstrip(".")
+    inside = (x for path, x in run.constants.items() if f"{path}.".startswith(around) and name in x)
+    before = sorted({str(x[name]) for x in inside} - {str(value)})
+    how = f"an attention {value}" if name == "attention" else f"{name}={value}, not {' and '.join(before) or others}"
     one.explain(rows, f"made with {how}")
 
 
@@ -480,6 +483,8 @@ class _Run:
                 hooks.enter_context(module.register_forward_pre_hook(begin, with_kwargs=True))
                 hooks.enter_context(module.register_forward_hook(end, always_call=True))
             hooks.enter_context(Intercept(self._called, only=(F.gelu, F.silu, SDPA)))
+            if self.constant is not None and self.constant[0] == "attention":  # whose faults are of torch's function
+                hooks.enter_context(replaced(attention, "flex", attention.sdpa))
             if self.plan.far:
                 hooks.enter_context(exchanging(self._attended))
             yield
@@ -568,6 +573,7 @@ class _Run:
         """An attention call: query, key and value, then its output, as far as they give way."""
         caller = self._open[-1] if self._open else _Call("", 0, known=True)
         path = f"{caller.path}.{ATTENTION}".removeprefix(".")
+        self.constants[path] = {"attention": "its own"}
         number = self.counts[self._branches[0], path]
         self.counts.update((branch, path) for branch in self._branches)
         if self.like is None and self._is_own_way(path, number, tensors, compute(*tensors)):

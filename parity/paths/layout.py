@@ -103,16 +103,24 @@ class Layout:
         if other.shape != x.shape:
             one = other.ndim != x.ndim and [n for n in other.shape if n != 1] == [n for n in x.shape if n != 1]
             other = other.reshape(x.shape) if one else _channels_first(x, other)
-        same = other.shape == x.shape
-        if not self.elsewhere or not any(part.frame for part in self.parts(module, port, x)):
+        same, parts = other.shape == x.shape, self.parts(module, port, x)
+        if not self.elsewhere or not any(part.frame for part in parts):
             return other if same else None
         if x.ndim < 3 or other.ndim != x.ndim or x.shape[2:] != other.shape[2:]:
             return None
-        ours, theirs = self._ours.of(module, x.shape[1], 0), self._theirs.of(module, other.shape[1], 0)
-        if ours is None or theirs is None or int(ours.sum()) != int(theirs.sum()):
-            return None
         new = x.clone()
-        new[:, ours[0]] = in_order(x[:, ours[0]], other[:, theirs[0]])
+        for part in parts:
+            before, rows = part.start, slice(part.start, part.stop)
+            if not part.frame:  # image tokens, which stand as they are
+                if other[:, rows].shape != new[:, rows].shape:
+                    return None
+                new[:, rows] = other[:, rows]
+                continue
+            ours = self._ours.of(module, x.shape[1] - before, before)
+            theirs = self._theirs.of(module, other.shape[1] - before, before)
+            if ours is None or theirs is None or int(ours.sum()) != int(theirs.sum()):
+                return None
+            new[:, before:][:, ours[0]] = in_order(x[:, before:][:, ours[0]], other[:, before:][:, theirs[0]])
         return new
 
     def parts(self, module: str, port: str, x: torch.Tensor) -> tuple[Part, ...]:

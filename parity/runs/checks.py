@@ -55,13 +55,15 @@ def logic(pair: Ready, sink: Sink) -> tuple[Result, Truth]:
     start = judged.states.get if request.isolate == "steps" else None
     truth = Truth([*judged.steps(steps, (), start)], reference.ends(judged.leave))
     ends = judged.end(truth.ends, reference)
-    result = judged.conclude(pair.differing, widest_of(pair.chip))
-    result = result.noted(*(_unmatched(pair, ends.names) if pair.port else ()), *attention(truth.ends, ends))
-    result = _require_common(result, pair, ends)
-    result = result.resting_on((*truth.ends.idle, *ends.idle))
-    result = judged.closer(result, ends.names)
+
+    def concluded() -> Result:
+        result = judged.conclude(pair.differing, widest_of(pair.chip))
+        result = result.noted(*(_unmatched(pair, ends.names) if pair.port else ()), *attention(truth.ends, ends))
+        return _require_common(result, pair, ends).resting_on((*truth.ends.idle, *ends.idle))
+
+    result = judged.closer(concluded(), ends.names)
     truth = replace(truth, unlike={d.key: d.note for d in picked(result.sites, "not compared")})
-    return behind(result, pair, reference, judged.states), truth
+    return behind(result, pair, reference, judged.states, judged.collected, concluded), truth
 
 
 @dataclass
@@ -265,8 +267,11 @@ def precision(pair: Ready, truth: Truth, sink: Sink) -> Result:
         beside = {**truth.ends.beside, **coarse.beside, **beside}
     ends = check.end(replace(own, runs={**own.runs, **beside}), references[-1])
     only = tuple(d for d in pair.differing if d.setting in NEUTRAL)
-    result = check.conclude(only).resting_on((*own.idle, *ends.idle))
-    result = behind(result, pair, references[-1], check.states)
+
+    def concluded() -> Result:
+        return check.conclude(only).resting_on((*own.idle, *ends.idle))
+
+    result = behind(concluded(), pair, references[-1], check.states, check.collected, concluded)
     if extra is not None:
         extra.close()
     return unobserved(result, pair, begun, "precision")

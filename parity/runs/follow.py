@@ -25,7 +25,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -40,7 +40,7 @@ from parity.compare.left_out import OTHER_UNIT
 from parity.compare.places import code_of, place_of, within
 from parity.compare.preflight import factors_at
 from parity.compare.result import Cause, Failed, Result, SiteDiff, measured
-from parity.compare.sites import introduced
+from parity.compare.sites import AllSites, introduced
 from parity.errors import ParityError
 from parity.hooks.sites import EVERYTHING, OUTPUTS, WHOLE, Held, SitePlan, block_of
 from parity.paths.plan import DOUBT, LEFT_ALONE, TURNED, UNREAD, Array, Plan, Side, State, state_of
@@ -48,7 +48,7 @@ from parity.paths.worker.process import RemoteError
 from parity.records import LOOP, LOOP_STAGE, Key, Record, StepRecords, above, any_block
 from parity.runs.request import Request
 from parity.runs.sides import Ready, Sink
-from parity.settings import LAYOUT
+from parity.settings import LAYOUT, remedy
 
 ROOM, PASSES = 1 << 32, 4
 """Bytes that the candidate holds in a pass of some modules alone, and passes at most: each is a compilation."""
@@ -124,11 +124,19 @@ class At:
         return next(side.observe(plan, start=self.state, steps=(self.step, self.step + 1)))
 
 
-def behind(result: Result, pair: Ready, side: Side, states: Mapping[int, State]) -> Result:
+def behind(
+    result: Result,
+    pair: Ready,
+    side: Side,
+    states: Mapping[int, State],
+    collected: Collected,
+    concluded: Callable[[], Result],
+) -> Result:
     """A failing result with all that differs by itself in the step of its origin, also behind the first divergence.
 
     Args:
-        side: see `Following.settle`. states: what the reference started each step from.
+        side: see `Following.settle`. states: what the reference started each step from. collected: what was judged,
+            which is concluded anew where all that failed is another thing by its name.
     """
     origin = result.origin
     if origin is None or not follows(pair.request):
@@ -164,9 +172,12 @@ def behind(result: Result, pair: Ready, side: Side, states: Mapping[int, State])
         result = result.noted(f"too large to be looked at by themselves: {listed(rest)}")
     result = result.noted(*_unjudged(of_step, found, known))
     result = _by_weights(result, found, weighed)
-    if not any(local.beyond for local in known.values()):
-        return result
     sites, closer = (_left_out(each, at.step, found, known) for each in (result.sites, result.closer))
+    if not any(local.beyond for local in known.values()):
+        if sites is result.sites or born(sites):
+            return result
+        collected.sites = AllSites([sites])
+        return concluded()
     result = replace(result, sites=_settled(sites, at.step, known, pair), closer=tuple(closer))
     judged = [*(key for key, local in known.items() if local.beyond), *(d.key for d in introduced(result))]
     result = result.noted(*_in_doubt(found, judged, weighed))
@@ -323,7 +334,9 @@ def causes_of_followed(result: Result, known: Mapping[Key, Local]) -> Iterator[C
         if local.beyond and local.note and code_of(key.site) not in said:
             said.add(code_of(key.site))
             far = f"made of the candidate's own values before it; relative L2 {local.distance.rel_l2:.2e}"
-            yield measured(f"{place_of(key.site)}: {local.note}", value=local.distance.rel_l2, detail=far, at=key.site)
+            fix = remedy("attention.mask") if "its mask" in local.note else ""
+            text, value = f"{place_of(key.site)}: {local.note}", local.distance.rel_l2
+            yield measured(text, value=value, detail=far, fix=fix, at=key.site)
 
 
 def _left_out(

@@ -948,7 +948,7 @@ TRIL = np.tri(10, dtype=bool)
         (0.0, True, 6**-0.5, "with keys and values of zero where its mask leaves them out"),
         (VALID.astype(np.float32), False, 6**-0.5, "with its mask added as ones and zeros"),
         (np.where(VALID, -1e9, 0.0), False, 6**-0.5, "with its mask inverted"),
-        (np.where(VALID & TRIL, 0.0, -1e9), False, 6**-0.5, "causal"),
+        (np.where(VALID & TRIL, 0.0, -1e9), False, 6**-0.5, "that is causal"),
         (None, False, 1.0, "without a scale"),
         (None, False, 128**-0.5, "scaled as of heads that are 128 wide"),
     ],
@@ -960,9 +960,9 @@ def test_a_fault_of_an_attention_that_a_port_does_not_name_is_named(
     right = np.where(TRIL if form == "causal" else VALID[None], 0.0, -1e9)
     mask = {"keys": torch.tensor(VALID[None]), "added": torch.tensor(right).float()}.get(form)
     if form == "causal":
-        if zeroed or cause.startswith("with its") or cause == "causal":
+        if zeroed or cause.startswith("with its") or cause == "that is causal":
             return
-        cause = {"without its mask": "not causal"}.get(cause, cause)
+        cause = {"without its mask": "that is not causal"}.get(cause, cause)
 
     class Attention(torch.nn.Module):
         def __init__(self) -> None:
@@ -990,7 +990,7 @@ def test_a_fault_of_an_attention_that_a_port_does_not_name_is_named(
 
     found = parity.compare(model, port, torch.randn(1, 10, 12))
     causes = [one.causes for one in differences(found)]
-    assert causes == ([[f"attn: the candidate's is the reference's made with attention {cause}"]] if cause else [])
+    assert causes == ([[f"attn: the candidate's is the reference's made with an attention {cause}"]] if cause else [])
 
 
 def test_an_activation_that_is_left_out_is_named_behind_many_norms_with_another_constant() -> None:
@@ -2520,18 +2520,18 @@ def test_a_port_that_computes_in_the_16_bits_of_its_weights_is_no_fault(
 
 
 class Timed(torch.nn.Module):
-    """A time embedding in float32, whose caller goes on with it in bfloat16, or as it is."""
+    """Two time embeddings in float32, whose caller goes on with them in bfloat16, or as they are."""
 
     def __init__(self, goes_on: torch.dtype) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.embed, self.project, self.out = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
+        self.embed, self.again, self.project, self.out = (torch.nn.Linear(16, 16) for _ in range(4))
         self.project.to(goes_on)
         self.out.bfloat16()
 
     def forward(self, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-        made = self.project(self.embed(t.float()).to(self.project.weight.dtype))
-        return self.out(x + torch.tanh(made).to(x.dtype)[:, None])
+        each = (self.project(embed(t.float()).to(self.project.weight.dtype)) for embed in (self.embed, self.again))
+        return self.out(x + sum(torch.tanh(made).to(x.dtype)[:, None] for made in each))
 
 
 @pytest.mark.parametrize(
@@ -2555,10 +2555,12 @@ def test_a_value_may_be_named_behind_a_cast_that_the_reference_makes(
             return x @ weight.T + bias
 
         own = given["x"].dtype
-        made = linear("embed", given["t"].astype(computed or own)).astype(own)
-        made = linear("project", parity.tap("embed", made).astype(weights["project.weight"].dtype))
-        made = parity.tap("project", made)
-        return parity.tap("out", linear("out", given["x"] + jnp.tanh(made).astype(own)[:, None]))
+        x = given["x"]
+        for name in ("embed", "again"):
+            made = linear(name, given["t"].astype(computed or own)).astype(own)
+            made = linear("project", parity.tap(name, made).astype(weights["project.weight"].dtype))
+            x = x + jnp.tanh(parity.tap("project", made)).astype(own)[:, None]
+        return parity.tap("out", linear("out", x))
 
     given = {"x": torch.randn(1, 12, 16).bfloat16(), "t": torch.randn(1, 16).bfloat16()}
     both = {"reference_settings": {"dtype": "bfloat16"}, "candidate_settings": {"dtype": "bfloat16"}}
