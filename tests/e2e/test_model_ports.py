@@ -521,8 +521,8 @@ FAULTS = [
 
 @pytest.mark.slow
 def test_all_faults_of_a_port_with_other_names_and_another_order_of_text_are_listed(tmp_path: Path) -> None:
-    """Time embedding (two modules have the class), the refiner's norm, embeddings of the kind of a token, rotary tables
-    and mask (both in the attention's own code), the last modulation."""
+    """Time embedding (two modules have the class), the refiner's norm, embeddings of the kind of a token, rotary tables,
+    the mask, the last modulation; of a port without the vision tokens, whose joint sequence is shorter."""
     text = NATIVE
     for before, after in FAULTS:
         assert text.count(before) == 1
@@ -534,6 +534,7 @@ def test_all_faults_of_a_port_with_other_names_and_another_order_of_text_are_lis
         "context_embedder.time_text_embed.timestep_embedder.linear_1's input",
         "context_embedder.token_refiner.refiner_blocks.*.norm1",
         "transformer_blocks.0's input encoder_hidden_states",
-        "transformer_blocks.*.attn.to_out.0's input",
+        "transformer_blocks.*.attn.attention's input query",
+        "transformer_blocks.*.attn.attention",
         "proj_out's input",
     ]
