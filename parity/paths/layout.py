@@ -17,7 +17,7 @@ import torch
 from parity.hooks.rows import JOINT, Masks, Part, all_through, is_mask, take, valid_rows
 from parity.hooks.torchtools import real
 from parity.paths.reference import TorchBackend
-from parity.records import Floor, Key, Moments, Record
+from parity.records import Floor, Key, Moments, Record, is_attention
 from parity.sketch import geometry
 from parity.transforms import COMPUTED, LEFT, done
 
@@ -103,7 +103,9 @@ class Layout:
         if other.shape != x.shape:
             one = other.ndim != x.ndim and [n for n in other.shape if n != 1] == [n for n in x.shape if n != 1]
             other = other.reshape(x.shape) if one else _channels_first(x, other)
-        same, parts = other.shape == x.shape, self.parts(module, port, x)
+        parts = self.parts(module, port, x)
+        other = _turned_round(x, other, parts) if is_attention(module) else other
+        same = other.shape == x.shape
         if not self.elsewhere or not any(part.frame for part in parts):
             return other if same else None
         if x.ndim < 3 or other.ndim != x.ndim or x.shape[2:] != other.shape[2:]:
@@ -167,6 +169,21 @@ def _channels_first(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         return other
     found = other.reshape(x.movedim(1, -1).shape).movedim(-1, 1)
     return found if float((found - x).norm()) <= CLOSE_IN_16_BITS * float(x.norm()) else other
+
+
+def _turned_round(x: torch.Tensor, other: torch.Tensor, parts: Sequence[Part]) -> torch.Tensor:
+    """The candidate's rows of a joint sequence with its two streams in the reference's order, where one of them holds
+    the reference's values only so: what reads an attention shows whether they are put back."""
+    if len(parts) != 2 or not all(part.name for part in parts) or x.shape[2:] != other.shape[2:]:
+        return other
+    turned = other.roll(parts[1].start - other.shape[1], 1)
+    close = CLOSE if other.dtype.itemsize > 2 else CLOSE_IN_16_BITS
+
+    def near(held: torch.Tensor, part: Part) -> bool:
+        ours, theirs = (value[:, part.start : part.stop] for value in (x, held))
+        return ours.shape == theirs.shape and float((theirs - ours).norm()) <= close * float(ours.norm())
+
+    return turned if any(near(turned, part) and not near(other, part) for part in parts) else other
 
 
 def _stand_there(rows: Sequence[tuple[torch.Tensor, torch.Tensor]], ours: torch.Tensor, theirs: torch.Tensor) -> bool:

@@ -521,8 +521,8 @@ FAULTS = [
 
 @pytest.mark.slow
 def test_all_faults_of_a_port_with_other_names_and_another_order_of_text_are_listed(tmp_path: Path) -> None:
-    """Time embedding (two modules have the class), the refiner's norm, embeddings of the kind of a token, rotary tables,
-    the mask, the last modulation; of a port without the vision tokens, whose joint sequence is shorter."""
+    """Time embedding (two modules have the class), the refiner's norm, embeddings of the kind of a token, rotary
+    tables, the mask, the last modulation; of a port without the vision tokens, whose joint sequence is shorter."""
     text = NATIVE
     for before, after in FAULTS:
         assert text.count(before) == 1
@@ -538,3 +538,23 @@ def test_all_faults_of_a_port_with_other_names_and_another_order_of_text_are_lis
         "transformer_blocks.*.attn.attention",
         "proj_out's input",
     ]
+
+
+TEXT_FIRST = [
+    ("q, k, v = (torch.cat(pair, dim=1) for pair", "q, k, v = (torch.cat(pair[::-1], dim=1) for pair"),
+    ("(img.shape[1], 0), value=True) if", "(0, img.shape[1]), value=True) if"),
+    (".split([img.shape[1], txt.shape[1]], dim=1)", ".split([txt.shape[1], img.shape[1]], dim=1)[::-1]"),
+]
+
+
+@pytest.mark.slow
+def test_a_joint_sequence_with_its_text_first_is_no_fault_beside_one(tmp_path: Path) -> None:
+    """Of which the next output that is compared by itself, the block's, shows nothing then."""
+    text = NATIVE
+    for before, after in (*TEXT_FIRST, ('act=nn.GELU(approximate="tanh"), fc2', "act=nn.SiLU(), fc2")):
+        assert text.count(before) == 1
+        text = text.replace(before, after)
+    shutil.copy(EXAMPLES / "hunyuan_names.py", tmp_path)
+    result = compare(None, port(tmp_path, text), model="tiny-hunyuan-video-1.5", openers=Host())
+    places = [f"transformer_blocks.*.ff{kind}.net.2's input" for kind in ("", "_context")]
+    assert [d.place for d in differences(result)] == places
