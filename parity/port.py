@@ -85,7 +85,8 @@ class Port:
             `("uncond", "cond")`. Default: one branch a call.
         schedule: steps -> the port's own scheduler as it stands before its first step, warm-up calls made.
         loop: one step of the port's own loop, `loop(predictions, latents, step, scheduler)` -> (guided prediction,
-            latents after it); predictions by branch. Default: the model's own guidance, the scheduler's step.
+            latents after it), torch's tensors in a JAX port too; predictions by branch. Default: the model's own
+            guidance, the scheduler's step.
         shard: regular expression over a whole parameter name -> its PartitionSpec, `("tp", None)`, on the mesh of the
             run (torchax only). Default: what `sharding` says.
         vae: the port's own decoder, `vae(latents)` -> frames [B, 3, T, H, W], some -1 to 1, for the latents

@@ -20,7 +20,7 @@ from parity.compare.preflight import NEAR, ROUNDING, ROUNDING_LIMIT, VALUES, WEI
 from parity.compare.result import Cause, Check, Group, Result, SiteDiff, measured
 from parity.compare.sites import introduced, picked
 from parity.records import FRAMES, LOOP, Key, above, any_block, caller_of, is_attention
-from parity.transforms import ANOTHER
+from parity.transforms import ANOTHER, OTHERWISE
 
 _RELATIONS = (f"{LOOP}:noise_pred", f"{LOOP}:latents.after", "decode:in.z", FRAMES)
 """In execution order."""
@@ -52,7 +52,11 @@ def differences(result: Result) -> tuple[Difference, ...]:
     first = result.origin.key if result.origin is not None and result.origin.birth != "propagated" else None
     codes, alone, checks = _codes(result, first), _named_apart(result), other_weights(result)
 
+    otherwise = {cause.at for cause in result.causes if OTHERWISE in cause.cause}
+
     def of(site: str) -> str:
+        if site in otherwise:
+            return site
         return any_block(site) if any_block(site) in alone else codes(site)
 
     places = {c.check: f"the {c.check}" for c in checks}

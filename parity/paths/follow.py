@@ -48,7 +48,7 @@ from parity.paths.loop import Around, Loop, Once, denoise
 from parity.paths.plan import DOUBT, LEFT_ALONE, TURNED, UNREAD, Plan
 from parity.paths.reference import TorchBackend
 from parity.records import ATTENTION, LOOP_STAGE, Key, Record, StepRecords, any_block, caller_of, is_attention
-from parity.transforms import ANOTHER, LEFT
+from parity.transforms import ANOTHER, LEFT, OTHERWISE
 
 Fate = Literal["followed", "same", "absent", "left"]
 """What becomes of a value: it gives way, it need not, the candidate does not hand it out, or it cannot give way."""
@@ -94,7 +94,9 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
         with contextlib.suppress(Exception):  # without it, nothing fits: no hypothesis
             truth(_Run(plan, own.held, own, constant, explain).listen)
     records, floors, named = [], {}, set[str]()
-    for one, shared in _by_themselves(own):
+    judged = [*_by_themselves(own)]
+    usual = _usual(one for one, shared in judged if not shared)
+    for one, shared in judged:
         record = replace(one.record, key=replace(one.key, stage=stage, step=step))
         if shared:
             key = replace(record.key, site=f"{record.key.site}@{DOUBT}")
@@ -103,14 +105,27 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
         records.append(record)
         floors[record.key] = one.floor
         kind = any_block(one.key.site)
-        if kind not in named and (words := one.words):
-            named.add(kind)
+        words = one.words if kind not in named else ""
+        if kind in usual and one.said != usual[kind] and one.far(L2_LIMIT):
+            words = OTHERWISE + f": {one.words}" * bool(one.words)
+        else:
+            named |= {kind} if words else set()
+        if words:
             records.append(Record(record.key, "scalar", dtype="str", value=words))
     turned = dict.fromkeys(k.site for k in own.turned if k not in own.held and k.module not in own.miscounted)
     sites = ((turned, TURNED), (own.unread, UNREAD), (own.unknown, LEFT_ALONE))
     marked = [f"{site}@{mark}" for found, mark in sites for site in found]
     records += [Record(Key(stage, step, "", site), "scalar", dtype="str", value="") for site in marked]
     return StepRecords(step, tuple(records), floors)
+
+
+def _usual(judged: Iterable[Apart]) -> dict[str, str]:
+    """What is said of a value in most of several blocks, where that is one thing."""
+    said = defaultdict[str, Counter[str]](Counter)
+    for one in judged:
+        said[any_block(one.key.site)][one.said] += one.far(L2_LIMIT)
+    most = ((kind, *many.most_common(1)[0], many.total()) for kind, many in said.items())
+    return {kind: words for kind, words, count, all_ in most if words and count > 1 and 2 * count > all_}
 
 
 def _followed(truth: Walk, plan: Plan) -> _Run:

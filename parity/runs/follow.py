@@ -49,6 +49,7 @@ from parity.records import LOOP, LOOP_STAGE, Key, Record, StepRecords, above, an
 from parity.runs.request import Request
 from parity.runs.sides import Ready, Sink
 from parity.settings import LAYOUT, remedy
+from parity.transforms import OTHERWISE
 
 ROOM, PASSES = 1 << 32, 4
 """Bytes that the candidate holds in a pass of some modules alone, and passes at most: each is a compilation."""
@@ -331,7 +332,7 @@ def causes_of_followed(result: Result, known: Mapping[Key, Local]) -> Iterator[C
     """What was done to the values that differ by themselves, where that is known: once for each difference."""
     said = {code_of(cause.at) for cause in result.causes if cause.at}
     for key, local in known.items():
-        if local.beyond and local.note and code_of(key.site) not in said:
+        if local.beyond and local.note and (OTHERWISE in local.note or code_of(key.site) not in said):
             said.add(code_of(key.site))
             far = f"made of the candidate's own values before it; relative L2 {local.distance.rel_l2:.2e}"
             fix = remedy("attention.mask") if "its mask" in local.note else ""

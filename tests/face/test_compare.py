@@ -1306,6 +1306,29 @@ def test_what_may_differ_beside_another_in_one_block_is_said(block: int) -> None
     assert any(note.text.startswith("also blocks.*.to_k, blocks.*.to_v differ") for note in found.notes), found.notes
 
 
+@pytest.mark.parametrize(
+    ("other", "listed"), [("", ["blocks.*.lin"]), ("blocks.2.lin", ["blocks.*.lin", "blocks.2.lin"])]
+)
+def test_a_second_fault_of_one_block_is_not_lost_among_the_same_fault_of_all(other: str, listed: list[str]) -> None:
+    torch.manual_seed(0)
+    parts = (OrderedDict(norm=torch.nn.LayerNorm(16), lin=torch.nn.Linear(16, 16)) for _ in range(4))
+    model = torch.nn.Sequential(OrderedDict(blocks=torch.nn.Sequential(*map(torch.nn.Sequential, parts))))
+    w = {name: jnp.asarray(x.detach().numpy()) for name, x in model.state_dict().items()}
+
+    def port(x: Any) -> Any:
+        for at in (f"blocks.{i}.lin" for i in range(4)):
+            x = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-3)
+            made = x @ w[f"{at}.weight"].T + w[f"{at}.bias"]
+            x = parity.tap(at, jnp.tanh(made) if at == other else made)
+        return x
+
+    found = parity.compare(model, port, torch.randn(1, 12, 16), sites="all")
+    assert [d.place for d in differences(found)] == listed
+    made = "blocks.0.lin: the candidate's is the reference's made with eps=0.001, not 1e-05"
+    otherwise = f"{other}: differs in another way than in the other blocks"
+    assert [c.cause for c in found.causes] == [made, *([otherwise] if other else [])]
+
+
 class Biased(torch.nn.Module):
     """As a block of T5's: the first one makes a bias, which it hands on to the others."""
 
