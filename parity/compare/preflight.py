@@ -26,7 +26,7 @@ from parity.floors import LINF_LIMIT, SCHEDULE_ROUNDING
 from parity.golden.fingerprint import ALIKE, WeightPrint
 from parity.records import BLOCK, Facts, Schedule, above, any_block
 from parity.settings import Difference, Input, changed_by, remedy, sentence
-from parity.transforms import CASTS, as_factor
+from parity.transforms import CASTS, as_factor, done
 
 TABLE_LIMIT = 1e-4
 """Relative L2 by which rotary tables may differ: libraries' sines differ by 5e-7 at 111,600 tokens (measured by
@@ -405,7 +405,8 @@ def _schedule(a: Schedule, b: Schedule, declared: frozenset[str]) -> list[Check]
         if apart[at] <= SCHEDULE_LIMIT:
             checks.append(Check(name, "pass", f"{x.size} equal, {x[0]:g} to {x[-1]:g}"))
         else:
-            detail = f"differ most at {at}: {x[at]:g} against {y[at]:g}"
+            how = f"; {made}" if (made := done(x, y)) else ""
+            detail = f"differ most at {at}: {x[at]:g} against {y[at]:g}{how}"
             checks.append(explained(name, detail, [changed_by("schedule")], declared))
     state: Input = "scheduler state"
     moved = [(side, schedule.step_index) for side, schedule in sides if schedule.step_index not in (None, 0)]

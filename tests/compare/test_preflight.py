@@ -168,6 +168,8 @@ ROWS: list[tuple[str, Facts, str, str, str]] = [
      "differ most at", "schedule_dtype", "rope"),
     ("sigmas", facts(schedule=replace(schedule(), sigmas=schedule().sigmas * (1 + 10 * SCHEDULE_LIMIT))),
      "differ most at", "schedule_dtype", "rope"),
+    ("sigmas", facts(schedule=schedule(shift=14.0)), "the candidate's is the reference's shifted once more, by 2:",
+     "schedule_dtype", "rope"),
     ("timesteps", facts(schedule=schedule(40)), "50 against 40", "", "schedule_dtype"),
     ("scheduler state", facts(schedule=replace(schedule(), step_index=1)), "step 1", "", "scheduler.warmup_steps"),
     ("rotary tables", changed("tables", sin=bf16(BASE.tables["sin"])), "'sin'", "rope_dtype", "dtype"),
