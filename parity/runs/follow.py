@@ -146,7 +146,8 @@ def behind(
     of_step = [d for d in result.sites if d.key.step == at.step]
     if not any(d.verdict == "fail" and d.key.stage == origin.key.stage and d.key.module != LOOP for d in of_step):
         return result
-    if any(d.key == origin.key and d.nonfinite[1] > d.nonfinite[0] for d in (*of_step, *result.closer)):
+    begins = (d for d in (*of_step, *result.closer) if d.key == origin.key and "mask" not in d.key.port)
+    if any(d.nonfinite[1] > d.nonfinite[0] for d in begins):
         return result  # what is made of it is not finite either
     pair.say("the reference on the candidate's own values, behind the first divergence")
     own_order = pair.port or any(d.setting in LAYOUT for d in pair.differing)
