@@ -27,7 +27,7 @@ from parity.models.patches import DTYPES, device_named
 from parity.models.registry import opened, tiny_names
 from parity.paths.facts import facts_of, leave_files, stage_facts
 from parity.paths.floors import Variant, make_variants, with_floors
-from parity.paths.follow import Walk, follow, stepwise, take
+from parity.paths.follow import Walk, follow, take
 from parity.paths.loaded import Conditions, Inputs, Loaded, draw_noise, require_fit, require_place, tensor
 from parity.paths.loop import Loop, Once, denoise, prepare, step_calls
 from parity.paths.network import Network
@@ -37,6 +37,7 @@ from parity.paths.port.ported import Ported, built
 from parity.paths.port.settings import PortInfo, typed
 from parity.paths.reference import load_reference
 from parity.paths.stage import Opaque, conditions_of, decoder_of, known
+from parity.paths.stepwise import stepwise
 from parity.paths.worker.extras import check_extras
 from parity.records import AFTER, LOOP_STAGE, OUTSIDE, Facts, StepRecords
 from parity.settings import Backend as PathName, Capability, Settings

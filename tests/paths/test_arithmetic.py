@@ -15,9 +15,9 @@ from jax.experimental import pallas as pl
 from torch.nn import functional as F  # noqa: N812  (torch's own convention)
 from torchax import interop
 
-from parity.paths.follow import stepwise
 from parity.paths.jax.emulated import products
 from parity.paths.jax.mended import mended
+from parity.paths.stepwise import stepwise
 
 # --- Products of lower precision on a CPU round as the torch path's emulation and a TPU's one or three passes do
 
