@@ -19,7 +19,8 @@ in another order, and what holds several at once too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 import numpy as np
@@ -151,7 +152,7 @@ def _move_beside(step: Measured, sites: Sites) -> None:
     for i in step.meeting.inputs if rows else ():
         d = sites[i]
         moves = any((call_of(d.key), n) in rows for n in d.shapes[0][:2])
-        if moves and d.verdict == "pass" and "mask" not in d.key.port and beyond(d) and step.same_values(i, 1.0):
+        if moves and d.verdict == "pass" and "mask" not in d.key.port and beyond(d) and step.same_values([i], 1.0):
             sites.leave_out(i, MOVED)
 
 
@@ -259,7 +260,7 @@ def excuse_batches(step: Measured, sites: Sites) -> None:
     be the reference's in another order."""
     note = "not taken apart by guidance branch, whose order is another in the candidate's batch"
     for at in folded(step, sites):
-        if step.same_values(at[0], 1.0, least=0.0):
+        if step.same_values([at[0]], 1.0, least=0.0):
             for i in at:
                 sites.leave_out(i, note)
 
@@ -292,17 +293,22 @@ def excuse_other_orders(step: Measured, sites: Sites, known: set[Undone]) -> Non
     """
     far = [i for i in sites.where("pass", beyond=True) if step.meeting.own[i]]
     for i in far:
-        same = [factor for factor in step.meeting.laid_out.get(i, ()) if step.same_values(i, factor)]
+        same = [factor for factor in step.meeting.laid_out.get(i, ()) if step.same_values([i], factor)]
         if same:
             how = "in another order" if same[0] == 1.0 else f"times {as_factor(same[0])}"
             sites.leave_out(i, f"the reference's values {how}, as its parameters are")
     far = [i for i in far if sites[i].verdict == "pass"]
-    turned = {sites[i].key: i for i in far if step.same_values(i, 1.0)}
+    parts = defaultdict[tuple[str, str, int], list[int]](list)  # streams of a joint sequence may change places
+    for i in far:
+        key = sites[i].key
+        parts[key.branch, key.site.partition("@")[0], key.call].append(i)
+    same_as = {i for at in parts.values() for i in at if step.same_values([i], 1.0) or step.same_values(at, 1.0)}
+    alike = {sites[i].key: i for i in far if i in same_as}
     inside = {sites[i].key: i for i in far if is_attention(sites[i].key.module) and sites[i].distance.rel_l2 > OTHER}
-    turned, other = inside | turned, inside.keys() - turned.keys()
+    turned, other = inside | alike, inside.keys() - alike.keys()
     if not turned:
         return
-    undone_at, seen = _reads(step, tuple(sites), turned, known), {d.key for d in sites}
+    undone_at, seen = _reads(step, tuple(sites), alike, other, known), {d.key for d in sites}
     for key, i in sorted(turned.items(), key=lambda at: at[0].is_argument):  # arguments behind what reads them
         sharp = sites[i].distance.floor <= SHARP * sites[i].distance.rel_l2  # what reads it shows the order undone
         both = (key.is_argument, *step.held_bytes(i))
@@ -345,20 +351,21 @@ def turned_together(key: Key, turned: Container[Key], seen: Container[Key]) -> b
 
 
 def _reads(
-    step: Measured, sites: Sequence[SiteDiff], turned: Mapping[Key, int], known: Container[Undone]
+    step: Measured, sites: Sequence[SiteDiff], alike: Mapping[Key, int], other: Set[Key], known: Container[Undone]
 ) -> Callable[[int], bool]:
     """Of a site, by its position, whether what reads its values agrees.
 
     Args:
-        sites: in execution order. turned: what may be in another order. known: see `excuse_other_orders`.
+        sites: in execution order. alike: what may be in another order. other: what may be another thing in an
+            attention. known: see `excuse_other_orders`.
     """
+    turned = alike.keys() | other
     agrees: dict[tuple[str, str], bool] = {}  # by branch and module whose output was seen
     for d in sites:
-        if not (d.key.is_input or d.key.is_apart or d.key.module == LOOP):
+        if not (d.key.is_input or d.key.is_apart or d.key.module == LOOP or d.key in alike):
             place = d.key.branch, d.key.module
             agrees[place] = agrees.get(place, True) and _agrees(d)
-    values = [key for key in turned if is_attention(key.module) and key.port == "in.value"]
-    values = [key for key in values if step.same_values(turned[key], 1.0)]  # no other thing
+    values = [key for key in alike if is_attention(key.module) and key.port == "in.value"]
     summed = {replace(key, site=f"{key.module}:out") for key in values}  # over keys, in any order
     summed = {d.key for d in sites if d.key in summed and _agrees(d)}
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.linalg import norm
 
 from parity.compare.metrics import between, compared, ratios, whole
 from parity.compare.pairs import Meeting
@@ -283,23 +284,36 @@ class Measured:
         given = {r.sketch.tobytes() for r in own if r.key.is_input and r.sketch is not None}
         return any(r.sketch.tobytes() in given for r in own if not r.key.is_input and r.sketch is not None)
 
-    def same_values(self, i: int, factor: float, least: float = ORDER) -> bool:
+    def same_values(self, at: Sequence[int], factor: float, least: float = ORDER) -> bool:
         """Whether the candidate's tensor may hold the reference's values times a factor, in any order, or in another
-        where that is 1, by the minimum, maximum, mean and l2 of both. `least`: how far apart they are then, relatively.
+        where that is 1, by the minimum, maximum, mean and l2 of both.
 
         As far as floors let the two be apart in L2, that over the root of the count moves the mean at most; an extremum
         is moved by some times as much, and in proportion to its size.
+
+        Args:
+            at: where it is, or where its parts are. least: how far apart they are then, relatively.
         """
-        if factor == 1.0 and not self.relative[i] > least:
+        of = list(at)
+        if factor == 1.0 and not (self.relative[of] > least).any():
             return False
-        (a, b), near = (moments[i] for moments in self.moments), L2_LIMIT * self.limits[i]
-        if a < 0 or b < 0 or math.isnan(near) or self.ours.counts[a, 0] != self.theirs.counts[b, 0]:
+        (a, b), near = (moments[of] for moments in self.moments), L2_LIMIT * float(norm(self.limits[of]))
+        if (a < 0).any() or (b < 0).any() or math.isnan(near):
             return False
-        x, y = self.ours.numbers[a], self.theirs.numbers[b]
-        ends, root = np.sort(factor * x[:2]), math.sqrt(self.ours.counts[a, 0])
+        counts = self.ours.counts[a, 0], self.theirs.counts[b, 0]
+        if counts[0].sum() != counts[1].sum():
+            return False
+        x, y = _together(self.ours.numbers[a], counts[0]), _together(self.theirs.numbers[b], counts[1])
+        ends, root = np.sort(factor * x[:2]), math.sqrt(counts[0].sum())
         most = np.minimum(near, EXTREME * near / root + near * np.abs(ends) / max(abs(factor) * x[3], 1e-30))
         apart = np.abs([*(y[:2] - ends), (y[2] - factor * x[2]) * root, y[3] - abs(factor) * x[3]])
         return bool((apart <= max(abs(factor), 1.0) * np.array([*most, near, near])).all())
+
+
+def _together(numbers: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Minimum, maximum, mean and l2 of all parts of a value."""
+    mean = numbers[:, 2] @ counts / max(counts.sum(), 1)
+    return np.array([numbers[:, 0].min(), numbers[:, 1].max(), mean, norm(numbers[:, 3])])
 
 
 def _with_missing(column: np.ndarray, missing: float) -> np.ndarray:
