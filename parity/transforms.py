@@ -151,7 +151,7 @@ def _about(x: np.ndarray, y: np.ndarray) -> Iterator[str]:
         slope, offset = np.polyfit(x.ravel(), y.ravel(), 1)
         if _explains(slope * x + offset, x, y):
             yield f"plus {offset:.5g}" if abs(slope - 1) <= EXACT else f"times {as_factor(slope)} plus {offset:.5g}"
-    if how := _zero_rows(x, y, lambda a, b: norm(a - b) <= EXACT * norm(b)):
+    if how := _zero_rows(x, y, lambda a, b: norm(a - b) <= min(EXACT * norm(b), LEFT * norm(y - x))):
         yield how
     if x.ndim > 3 and _by_channel(x, y):
         yield "with another scale and offset in each channel"

@@ -46,6 +46,11 @@ def test_what_gives_every_value_is_named_in_its_direction(words: str, inverse: b
             lambda x: rows(x[0])[None] * (1 + 1e-4),
             "with 3 of its 24 rows zero",
         ),  # and no other scale of channels
+        (
+            X * (1 - 1e-12 * (rows(X) == 0)) * np.where(rows(X) == 0, 1e-11, 1),
+            lambda x: rows(x) + OTHER * (rows(x) != 0),
+            None,
+        ),
         (X, lambda x: x.clip(-100, 100), "clipped to at least -100 and at most 100"),
         (X, lambda x: np.maximum(x, 0), "clipped to at least 0"),
         (np.sign(X), lambda x: 0.5 * x, "times 0.5"),  # nothing lies within

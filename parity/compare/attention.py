@@ -328,6 +328,8 @@ def _other_scale(call: Call, out: np.ndarray, way: Way) -> Iterator[tuple[float,
     yield best, f"are times {best:.4g}{how}"
 
 
+FILLED_WIDTHS = (64, 128, 256)
+"""Of heads that kernels fill up."""
 LARGEST_FACTOR = 32.0
 """By which logits may be wrong, either way: more than the root of 512."""
 

@@ -405,8 +405,8 @@ def _schedule(a: Schedule, b: Schedule, declared: frozenset[str]) -> list[Check]
         if apart[at] <= SCHEDULE_LIMIT:
             checks.append(Check(name, "pass", f"{x.size} equal, {x[0]:g} to {x[-1]:g}"))
         else:
-            how = f"; {made}" if (made := done(x, y)) else ""
-            detail = f"differ most at {at}: {x[at]:g} against {y[at]:g}{how}"
+            made = done(x, y)
+            detail = f"differ most at {at}: {x[at]:g} against {y[at]:g}" + (f"; {made}" if made else "")
             checks.append(explained(name, detail, [changed_by("schedule")], declared))
     state: Input = "scheduler state"
     moved = [(side, schedule.step_index) for side, schedule in sides if schedule.step_index not in (None, 0)]

@@ -188,7 +188,8 @@ class _Kept(Sink):
         ours, theirs = ([replace(r, key=_key(r.key)) for r in side] for side in (attended.ours, attended.theirs))
         known = any(cause.at == key.site for cause in found.causes)
         if named := attention_causes(ours, theirs, key.module):  # which say more than what following tried
-            return replace(found, causes=(*(c for c in found.causes if c.at != key.site), *named))
+            others = (c for c in found.causes if c.at != key.site)
+            return replace(found, causes=(*others, *(replace(c, at=key.site) for c in named)))
         return found if known else replace(found, causes=(*found.causes, *shown_by(key, self.ours, self.theirs)))
 
 

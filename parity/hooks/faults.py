@@ -1,5 +1,5 @@
 """Known faults of ports, simulated in a model of torch's by what its own code calls: of an attention, whatever the
-model, and of video decoders.
+model, which following tries (`parity.paths.follow`), and of video decoders.
 
 Of a decoder that was written again in another framework the frames are all that it shows, and they say only how far
 they are. So the reference decodes again with one fault at a time: a fault is a function of torch's, and what a model
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -102,8 +102,10 @@ def _masked(how: Callable[[torch.Tensor, Arguments], Arguments]) -> Callable[[Ar
 
     def attention(given: Arguments) -> Arguments | None:
         mask = given.get("attn_mask")
-        reads = mask if mask is None or mask.dtype == torch.bool else mask > LEAST_READ
-        return None if reads is None or bool(reads.all()) else {**given, **how(reads, given)}
+        if mask is None or mask.numel() > MOST_PAIRS:
+            return None
+        reads = mask if mask.dtype == torch.bool else mask > LEAST_READ
+        return None if bool(reads.all()) else {**given, **how(reads, given)}
 
     return attention
 
@@ -120,7 +122,8 @@ def _zeroed(reads: torch.Tensor, given: Arguments) -> Arguments:
 def _causal(given: Arguments) -> Arguments | None:
     """Causal where it is not; of as many queries as keys."""
     many, mask = (given["query"].shape[-2], given["key"].shape[-2]), given.get("attn_mask")
-    if given.get("is_causal") or many[0] != many[1] or (mask is not None and math.prod(many) > MOST_PAIRS):
+    scores = math.prod(given["query"].shape[:-1]) * many[1]
+    if given.get("is_causal") or many[0] != many[1] or (mask is not None and scores > MOST_PAIRS):
         return None
     if mask is None:
         return {**given, "is_causal": True}
@@ -129,7 +132,7 @@ def _causal(given: Arguments) -> Arguments | None:
 
 
 MOST_PAIRS = 1 << 28
-"""Of queries and keys, for which a mask is made that is as large."""
+"""Of queries and keys, for which a mask as large is made."""
 
 
 ATTENTION_FAULTS: Mapping[str, Callable[[Arguments], Arguments | None]] = {
@@ -139,13 +142,19 @@ ATTENTION_FAULTS: Mapping[str, Callable[[Arguments], Arguments | None]] = {
     "with its mask added as ones and zeros": _masked(lambda reads, given: {"attn_mask": reads.to(given["query"])}),
     "that is causal": _causal,
     "that is not causal": lambda given: {**given, "is_causal": False} if given.get("is_causal") else None,
-    "with the root of its heads' width as its scale": lambda given: _unscaled(given, None),
+    "scaled by the root of its heads' width": lambda given: _unscaled(given, None),
     "without a scale": lambda given: _unscaled(given, 1.0),
     "scaled twice": lambda given: _unscaled(given, 1.0 / given["query"].shape[-1]),
     "scaled as of heads that are 128 wide": lambda given: _unscaled(given, 128**-0.5),
 }
 """What an attention does with a known fault -> its arguments then, of those by name that it has; None where the fault
 changes nothing."""
+
+
+def faults_of(args: tuple[Any, ...], kwargs: Arguments, known: Container[str]) -> Iterator[str]:
+    """The faults, beside those that are known, that change something in a call of torch's attention."""
+    given = of_attention(args, kwargs)
+    yield from (name for name, fault in ATTENTION_FAULTS.items() if name not in known and fault(given) is not None)
 
 
 def attention_with(fault: str, args: tuple[Any, ...], kwargs: Arguments) -> torch.Tensor:

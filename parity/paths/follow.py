@@ -37,7 +37,7 @@ from torch.utils._pytree import tree_map
 
 from parity.floors import L2_LIMIT
 from parity.hooks.attach import exchanging
-from parity.hooks.faults import ATTENTION_FAULTS, attention_with
+from parity.hooks.faults import ATTENTION_FAULTS, attention_with, faults_of
 from parity.hooks.methods import replaced
 from parity.hooks.tap import by_branch, single_output
 from parity.hooks.torchtools import SDPA, Intercept, callable_modules, leaves, mapped, named_arguments, nearest
@@ -76,7 +76,8 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
     """One step of a reference that follows the values of a plan, with floors.
 
     Args:
-        truth: what is followed by; it may be walked twice. variants: those that round otherwise. stage, step: of it.
+        truth: what is followed by; it is walked once for each hypothesis too. variants: those that round otherwise.
+        stage, step: of it.
 
     Returns:
         For each value that is judged, in execution order, a record with the reference's own moments, whose value is
@@ -95,7 +96,7 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
             truth(_Run(plan, own.held, own, constant, explain).listen)
     records, floors, named = [], {}, set[str]()
     judged = [*_by_themselves(own)]
-    usual = _usual(one for one, shared in judged if not shared)
+    odd = _odd([one for one, shared in judged if not shared])
     for one, shared in judged:
         record = replace(one.record, key=replace(one.key, stage=stage, step=step))
         if shared:
@@ -104,12 +105,11 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
             continue
         records.append(record)
         floors[record.key] = one.floor
-        kind = any_block(one.key.site)
-        words = one.words if kind not in named else ""
-        if kind in usual and one.said != usual[kind] and one.far(L2_LIMIT):
-            words = OTHERWISE + f": {one.words}" * bool(one.words)
-        else:
-            named |= {kind} if words else set()
+        kind, words = any_block(one.key.site), ""
+        if one.key in odd:
+            words = OTHERWISE
+        elif kind not in named and (words := one.words):
+            named.add(kind)
         if words:
             records.append(Record(record.key, "scalar", dtype="str", value=words))
     turned = dict.fromkeys(k.site for k in own.turned if k not in own.held and k.module not in own.miscounted)
@@ -119,13 +119,18 @@ def follow(truth: Walk, variants: Sequence[Walk], plan: Plan, stage: str, step: 
     return StepRecords(step, tuple(records), floors)
 
 
-def _usual(judged: Iterable[Apart]) -> dict[str, str]:
-    """What is said of a value in most of several blocks, where that is one thing."""
-    said = defaultdict[str, Counter[str]](Counter)
+def _odd(judged: Sequence[Apart]) -> set[Key]:
+    """Values of some blocks of whose difference much is left by what explains it in most of them."""
+    far = defaultdict[str, list[Apart]](list)
     for one in judged:
-        said[any_block(one.key.site)][one.said] += one.far(L2_LIMIT)
-    most = ((kind, *many.most_common(1)[0], many.total()) for kind, many in said.items())
-    return {kind: words for kind, words, count, all_ in most if words and count > 1 and 2 * count > all_}
+        if one.far(L2_LIMIT):
+            far[any_block(one.key.site)].append(one)
+    odd = set[Key]()
+    for same in far.values():
+        usual, many = Counter(one.by for one in same).most_common(1)[0]
+        if usual is not None and 1 < many > len(same) / 2:
+            odd |= {one.key for one in same if one.by != usual and one.is_left_by(usual)}
+    return odd
 
 
 def _followed(truth: Walk, plan: Plan) -> _Run:
@@ -180,10 +185,10 @@ def _by_themselves(own: _Run) -> Iterator[tuple[Apart, list[str]]]:
         if not (one.exact or one.far(L2_LIMIT)):  # an integer that agrees shows nothing of what was rounded to it
             right[one.key.branch] |= one.made_of
     doubtful: dict[str, set[_Operation]] = {}
-    listed = set[str]()
+    listed = set[tuple[str, str]]()
     for one in own.sites.values():
         if one.far(L2_LIMIT):
-            branch, kind = one.key.branch, any_block(one.key.site)
+            branch, kind = one.key.branch, (one.key.branch, any_block(one.key.site))
             made_by = own.operations_of(one.made_of & ~right[branch])
             if weighed := {operation.module for operation in made_by} & own.plan.weighed - {one.key.module}:
                 yield one, sorted(weighed)
@@ -280,8 +285,9 @@ _CONSTANTS: Mapping[str, tuple[float | str | None, ...]] = {
 }  # fmt: skip
 """Attribute of a norm or a layer, or what a module's code calls -> what frameworks, models and faults have there."""
 
-_Constant = tuple[str, float | str | None]
-"""An attribute, and what all modules have there that have it; or `_WITHOUT` and the modules that are left out."""
+_Constant = tuple[str, float | str | tuple[str, str] | None]
+"""An attribute, and what all modules have there that have it; an activation and what stands for it; a fault of an
+attention; or `_WITHOUT` and the modules that are left out."""
 _WITHOUT = "without"
 LEFT_OUT = 4
 """Modules that are left out, one after the other: a run of the step for each."""
@@ -301,8 +307,10 @@ def _constants(own: _Run) -> Iterator[tuple[_Constant, str]]:
         off = makers()
         of = {path: path if path in off or path in judged else nearest(path, judged) for path in own.constants}
         there = {x[name] for path, x in own.constants.items() if name in x and of[path] in off}
-        for value in values:
-            if others := sorted(map(str, there - {value})):
+        for value in own.faults if name == "attention" else values:
+            if name == "activation":
+                yield from (((name, (str(called), str(value))), str(called)) for called in sorted(there - {value}))
+            elif others := sorted(map(str, there - {value})):
                 yield (name, value), " and ".join(others)
     kinds = defaultdict[str, list[str]](list)
     for path in own.alike:
@@ -320,13 +328,12 @@ def _explained(run: _Run, constant: _Constant, others: str, one: Apart, rows: to
     if name == _WITHOUT:
         module = one.key.module
         own = not one.key.is_input and module in run.alike and any_block(module) == value
-        one.explain(rows, f"made without {'it' if own else others}")
+        one.explain(rows, f"made without {'it' if own else others}", constant)
         return
-    around = f"{caller_of(one.key.module) if one.key.is_input else one.key.module}.".lstrip(".")
-    inside = (x for path, x in run.constants.items() if f"{path}.".startswith(around) and name in x)
-    before = sorted({str(x[name]) for x in inside} - {str(value)})
-    how = f"an attention {value}" if name == "attention" else f"{name}={value}, not {' and '.join(before) or others}"
-    one.explain(rows, f"made with {how}")
+    made_by = {} if one.key.is_input else run.constants.get(one.key.module, {})
+    how = f"{name}={value}, not {made_by.get(name, others)}"
+    how = f"{name}={value[1]}, not {value[0]}" if isinstance(value, tuple) else how
+    one.explain(rows, f"made with {f'an attention {value}' if name == 'attention' else how}", constant)
 
 
 @dataclass
@@ -349,7 +356,8 @@ class _Run:
             for None, any other empty one for what could not be handed out.
         like: the reference's own run, for one that measures floors; None for that run itself.
         constant: another that modules have in it. take: what becomes of rows that stand beside the reference's own.
-        constants: of each module, by attribute. alike: norms, activations and the like, whose outputs are shaped as
+        constants: of each module, by attribute. faults: of an attention, that change something in one of its calls.
+        alike: norms, activations and the like, whose outputs are shaped as
             their inputs are.
         sites: what is judged, each part of a value's rows (`of_part`). operations: what each bit of `Apart.made_of`
             is, `_LEFT` the first. fates: of each value. counts: calls of each module.
@@ -368,6 +376,7 @@ class _Run:
     constant: _Constant | None = None
     take: Callable[[Apart, torch.Tensor], None] = Apart.widen
     constants: dict[str, Mapping[str, float | str]] = field(default_factory=dict)
+    faults: dict[str, None] = field(default_factory=dict)
     alike: set[str] = field(default_factory=set)
     sites: dict[Key, Apart] = field(default_factory=dict)
     operations: list[_Operation] = field(default_factory=lambda: [_Operation("", 0, 0)])
@@ -499,7 +508,7 @@ class _Run:
                 hooks.enter_context(module.register_forward_hook(end, always_call=True))
             hooks.enter_context(Intercept(self._called, only=(F.gelu, F.silu, SDPA)))
             if self.constant is not None and self.constant[0] == "attention":  # whose faults are of torch's function
-                hooks.enter_context(replaced(attention, "flex", attention.sdpa))
+                hooks.enter_context(replaced(attention, "flex", attention.in_chunks))
             if self.plan.far:
                 hooks.enter_context(exchanging(self._attended))
             yield
@@ -509,10 +518,14 @@ class _Run:
         own = {F.silu: "silu", SDPA: "its own"}.get(func, f"gelu{'_tanh' * (kwargs.get('approximate') == 'tanh')}")
         kind, path = "attention" if func is SDPA else "activation", self._open[-1].path if self._open else ""
         self.constants[path] = {**self.constants.get(path, {}), kind: own}
-        tried, value = self.constant or ("", "")
-        if tried != kind:
-            return func(*args, **kwargs)
-        return attention_with(str(value), args, kwargs) if func is SDPA else _ACTIVATIONS[str(value)](args[0])
+        tried, value = self.constant or ("", None)
+        if func is SDPA and self.like is None:
+            self.faults |= dict.fromkeys(faults_of(args, kwargs, self.faults))
+        if tried == kind == "attention":
+            return attention_with(str(value), args, kwargs)
+        if tried == kind and isinstance(value, tuple) and value[0] == own:
+            return _ACTIVATIONS[value[1]](args[0] if args else kwargs["input"])
+        return func(*args, **kwargs)
 
     def _given(self, path: str, module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         """Hook of a module whose call begins: its arguments, as far as they give way; None to keep them."""
@@ -603,6 +616,7 @@ class _Run:
         known = not lost and (caller.known or fates <= {"followed", "same"})
         self._open.append(_Call(path, number, known))
         out = compute(*given)
+        self.faults = self.faults or dict.fromkeys(ATTENTION_FAULTS)  # of parity's own nobody knows
         self._open.pop()
         fate, new = self._value(f"{path}:out", number, out, known)
         if fate != "followed" and not known:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
+from parity.floors import L2_LIMIT
 from parity.hooks.rows import JOINT, Masks, Part, all_through, is_mask, take, valid_rows
 from parity.hooks.torchtools import real
 from parity.paths.reference import TorchBackend
-from parity.records import Floor, Key, Moments, Record, is_attention
+from parity.records import Floor, Key, Moments, Record
 from parity.sketch import geometry
 from parity.transforms import COMPUTED, LEFT, done
 
@@ -104,7 +105,7 @@ class Layout:
             one = other.ndim != x.ndim and [n for n in other.shape if n != 1] == [n for n in x.shape if n != 1]
             other = other.reshape(x.shape) if one else _channels_first(x, other)
         parts = self.parts(module, port, x)
-        other = _turned_round(x, other, parts) if is_attention(module) else other
+        other = _turned_round(x, other, parts)
         same = other.shape == x.shape
         if not self.elsewhere or not any(part.frame for part in parts):
             return other if same else None
@@ -176,7 +177,7 @@ def _turned_round(x: torch.Tensor, other: torch.Tensor, parts: Sequence[Part]) -
     the reference's values only so: what reads an attention shows whether they are put back."""
     if len(parts) != 2 or not all(part.name for part in parts) or x.shape[2:] != other.shape[2:]:
         return other
-    turned = other.roll(parts[1].start - other.shape[1], 1)
+    turned = other.roll(max(part.start for part in parts) - other.shape[1], 1)
     close = CLOSE if other.dtype.itemsize > 2 else CLOSE_IN_16_BITS
 
     def near(held: torch.Tensor, part: Part) -> bool:
@@ -252,6 +253,8 @@ PER_BIN, BINS = 512, 64
 """Elements of a row bin at least, and bins at most."""
 
 
+ANOTHER_FAULT = 0.5
+"""Share of a difference that another fault leaves beside the one that explains it elsewhere."""
 TURNED, TURNED_IN_16_BITS = 1e-4, 1e-2
 """Relative distance of rows of the same values, each sorted; of rows that only have one distribution, of 2,048 values,
 it is 3e-2."""
@@ -265,7 +268,7 @@ class Apart:
         key: of step 0. own, other: the reference's rows that count, and the candidate's.
         sizes, bins: norms of the reference's rows and of the difference, by row bin. most: the largest of a run that
             rounds otherwise, by row bin; whole: its norm. said: what was done, where `words` need not look for it.
-        left: how far that is off.
+        by: the same as it was tried; tried: what is left of the difference by each.
         dtype: the candidate's, where that has 16 bits and none of the reference's runs have. wide: whether none of them
             computes it in 16 bits.
         made_of: the operations that made it of the candidate's values, as bits.
@@ -279,7 +282,8 @@ class Apart:
     most: np.ndarray
     whole: float = 0.0
     said: str = ""
-    left: float = math.inf
+    by: object = None
+    tried: dict[object, float] = field(default_factory=dict)
     dtype: str = ""
     wide: bool = True
     made_of: int = 0
@@ -315,11 +319,21 @@ class Apart:
             self.most = np.maximum(self.most, bins)
             self.whole = max(self.whole, _whole(bins))
 
-    def explain(self, other: torch.Tensor, words: str) -> None:
-        """Say how the candidate's rows were made, where the same rows as made otherwise are nearest to those."""
-        left = _whole(norms(_between(other, self.other)))
-        if self.far() and left <= max(LEFT * self.apart, self.floor.l2) and left < self.left:
-            self.said, self.left = f"the candidate's is the reference's {words}", left
+    def explain(self, other: torch.Tensor, words: str, by: object) -> None:
+        """Say how the candidate's rows were made, where the same rows as made otherwise are nearest to those.
+
+        Args:
+            by: what was done otherwise.
+        """
+        if not self.far():
+            return
+        left = self.tried[by] = _whole(norms(_between(other, self.other)))
+        if left <= max(LEFT * self.apart, self.floor.l2) and left <= min(self.tried.values()):
+            self.said, self.by = f"the candidate's is the reference's {words}", by
+
+    def is_left_by(self, by: object) -> bool:
+        """Whether much of the difference is left where that is done otherwise."""
+        return self.tried.get(by, math.inf) > max(ANOTHER_FAULT * self.apart, L2_LIMIT * self._least)
 
     def far(self, floors: float = 1.0) -> bool:
         """Whether more than rounding is between the two: so many times as much."""

@@ -146,8 +146,9 @@ def behind(
     of_step = [d for d in result.sites if d.key.step == at.step]
     if not any(d.verdict == "fail" and d.key.stage == origin.key.stage and d.key.module != LOOP for d in of_step):
         return result
-    begins = (d for d in (*of_step, *result.closer) if d.key == origin.key and "mask" not in d.key.port)
-    if any(d.nonfinite[1] > d.nonfinite[0] for d in begins):
+    broken = [d for d in (*of_step, *result.closer) if d.nonfinite[1] > d.nonfinite[0]]
+    no_value = any(d.key == origin.key and d.nonfinite[1] > math.prod(d.shapes[1]) for d in broken)
+    if no_value or any(d.key.module == LOOP for d in broken):
         return result  # what is made of it is not finite either
     pair.say("the reference on the candidate's own values, behind the first divergence")
     own_order = pair.port or any(d.setting in LAYOUT for d in pair.differing)
@@ -333,10 +334,12 @@ def causes_of_followed(result: Result, known: Mapping[Key, Local]) -> Iterator[C
     """What was done to the values that differ by themselves, where that is known: once for each difference."""
     said = {code_of(cause.at) for cause in result.causes if cause.at}
     for key, local in known.items():
-        if local.beyond and local.note and (OTHERWISE in local.note or code_of(key.site) not in said):
-            said.add(code_of(key.site))
+        code = key.site if OTHERWISE in local.note else code_of(key.site)
+        if local.beyond and local.note and code not in said:
+            said.add(code)
             far = f"made of the candidate's own values before it; relative L2 {local.distance.rel_l2:.2e}"
-            fix = remedy("attention.mask") if "its mask" in local.note else ""
+            lost = "without its mask" in local.note or "zero where its mask" in local.note
+            fix = remedy("attention.mask") if lost else ""
             text, value = f"{place_of(key.site)}: {local.note}", local.distance.rel_l2
             yield measured(text, value=value, detail=far, fix=fix, at=key.site)
 

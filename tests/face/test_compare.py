@@ -935,6 +935,31 @@ def test_another_activation_is_named_where_the_code_of_a_gated_layer_calls_it(
     assert [one.causes for one in found] == ([made] if made else [])
 
 
+def test_an_activation_is_named_beside_another_of_the_same_block() -> None:
+    class Modulated(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mod, self.up, self.down = torch.nn.Linear(8, 8), torch.nn.Linear(8, 16), torch.nn.Linear(16, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            shift = self.mod(torch.nn.functional.silu(x.mean(1, keepdim=True)))
+            return x + self.down(torch.nn.functional.gelu(self.up(x + shift)))
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(OrderedDict(block=Modulated(), out=torch.nn.Linear(8, 8)))
+    w = {name: jnp.asarray(x.detach().numpy()) for name, x in model.state_dict().items()}
+
+    def linear(name: str, x: Any) -> Any:
+        return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
+    def port(x: Any) -> Any:
+        shift = linear("block.mod", jax.nn.silu(x.mean(1, keepdims=True)))
+        return linear("out", parity.tap("block", x + linear("block.down", jax.nn.gelu(linear("block.up", x + shift)))))
+
+    (found,) = differences(parity.compare(model, port, torch.randn(1, 12, 8)))
+    assert found.causes == ["block: the candidate's is the reference's made with activation=gelu_tanh, not gelu"]
+
+
 VALID = np.arange(10) < 7
 TRIL = np.tri(10, dtype=bool)
 
@@ -1307,9 +1332,16 @@ def test_what_may_differ_beside_another_in_one_block_is_said(block: int) -> None
 
 
 @pytest.mark.parametrize(
-    ("other", "listed"), [("", ["blocks.*.lin"]), ("blocks.2.lin", ["blocks.*.lin", "blocks.2.lin"])]
+    ("eps", "other", "listed"),
+    [
+        (1e-3, "", ["blocks.*.lin"]),
+        (1e-3, "blocks.2.lin", ["blocks.*.lin", "blocks.2.lin"]),
+        (0.0, "", ["blocks.*.lin"]),  # which two of those that are tried are as near
+    ],
 )
-def test_a_second_fault_of_one_block_is_not_lost_among_the_same_fault_of_all(other: str, listed: list[str]) -> None:
+def test_a_second_fault_of_one_block_is_not_lost_among_the_same_fault_of_all(
+    eps: float, other: str, listed: list[str]
+) -> None:
     torch.manual_seed(0)
     parts = (OrderedDict(norm=torch.nn.LayerNorm(16), lin=torch.nn.Linear(16, 16)) for _ in range(4))
     model = torch.nn.Sequential(OrderedDict(blocks=torch.nn.Sequential(*map(torch.nn.Sequential, parts))))
@@ -1317,14 +1349,14 @@ def test_a_second_fault_of_one_block_is_not_lost_among_the_same_fault_of_all(oth
 
     def port(x: Any) -> Any:
         for at in (f"blocks.{i}.lin" for i in range(4)):
-            x = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + 1e-3)
+            x = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + eps)
             made = x @ w[f"{at}.weight"].T + w[f"{at}.bias"]
             x = parity.tap(at, jnp.tanh(made) if at == other else made)
         return x
 
     found = parity.compare(model, port, torch.randn(1, 12, 16), sites="all")
     assert [d.place for d in differences(found)] == listed
-    made = "blocks.0.lin: the candidate's is the reference's made with eps=0.001, not 1e-05"
+    made = f"blocks.0.lin: the candidate's is the reference's made with eps={eps or 1e-12}, not 1e-05"
     otherwise = f"{other}: differs in another way than in the other blocks"
     assert [c.cause for c in found.causes] == [made, *([otherwise] if other else [])]
 

@@ -103,9 +103,16 @@ class Programs:
                     if "Indivisible" not in type(error).__name__:
                         raise
                     # Of a call with two meshes XLA may divide an output as the one that JAX takes for it cannot.
-                    everywhere = NamedSharding(Mesh(np.array(jax.devices()), ("every",)), PartitionSpec())
-                    program, rest = self.lowered(call, weights, *arguments, outputs=everywhere)
-                    made = program.compile(compiler_options=dict(AS_WRITTEN))
+                    arrays = (x for x in jax.tree.leaves((weights, arguments)) if isinstance(x, jax.Array))
+                    held = {device for x in arrays for device in x.devices()}
+                    mesh = Mesh(np.array([*held] if len(held) > 1 else jax.devices()), ("every",))
+                    try:
+                        program, rest = self.lowered(
+                            call, weights, *arguments, outputs=NamedSharding(mesh, PartitionSpec())
+                        )
+                        made = program.compile(compiler_options=dict(AS_WRITTEN))
+                    except Exception:
+                        raise error from None
                 self._kept[at] = made, rest
         compiled, rest = self._kept[at]
         try:
