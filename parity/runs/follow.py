@@ -147,8 +147,9 @@ def behind(
     if not any(d.verdict == "fail" and d.key.stage == origin.key.stage and d.key.module != LOOP for d in of_step):
         return result
     broken = [d for d in (*of_step, *result.closer) if d.nonfinite[1] > d.nonfinite[0]]
-    no_value = any(d.key == origin.key and d.nonfinite[1] > math.prod(d.shapes[1]) for d in broken)
-    if no_value or any(d.key.module == LOOP for d in broken):
+    here = [d for d in broken if d.key == origin.key]
+    ends = any(d.key.module == LOOP for d in broken)
+    if any(ends or d.nonfinite[1] > math.prod(d.shapes[1]) for d in here):
         return result  # what is made of it is not finite either
     pair.say("the reference on the candidate's own values, behind the first divergence")
     own_order = pair.port or any(d.setting in LAYOUT for d in pair.differing)
