@@ -25,7 +25,7 @@ LEFT = 0.05
 SAME = 1e-4
 """Absolute difference of the ends of two schedules that are the same."""
 OTHERWISE = "differs in another way than in the other blocks"
-"""What is said of a value whose difference is not the one that is known of the same value of other blocks."""
+"""Of a value whose difference is not the one that is known of the same value of other blocks."""
 FEW = 8
 """Elements of a channel below which a scale and an offset explain anything."""
 

@@ -150,7 +150,7 @@ def behind(
     here = [d for d in broken if d.key == origin.key]
     ends = any(d.key.module == LOOP for d in broken)
     if any(ends or d.nonfinite[1] > math.prod(d.shapes[1]) for d in here):
-        return result  # what is made of it is not finite either
+        return result  # nothing behind it is finite either
     pair.say("the reference on the candidate's own values, behind the first divergence")
     own_order = pair.port or any(d.setting in LAYOUT for d in pair.differing)
     found: list[StepRecords] = []
