@@ -15,7 +15,8 @@ A value of another shape is left alone: the reference makes its own of the candi
 So is one that cannot give way: what is not finite, a mask of another form that differs, and while nothing failed what
 is far from the reference's own (`parity.paths.layout`), which is then another quantity or layout. What the same code
 makes after that is not known to be made of the candidate's values, and is not judged; a call whose arguments all gave
-way is. Rows that no valid token reads never count. Cost: five runs of the reference's step, and a copy of what is held.
+way is. Rows that no valid token reads never count. Cost: five runs of the reference's step, one more for each known
+fault that is tried, and a copy of what is held.
 """
 
 from __future__ import annotations

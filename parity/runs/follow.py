@@ -5,8 +5,8 @@ The first ends a check. Where all agreed it finds what is within the floors of t
 an elementary function grows to; where something failed, what lies behind it (`parity.paths.follow`). No module of the
 candidate is called: it works for ports. On a model of production size most values are too large to be held beside all
 others: then the modules in doubt, or where something failed some blocks after the others, are held in a pass of their
-own. Cost: five runs of a step of the reference, seven in 16 bits; where something failed, and for each pass, a run of
-the candidate's too, which is compiled for it.
+own. Cost: five runs of a step of the reference, seven in 16 bits, and where something failed one more for each known
+fault that is tried; then, and for each pass, a run of the candidate's too, which is compiled for it.
 
 In the block (`descend`) both sides are observed module by module. Cost: one step of the reference with its floors, and
 of the candidate, which is compiled for it.
