@@ -358,8 +358,7 @@ class _Run:
         like: the reference's own run, for one that measures floors; None for that run itself.
         constant: another that modules have in it. take: what becomes of rows that stand beside the reference's own.
         constants: of each module, by attribute. faults: of an attention, that change something in one of its calls.
-        alike: norms, activations and the like, whose outputs are shaped as
-            their inputs are.
+        alike: norms, activations and the like, whose outputs are shaped as their inputs are.
         sites: what is judged, each part of a value's rows (`of_part`). operations: what each bit of `Apart.made_of`
             is, `_LEFT` the first. fates: of each value. counts: calls of each module.
         unread: sites of values that are left out, as the candidate goes on without them.

@@ -268,7 +268,7 @@ class Apart:
         key: of step 0. own, other: the reference's rows that count, and the candidate's.
         sizes, bins: norms of the reference's rows and of the difference, by row bin. most: the largest of a run that
             rounds otherwise, by row bin; whole: its norm. said: what was done, where `words` need not look for it.
-        by: the same as it was tried; tried: what is left of the difference by each.
+        by: the hypothesis that says so. tried: what each hypothesis leaves of the difference.
         dtype: the candidate's, where that has 16 bits and none of the reference's runs have. wide: whether none of them
             computes it in 16 bits.
         made_of: the operations that made it of the candidate's values, as bits.
@@ -323,7 +323,7 @@ class Apart:
         """Say how the candidate's rows were made, where the same rows as made otherwise are nearest to those.
 
         Args:
-            by: what was done otherwise.
+            by: the hypothesis by which they were.
         """
         if not self.far():
             return
@@ -332,7 +332,7 @@ class Apart:
             self.said, self.by = f"the candidate's is the reference's {words}", by
 
     def is_left_by(self, by: object) -> bool:
-        """Whether much of the difference is left where that is done otherwise."""
+        """Whether a hypothesis leaves much of the difference."""
         return self.tried.get(by, math.inf) > max(ANOTHER_FAULT * self.apart, L2_LIMIT * self._least)
 
     def far(self, floors: float = 1.0) -> bool:
