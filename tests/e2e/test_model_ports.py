@@ -587,7 +587,20 @@ def build(case):
 
 
 @pytest.mark.slow
-def test_every_value_of_a_joint_sequence_may_have_its_text_last(tmp_path: Path) -> None:
-    text = port(tmp_path, TEXT_LAST)
-    result = compare(None, text, model="tiny-cogvideox-1.5", openers=Host(), checks="logic", sites="all")
-    assert result.verdict == "pass", result.reason
+@pytest.mark.parametrize(
+    ("fault", "sites", "listed"),
+    [
+        ("", "all", []),
+        (
+            'for b in net.transformer_blocks: b.ff.net[0].approximate = "none"',
+            "blocks",
+            ["transformer_blocks.*.ff.net.0"],
+        ),
+    ],
+)
+def test_every_value_of_a_joint_sequence_may_have_its_text_last(
+    fault: str, sites: str, listed: list[str], tmp_path: Path
+) -> None:
+    text = port(tmp_path, TEXT_LAST.replace("    return Port(", f"    {fault}\n    return Port("))
+    result = compare(None, text, model="tiny-cogvideox-1.5", openers=Host(), checks="logic", sites=sites)
+    assert [d.place for d in differences(result)] == listed, result.reason
